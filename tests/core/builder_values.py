@@ -1,4 +1,4 @@
-"""Values of builder settings that differ from the defaults, chosen by the type of the setting."""
+"""For each builder setting, a value that differs from its default."""
 
 from __future__ import annotations
 

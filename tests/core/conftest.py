@@ -1,6 +1,4 @@
-"""A small model for the tests of core, and a fake of everything that the planner reads.
-
-The fake also runs the steps of the model, without torch or TensorRT."""
+"""A small model for the tests of core, and `FakeWorld`: the store, the project and the steps that plans need, in memory."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ def sha(data: bytes | str) -> str:
 
 
 def value_bytes(value: str) -> bytes:
-    """Return the 16 bytes of a weight: four float32 elements, computed from the text `value`."""
+    """Return the 16 bytes of a weight with four float32 elements. They are a hash of the text `value`."""
     return hashlib.sha256(value.encode()).digest()[:16]
 
 
@@ -87,11 +85,11 @@ def with_opt(model: Model, opt: int) -> Model:
 
 
 class FakeWorld:
-    """Implements `core.planning.lookups.Lookups` with dictionaries, and builds models by steps that only compute texts.
+    """Implements `core.planning.lookups.Lookups` with dictionaries, and builds models without torch or TensorRT.
 
     A model's source is a file of lines: ``read FILE``, ``layer PATH OPERATOR``, ``torch PATH OPERATOR``, or a comment.
-    Each line ``layer`` or ``torch`` has one weight. Steps read their blobs from `blobs`. So a test fails if a plan runs a
-    step whose input blob does not exist.
+    Each line ``layer`` or ``torch`` has one weight. The fake steps compute texts from the blobs that they read. So a test
+    fails if a plan runs a step whose input blob does not exist.
     """
 
     def __init__(self) -> None:
@@ -235,7 +233,7 @@ class FakeWorld:
         for output in outputs:
             del self.blobs[output.sha256]
 
-    def with_weights(self, path: str, values: Mapping[str, str]) -> None:
+    def add_weights_file(self, path: str, values: Mapping[str, str]) -> None:
         """Add a weights file. `values` are the values of the weights, by name."""
         self.tables[path] = {name: weight(value) for name, value in values.items()}
         for value in values.values():
@@ -294,7 +292,7 @@ class FakeWorld:
                 "weights": self.put(weights_to_json(values)),
             },
         )
-        # machines without torch find the record through this pointer
+        # machines without torch find the record through this pointer record
         unversioned = trace_declared(model, plan.shapes, weight_types(table), "linux-x86_64", None)
         files = [entry for entry in observations if entry.dependency.kind != "distribution"]
         pointer = keys.user_code(

@@ -1,5 +1,6 @@
-"""One recipe of each stage, computed by the real functions from fixed values. As a script, this module prints the keys of
-the recipes."""
+"""One recipe of each stage, computed by the real functions from fixed values.
+
+As a script, this module prints the keys of the recipes."""
 
 from __future__ import annotations
 
@@ -117,7 +118,7 @@ POINTS = (Point(0, "min", (1,), seed=7), Point(0, "random 2", (3,), seed=8, zero
 
 @dataclass(frozen=True)
 class Build:
-    """The inputs from which keys are computed. The digests of step results are constants."""
+    """The inputs from which keys are computed. The digests of the results of steps are constants, such as `A`."""
 
     model: Model = MODEL
     weights: tuple[Weight, ...] = WEIGHTS

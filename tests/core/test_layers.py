@@ -1,5 +1,5 @@
-"""The code has the layers of docs/architecture.md and no cycles of imports, core needs no installed package, and folders
-are small."""
+"""Imports follow the layers of docs/architecture.md and have no cycles, core needs no installed package, and folders are
+small."""
 
 from __future__ import annotations
 

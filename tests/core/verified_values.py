@@ -1,4 +1,6 @@
-"""Entries of verifications. A test gives the fields that it needs. The other fields have the values of a right result."""
+"""Entries of a verification's document. A test gives the fields that it needs; the others have values of a right result.
+
+A cut is one way in which a model is divided into partitions."""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def a_cut(**more: Any) -> CutEntry:
 
 
 def a_model(*cuts: CutEntry, **more: Any) -> ModelEntry:
-    """Return the entry of a model. A cut divides the model into partitions. Without cuts, the status is `failed`."""
+    """Return the entry of a model. Without cuts, the status is `failed`."""
     wrong = any(cut.status == "wrong" for cut in cuts)
     status = "wrong" if wrong else "right" if cuts else "failed"
     return ModelEntry(**{"model": "net", "ok": status == "right", "status": status, "cuts": cuts, **more})

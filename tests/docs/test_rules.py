@@ -157,7 +157,7 @@ RULES: dict[str, dict[str, list[str]]] = {
     "4.11 keys: a result with the same content stops a rebuild": {
         "core/planning/test_planning.py": [
             "test_a_comment_runs_the_trace_and_nothing_after_it",
-            "test_a_new_torch_runs_everything_on_the_torch_side_and_no_engine",
+            "test_a_new_torch_runs_the_steps_that_use_torch_and_no_engine",
         ],
     },
     "4.12 keys: a record is a hit only if its recipe is the wanted one": {

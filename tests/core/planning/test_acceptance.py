@@ -43,7 +43,7 @@ def remove_records(world: FakeWorld, *stages: str) -> None:
 
 
 def test_the_locked_trace_and_all_later_steps_are_hits(world: LockedWorld) -> None:
-    # then neither a link nor a pointer record (the last trace that was made from the same files) leads to the trace
+    # without these records, only the lock file leads to the trace
     remove_records(world, "trace-link", "trace-any")
     assert set(world.verdicts(a_model()).values()) == {"hit"}
     assert "torch 2.13.0" in trace(world).reason.text
@@ -67,7 +67,7 @@ def test_the_files_of_a_locked_trace_are_checked_again(world: LockedWorld) -> No
 
 def test_a_model_with_another_declaration_does_not_use_the_locked_trace(world: LockedWorld) -> None:
     assert trace(world, replace(a_model(), source=replace(a_model().source, kwargs={"depth": 2}))).verdict == "run"
-    world.with_weights("net.safetensors", {"layers.0.weight": "a"})
+    world.add_weights_file("net.safetensors", {"layers.0.weight": "a"})
     assert trace(world, replace(a_model(), weights="net.safetensors")).verdict == "run"
 
 

@@ -11,7 +11,9 @@ from trtbuild.core.planning.comparison import make_comparison
 
 
 @pytest.mark.parametrize(("elements", "points"), [(1 << 24, 2), ((1 << 24) + 1, 1)])
-def test_a_model_of_more_than_2_24_elements_is_compared_at_its_smallest_sizes_only(elements: int, points: int) -> None:
+def test_a_model_with_more_than_2_24_weight_elements_is_compared_at_its_smallest_sizes_only(
+    elements: int, points: int
+) -> None:
     shapes, _ = derive(MODEL.inputs, MODEL.dims, MODEL.profiles)
     assert shapes is not None
     result = make_comparison(MODEL, shapes, [Weight("float32", (elements,), "a" * 64)])

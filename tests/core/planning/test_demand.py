@@ -145,7 +145,7 @@ def test_an_engine_that_runs_needs_its_own_weights_only(built: FakeWorld) -> Non
 
 def test_a_missing_blob_of_a_weights_file_does_not_run_the_trace(world: FakeWorld) -> None:
     model = a_model(weights="a.safetensors")
-    world.with_weights(
+    world.add_weights_file(
         "a.safetensors", {f"{name}.weight": name for name in ("layers.0", "layers.1", "nms", "layers.2")}
     )
     world.build(model)

@@ -64,7 +64,7 @@ def test_each_profile_has_its_own_range() -> None:
     assert ranges_of(one_axis((1, 1, 1), (2, 4, 8)), ["mul", 2, SYM]) == [((2,), (2,), (2,)), ((4,), (8,), (16,))]
 
 
-def test_a_graph_counts_a_multiple_in_units() -> None:
+def test_the_symbol_of_a_dim_with_multiple_of_is_the_size_divided_by_the_multiple() -> None:
     model = one_axis((64, 320, 640), multiple_of=32)
     assert sizes_in_units(shapes_of(model), [320]) == (10,)
     assert ranges_of(model, ["mul", 32, SYM]) == [((64,), (320,), (640,))]

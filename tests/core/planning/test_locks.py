@@ -61,7 +61,7 @@ def test_the_stage_of_a_step_is_in_its_id(step: str, stage: str) -> None:
     assert stage_of(step) == stage
 
 
-def test_equal_locks_do_not_differ_and_without_a_lock_everything_is_added() -> None:
+def test_equal_locks_do_not_differ_and_without_an_earlier_lock_every_entry_is_added() -> None:
     assert list(differences(a_lock(), a_lock())) == []
     added = list(differences(None, a_lock()))
     assert {entry.change for entry in added} == {"added"}

@@ -1,4 +1,4 @@
-"""Jobs for the engines that have to be built: each engine is in one job, each job has one target, and jobs are balanced."""
+"""Jobs for the engines that have to be built: each engine is in one job, a job has one target, and jobs are balanced."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _job_lines(
     ]
 
 
-def test_a_built_project_has_no_job_and_a_new_one_has_a_job_for_each_target() -> None:
+def test_a_built_project_has_no_job_and_a_new_project_has_a_job_for_each_target() -> None:
     world = FakeWorld()
     model = a_model(targets=(ADA, HOPPER))
     assert _job_lines(world.plan(model)) == ["ada: net", "hopper: net"]  # not partitioned

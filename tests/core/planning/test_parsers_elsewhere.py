@@ -1,4 +1,4 @@
-"""Partitions that another machine made with another parser."""
+"""Plans that use a partition step of another machine, which asked another parser."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def world() -> Machines:
 
 
 @pytest.mark.parametrize(("machine", "torch"), [(GPU, False), (NEITHER, False), (NEITHER, True), (NO_GPU, False)])
-def test_a_machine_without_the_parser_uses_another_parsers_partition(
+def test_a_machine_without_the_parser_uses_the_partition_of_another_parser(
     world: Machines, machine: ToolchainFacts, torch: bool
 ) -> None:
     stand_in_key = world.partition().key
@@ -77,7 +77,7 @@ def test_a_machine_without_the_parser_uses_another_parsers_partition(
         assert "partitioned with the parser of tensorrt-rtx 1.7.1" in world.partition().reason.text
 
 
-def test_a_machine_that_can_ask_the_real_parser_asks_it(world: Machines) -> None:
+def test_a_machine_that_can_run_the_real_parser_partitions_the_model_again(world: Machines) -> None:
     world.switch_to(GPU, torch=True)
     step = world.partition()
     assert step.verdict == "run"
@@ -85,7 +85,7 @@ def test_a_machine_that_can_ask_the_real_parser_asks_it(world: Machines) -> None
     assert step.job.stand_in is None
 
 
-def test_the_real_parsers_partition_is_preferred_to_a_stand_ins(world: Machines) -> None:
+def test_the_partition_of_the_real_parser_is_preferred_to_that_of_a_stand_in(world: Machines) -> None:
     world.switch_to(GPU, torch=True)
     world.build(NET)
     real_parser_key = world.partition().key
@@ -155,7 +155,7 @@ def test_the_locked_partition_is_preferred_to_any_other(world: Machines) -> None
     assert world.partition(replace(NET, partition=PartitionSettings(min_block_size=9))).key != stand_in_key
 
 
-def test_a_new_partition_uses_the_parser_of_its_recipe(world: Machines) -> None:
+def test_an_accepted_partition_that_runs_again_uses_the_parser_of_its_recipe(world: Machines) -> None:
     world.switch_to(GPU, torch=False)
     record = world.partition().record
     assert record is not None

@@ -1,4 +1,4 @@
-"""Plans of a small model, with a fake cache and fake files: the steps that run after a change, and their reasons."""
+"""Plans of a small model, with a fake cache and fake files: which steps run after a change, and why."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_first_build_runs_every_step_and_the_second_runs_nothing(world: Fake
     assert {step.source for step in plan.steps.values()} == {"local"}
 
 
-# -- early cut-off
+# -- early cut-off: if a step runs again and gives the same output, later steps do not run
 
 
 def test_a_comment_runs_the_trace_and_nothing_after_it(world: FakeWorld) -> None:
@@ -75,7 +75,7 @@ def test_a_comment_runs_the_trace_and_nothing_after_it(world: FakeWorld) -> None
     assert world.build(a_model()) == ["net/trace"]
 
 
-def test_a_new_torch_runs_everything_on_the_torch_side_and_no_engine(world: FakeWorld) -> None:
+def test_a_new_torch_runs_the_steps_that_use_torch_and_no_engine(world: FakeWorld) -> None:
     world.build(a_model())
     world.versions = {**VERSIONS, "torch": "2.14.0"}
     assert reason_of(world, "net/trace") == ("changed", [("versions.torch", "2.13.0", "2.14.0")])
@@ -145,10 +145,10 @@ def test_a_builder_setting_rebuilds_the_engines_of_its_model_only(world: FakeWor
 def test_one_changed_weight_runs_one_engine_and_the_package(world: FakeWorld) -> None:
     world.files["net.py"] = "".join(f"layer layers.{k} linear\n" for k in range(12))
     names = [f"layers.{k}.weight" for k in range(12)]
-    world.with_weights("a.safetensors", dict.fromkeys(names, "old"))
+    world.add_weights_file("a.safetensors", dict.fromkeys(names, "old"))
     model = a_model(weights="a.safetensors")
     world.build(model)
-    world.with_weights("a.safetensors", {**dict.fromkeys(names, "old"), "layers.7.weight": "new"})
+    world.add_weights_file("a.safetensors", {**dict.fromkeys(names, "old"), "layers.7.weight": "new"})
     step = world.plan(model).steps["net/engine/layers.7@ada"]
     assert [(change.part, change.now) for change in step.reason.changed] == [
         ("weights.w0.sha256", weight("new").sha256)
@@ -158,10 +158,10 @@ def test_one_changed_weight_runs_one_engine_and_the_package(world: FakeWorld) ->
 
 def test_the_reason_names_the_changed_weight(world: FakeWorld) -> None:
     names = ["layers.0.weight", "layers.1.weight", "layers.2.weight", "nms.weight"]
-    world.with_weights("a.safetensors", dict.fromkeys(names, "old"))
+    world.add_weights_file("a.safetensors", dict.fromkeys(names, "old"))
     model = a_model(weights="a.safetensors")
     world.build(model)
-    world.with_weights("a.safetensors", {**dict.fromkeys(names, "old"), "layers.1.weight": "new"})
+    world.add_weights_file("a.safetensors", {**dict.fromkeys(names, "old"), "layers.1.weight": "new"})
     reason = world.plan(model).steps["net/engine/layers.1@ada"].reason
     assert reason.text == "changed: layers.1.weight"
     assert reason.changed[0] == Change(
@@ -171,14 +171,14 @@ def test_the_reason_names_the_changed_weight(world: FakeWorld) -> None:
 
 def test_the_path_of_a_weights_file_does_not_matter(world: FakeWorld) -> None:
     for path in ("a.safetensors", "b.safetensors"):
-        world.with_weights(path, {f"{name}.weight": name for name in ("layers.0", "layers.1", "nms", "layers.2")})
+        world.add_weights_file(path, {f"{name}.weight": name for name in ("layers.0", "layers.1", "nms", "layers.2")})
     world.build(a_model(weights="a.safetensors"))
     assert world.build(a_model(weights="b.safetensors")) == []
 
 
 def test_another_name_in_a_weights_file_runs_the_trace(world: FakeWorld) -> None:
     world.files["net.py"] = "layer layers.0 linear\n"
-    world.with_weights("a.safetensors", {"layers.0.weight": "v"})
+    world.add_weights_file("a.safetensors", {"layers.0.weight": "v"})
     world.build(a_model(weights="a.safetensors"))
     world.tables["a.safetensors"]["alias"] = world.tables["a.safetensors"]["layers.0.weight"]
     assert world.plan(a_model(weights="a.safetensors")).steps["net/trace"].reason.code == "changed"
@@ -186,7 +186,7 @@ def test_another_name_in_a_weights_file_runs_the_trace(world: FakeWorld) -> None
 
 def test_equal_layers_with_equal_weights_share_one_engine(world: FakeWorld) -> None:
     world.files["net.py"] = "layer layers.0 linear\nlayer layers.1 linear\n"
-    world.with_weights("a.safetensors", {"layers.0.weight": "same", "layers.1.weight": "same"})
+    world.add_weights_file("a.safetensors", {"layers.0.weight": "same", "layers.1.weight": "same"})
     ran = world.build(a_model(weights="a.safetensors"))
     assert [step for step in ran if "/engine" in step] == [ENGINES[0]]
     plan = world.plan(a_model(weights="a.safetensors"))
@@ -312,7 +312,7 @@ def test_a_package_is_unknown_until_its_engine_is_built_again(world: FakeWorld) 
 
 def test_tied_weights_that_differ_in_the_file_are_an_error(world: FakeWorld) -> None:
     world.files["net.py"] = "layer layers.0 linear\n"
-    world.with_weights("a.safetensors", {"layers.0.weight": "v"})
+    world.add_weights_file("a.safetensors", {"layers.0.weight": "v"})
     model = a_model(weights="a.safetensors")
     world.build(model)
     record = world.plan(model).steps["net/trace"].record
@@ -321,7 +321,7 @@ def test_tied_weights_that_differ_in_the_file_are_an_error(world: FakeWorld) -> 
         b'"aliases": {}', b'"aliases": {"tied.weight": "layers.0.weight"}'
     )
     # the trace's recipe contains the names in the weights file, so the changed file needs another trace record
-    world.with_weights("a.safetensors", {"layers.0.weight": "v", "tied.weight": "w"})
+    world.add_weights_file("a.safetensors", {"layers.0.weight": "v", "tied.weight": "w"})
     recipe = world.plan(model).steps["net/trace"].recipe
     assert recipe is not None
     world.keep(recipe, {**record.outputs, "interface": world.put(interface)})

@@ -132,8 +132,8 @@ def test_a_hit_with_invalid_documents_runs_again(world: FakeWorld, step: str, na
 
 
 @pytest.mark.parametrize(("name", "output"), [("trace", "interface"), ("partition", "partitions")])
-def test_the_steps_of_documents_that_contradict_each_other_run_again(world: FakeWorld, name: str, output: str) -> None:
-    """By itself, the changed document is valid. It lists no weights, or a weight that does not exist."""
+def test_steps_whose_documents_contradict_each_other_run_again(world: FakeWorld, name: str, output: str) -> None:
+    """The changed document is valid, but it lists no weights, or a weight that does not exist."""
     world.build(a_model())
     expected = world.plan(a_model())
     record = expected.steps[f"net/{name}"].record

@@ -1,4 +1,6 @@
-"""Looking up a trace by its dependencies. In the simulated traces, each file names the files to read next."""
+"""Looking up the record of a trace through a chain of links. A link is a record that names the files to look at next.
+
+In the simulated traces, the content of each file names the files that user code reads next."""
 
 from __future__ import annotations
 
@@ -19,10 +21,7 @@ DECLARED = Declared("trace", (("source", "net:build"),))
 
 
 class FakeTraces:
-    """A cache of traces and links, and a simulated `trace`. A link names the dependencies to observe next.
-
-    With `order`, user code reads its files in a random order.
-    """
+    """A cache of traces and links, and a simulated `trace`. With `order`, user code reads its files in a random order."""
 
     def __init__(self, files: dict[str, str], order: random.Random | None = None) -> None:
         self.files = files
@@ -174,7 +173,7 @@ def test_another_order_follows_the_existing_links_and_extends_the_chain() -> Non
     first = extend(DECLARED, observations_of("a", "b", "c"), world.read_link, world.write_link, world.observe)
     second = extend(DECLARED, observations_of("c", "d", "a"), world.read_link, world.write_link, world.observe)
     assert [o.dependency.name for o in first] == ["a", "b", "c"]
-    # the second trace did not observe b, but follows the chain of the first trace
+    # the second trace did not read b, but depends on it, because it follows the chain of the first trace
     assert [o.dependency.name for o in second] == ["a", "b", "c", "d"]
     assert follow(DECLARED, world.read_link, world.observe) == second
 
@@ -186,7 +185,7 @@ def test_a_dependency_that_was_observed_twice_counts_once() -> None:
     assert keys.user_code(DECLARED, observations).key  # `key` raises an error if a part occurs twice
 
 
-def test_the_state_that_the_trace_observed_counts_not_a_later_state() -> None:
+def test_the_state_that_the_trace_observed_is_in_the_key_not_a_later_state() -> None:
     world = FakeTraces({"a": "edited since"})
     assert extend(DECLARED, observations_of("a"), world.read_link, world.write_link, world.observe) == tuple(
         observations_of("a")
@@ -248,7 +247,7 @@ def test_a_link_is_read_back_from_its_document(named: list[Dependency]) -> None:
     assert parse_link(link_bytes(named)) == tuple(named)
 
 
-def test_the_first_new_link_lists_the_later_dependencies_so_that_they_are_requested_together() -> None:
+def test_the_first_new_link_lists_all_later_dependencies_so_that_their_links_can_be_fetched_together() -> None:
     names = [f"f{number}" for number in range(SINGLE_LINKS + 9)]
     links: dict[str, tuple[Dependency, ...]] = {}
     hints: dict[str, Sequence[Dependency]] = {}

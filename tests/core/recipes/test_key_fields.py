@@ -1,4 +1,4 @@
-"""Every field of the types in manifests and engine jobs: the keys that contain it, or the reason why no key does."""
+"""For every field of models, settings and engine jobs: the keys that it changes, or the reason why it changes none."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
     },
 }
 
-#: Types that are not part of a key, and why.
+#: Types whose fields `CHANGED_KEYS` does not list, and why.
 OUTSIDE = {
     spec.Precisions: "two fields of a model, which are in the key of lower",
     spec.Project: "a list of models, and of the files they were read from",
@@ -182,7 +182,7 @@ def with_range(model: Model, field: str) -> Model:
 
 
 def with_other_mask(model: Model) -> Model:
-    """Return `model` with a larger max of the mask in every profile."""
+    """Return `model` with a larger max of the input ``mask`` in every profile."""
 
     def changed(name: str, shape: ShapeRange) -> tuple[str, ShapeRange]:
         return name, replace(shape, max=changed_value(shape.max)) if name == "mask" else shape
@@ -235,7 +235,7 @@ def mutations(kind: type, field: str) -> tuple[Build, Build]:
         first, *rest = before.shapes.symbols
         return before, replace(before, shapes=replace(before.shapes, symbols=(changed(first), *rest)))
     if kind is ShapeRange:
-        # In this model, no two dims have the same range. For dims with the same range, the trace depends on opt.
+        # No two dims of this model have the same range, because otherwise the trace would depend on opt, too.
         unequal = with_other_mask(model)
         return Build(unequal), Build(with_range(unequal, field))
     if kind is ModulePrecision:

@@ -1,4 +1,4 @@
-"""The fields that are in the recipe of each stage, and those that are not."""
+"""The values that are in the recipe of each stage, and those that are not."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_keyword_inputs_are_distinguished_by_name() -> None:
     assert len({key(*inputs), key(inputs[0], inputs[2], inputs[1]), key(inputs[0], inputs[1], Input("b"))}) == 3
 
 
-def test_which_axes_share_a_dim_is_in_the_trace() -> None:
+def test_the_axes_that_share_a_dim_are_in_the_key_of_the_trace() -> None:
     assert trace_key() != trace_key(dims=())
 
 
-def test_names_of_dims_are_not_in_the_trace() -> None:
+def test_names_of_dims_are_not_in_the_key_of_the_trace() -> None:
     assert trace_key() == trace_key(dims=(replace(MODEL.dims[0], name="other"),))
 
 
@@ -98,7 +98,7 @@ def test_a_trace_depends_on_names_dtypes_and_shapes_of_a_weights_file_not_on_its
     assert len({key(table) for table in tables}) == len(tables)
 
 
-def test_every_observation_is_in_the_trace() -> None:
+def test_every_observation_is_in_the_key_of_the_trace() -> None:
     kinds = [Dependency(kind, "a.py") for kind in ("file", "listing", "environment", "distribution")]
     first, second = Observation(kinds[0], A), Observation(Dependency("file", "b.py"), A)
     variants = [(), (first, second), (Observation(kinds[0], B),), (Observation(kinds[0], "absent"),)]
@@ -121,7 +121,7 @@ def test_versions_are_in_trace_lower_partition_convert_and_verify_and_in_no_engi
     }
 
 
-def test_each_version_counts() -> None:
+def test_each_version_is_in_the_keys_of_trace_lower_partition_and_convert() -> None:
     for name in VERSIONS:
         newer = {**VERSIONS, name: "99"}
         assert Build().trace(newer).key != Build().trace().key
@@ -155,12 +155,12 @@ def test_rules_for_int64_are_in_the_key_if_int64_is_narrowed() -> None:
     assert ("narrowed", keys.INT64_RULES_VERSION) in lookup_recipe.parts
 
 
-def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
+def test_module_paths_are_in_the_key_of_lower_because_no_graph_text_has_them() -> None:
     assert keys.lower(A, B, Precisions(), VERSIONS).key != keys.lower(A, C, Precisions(), VERSIONS).key
 
 
 def test_a_precision_for_the_whole_model_is_its_name_in_the_key() -> None:
-    """So old manifests kept their keys when trtbuild got precisions of single modules."""
+    """So old manifests kept their keys when trtbuild got precisions for single modules."""
     recipe = keys.lower(A, B, Precisions("float16"), VERSIONS)
     assert dict(recipe.parts)["precision"] == "float16"
     mixed = Precisions("float16", module_precisions({"float32": ["*.norm"]}))
@@ -168,7 +168,7 @@ def test_a_precision_for_the_whole_model_is_its_name_in_the_key() -> None:
     assert len({keys.lower(A, B, each, VERSIONS).key for each in (Precisions("float16"), *others)}) == 4
 
 
-def test_module_paths_are_in_partition_only_if_granularity_is_set() -> None:
+def test_module_paths_are_in_the_key_of_the_partition_step_only_if_granularity_is_set() -> None:
     def key(modules: str, settings: PartitionSettings) -> str:
         return keys.partition(A, modules, settings, "tensorrt", "11", 22, VERSIONS).key
 
@@ -176,7 +176,7 @@ def test_module_paths_are_in_partition_only_if_granularity_is_set() -> None:
     assert key(B, PartitionSettings(("encoder.*",))) != key(C, PartitionSettings(("encoder.*",)))
 
 
-def test_the_parser_and_its_opset_are_in_partition() -> None:
+def test_the_parser_and_its_opset_are_in_the_key_of_the_partition_step() -> None:
     def key(toolchain: str = "tensorrt", version: str = "11", opset: int = 22) -> str:
         return keys.partition(A, B, PartitionSettings(), toolchain, version, opset, VERSIONS).key
 

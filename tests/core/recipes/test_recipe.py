@@ -20,8 +20,8 @@ from trtbuild.core.recipes.lookup_recipes import with_any_versions
 from trtbuild.core.recipes.recipe import SCHEMA, Recipe, changes
 from trtbuild.core.values.encoding import Value, digest, encode
 
-#: A change here makes every team's cache useless. Such a change needs a reason, a new version of the schema or of the
-#: step, and a line in the CHANGELOG.
+#: Stage → key. A changed key makes every team's cache useless for that stage. It needs a reason, a new version of the
+#: schema or of the step, and a line in the CHANGELOG.
 GOLDEN = {
     "calibrate": "347634c17003d98c436715e9e57a6bb131e45977e141ecc39ee5dc2920b4b3c2",
     "trace": "27e0bb511415e4f22ee8d46363288587f002607f507987436be254fc1327daba",
@@ -78,7 +78,7 @@ def a_recipe(*parts: tuple[str, Value], version: int = 1, stage: str = "engine")
     return Recipe(stage, version, parts)
 
 
-def test_stage_version_names_and_order_of_parts_are_in_the_key() -> None:
+def test_the_stage_the_version_and_the_names_and_order_of_parts_are_in_the_key() -> None:
     recipes = [
         a_recipe(("x", 1), ("y", 2)),
         a_recipe(("y", 2), ("x", 1)),
@@ -118,7 +118,7 @@ def test_same_as_is_equality_of_keys(first: Recipe, second: Recipe) -> None:
 
 
 @given(RECIPES, RECIPES)
-def test_different_keys_have_a_listed_change(first: Recipe, second: Recipe) -> None:
+def test_recipes_with_different_keys_have_a_listed_change(first: Recipe, second: Recipe) -> None:
     second = Recipe(first.stage, second.version, second.parts)
     listed = changes(first, second)
     assert bool(listed) == (first.key != second.key)

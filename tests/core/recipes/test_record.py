@@ -43,7 +43,7 @@ def test_the_expected_recipe_does_not_change_the_record_that_is_read(recipe: Rec
 
 
 @pytest.mark.parametrize("member", ["outputs", "provenance"])
-def test_a_recipe_in_another_field_of_the_document_does_not_count(member: str) -> None:
+def test_a_recipe_in_another_field_of_the_document_is_not_taken_as_its_recipe(member: str) -> None:
     """The recipe of the document differs from the expected recipe, which is in another field."""
     document = json.loads(Record(Recipe("engine", 1, (("onnx", B),)), {}).to_bytes())
     inner = json.dumps({"recipe": RECORD.recipe.to_json(), "schema": SCHEMA}, separators=(",", ":"), sort_keys=True)
@@ -120,7 +120,7 @@ def test_rejects_invalid_documents(data: bytes) -> None:
 
 
 @given(st.binary(max_size=64))
-def test_rejects_any_bytes(data: bytes) -> None:
+def test_rejects_random_bytes(data: bytes) -> None:
     with pytest.raises(ValueError):
         Record.from_bytes(data)
 

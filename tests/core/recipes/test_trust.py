@@ -1,4 +1,4 @@
-"""The text that a signature covers, and the keys under which a record may be stored."""
+"""The bytes that a signature covers, and the keys under which a record may be stored."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def test_golden_key_of_a_domain() -> None:
 
 
 def test_the_keys_under_which_a_record_may_be_stored() -> None:
+    """`enforced` is whether a machine checks signatures. If it does not, a record is under its own key only."""
     policy = TrustAll(enforced=True, own_domain="ci", read_domains=("release", "ci"))
     assert tuple(lookup_keys(policy, KEY)) == (KEY, domain_key("release", KEY), domain_key("ci", KEY))
     machine = TrustAll(enforced=True, own_domain=f"{LOCAL_DOMAIN_PREFIX}1", read_domains=("ci",))
@@ -63,7 +64,7 @@ def test_the_keys_under_which_a_record_may_be_stored() -> None:
     assert tuple(lookup_keys(TrustAll(), KEY)) == (KEY,)
 
 
-def test_an_entry_is_stored_under_its_key_or_its_domains_key() -> None:
+def test_an_entry_is_under_the_key_of_its_record_or_the_key_of_a_domain_that_signed_it() -> None:
     assert is_entry_of(KEY, KEY, ())
     assert is_entry_of(domain_key("release", KEY), KEY, [SIGNATURE])
     assert not is_entry_of(domain_key("release", KEY), KEY, ())

@@ -1,4 +1,4 @@
-"""The reader of shared libraries, with a library that the compiler of this machine writes."""
+"""Reading the headers of a shared library that this machine's compiler has written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_another_processor_is_read(library: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 3, 63, 64, 100, 300])
-def test_a_truncated_library_needs_no_libraries(library: bytes, size: int) -> None:
+def test_a_truncated_library_is_not_read_or_names_no_needed_libraries(library: bytes, size: int) -> None:
     found = read(library[:size])
     assert found is None or found.needed == ()
 

@@ -35,7 +35,7 @@ def typed(value: Any) -> Any:
 
 
 def decode(data: bytes) -> Any:
-    """Decode the format without code of the encoder. Fail if bytes remain or a length is wrong."""
+    """Decode an encoding without the code of `encode`. Fail if bytes remain or a length is wrong."""
     value, end = _decode(data, 0)
     assert end == len(data)
     return value
@@ -171,7 +171,7 @@ def test_a_digest_belongs_to_its_domain() -> None:
     assert len(digest("recipe", None)) == 64
 
 
-#: Text without surrogates, because JSON joins a high and a low surrogate into one character. No file name has both.
+#: Text without surrogates: JSON would join a high and a low surrogate into one character. No file name has both.
 JSON_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 JSON_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), JSON_TEXT, st.binary(max_size=8))
 MARKED = JSON_TEXT | st.sampled_from(["$f64", "$bytes", "$map", "$"])
@@ -181,7 +181,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(JSON_VALUES)
-def test_a_value_is_read_back_from_json(value: Value) -> None:
+def test_a_value_is_read_back_from_its_json_form(value: Value) -> None:
     assert encode(from_json(json.loads(json.dumps(to_json(value), allow_nan=False)))) == encode(value)
 
 
@@ -228,7 +228,7 @@ def test_rejects_invalid_json_forms(data: Any) -> None:
         from_json(data)
 
 
-def test_reading_json_does_not_change_it() -> None:
+def test_from_json_does_not_change_its_argument() -> None:
     data = {"$f64": "3ff0000000000000"}
     assert from_json(data) == from_json(data) == 1.0
 

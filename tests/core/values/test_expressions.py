@@ -45,7 +45,7 @@ def value_at(expression: Expression, symbols: tuple[int, ...]) -> int | None:
 
 @settings(max_examples=300)
 @given(EXPRESSIONS, st.lists(INTERVALS, min_size=SYMBOLS, max_size=SYMBOLS))
-def test_the_interval_holds_every_value(expression: Any, symbols: list[Interval]) -> None:
+def test_the_interval_contains_every_value(expression: Any, symbols: list[Interval]) -> None:
     low, high = interval(expression, symbols)
     for point in itertools.product(*(range(first, last + 1) for first, last in symbols)):
         value = value_at(expression, point)
@@ -53,7 +53,7 @@ def test_the_interval_holds_every_value(expression: Any, symbols: list[Interval]
 
 
 @pytest.mark.parametrize("operator", BINARY)
-def test_the_interval_of_each_binary_operator_holds_every_value_including_negative_values(operator: str) -> None:
+def test_the_interval_of_each_binary_operator_contains_every_value_also_for_negative_operands(operator: str) -> None:
     ends = [-4, -3, -1, 0, 1, 2, 5]
     ranges = [(low, high) for low, high in itertools.combinations_with_replacement(ends, 2)]
     for left, right in itertools.product(ranges, ranges):
@@ -86,7 +86,7 @@ def test_bounds_of_the_usual_sizes(expression: Any, symbols: list[Interval], exp
     assert interval(expression, symbols) == expected
 
 
-def test_the_bounds_of_a_modulo_are_not_its_values_at_the_ends() -> None:
+def test_the_bounds_of_a_modulo_are_not_its_values_at_min_and_max() -> None:
     size: Expression = ["add", 1, ["mod", ["sym", 0], 8]]
     assert (evaluate(size, [1]), evaluate(size, [8])) == (2, 1)
     assert interval(size, [(1, 8)]) == (1, 8)

@@ -1,23 +1,22 @@
 """Accepts calibrations, traces and partitions that other machines made. The rules for traces hold for calibrations, too.
 
-Such a result is used if this machine cannot make it. A partition that a lock file names is also used if this machine could
+Such a result is used if this machine cannot make it: a machine cannot trace a model if torch or a related package is
+missing, or if the lock file names another version. A partition that a lock file names is used even if this machine could
 make it.
 
-A machine cannot trace a model if torch or a related package is missing, or if the lock file names another version.
-
 Rules
-1. Versions of torch and related packages, and of installed distributions, are not compared with those of this machine. The
-   record has the versions that the other machine used. The later steps are looked up with these versions. All other parts
-   of the trace's recipe must be the same on this machine now: the declared parts, and the states of the dependencies.
+1. Versions of torch and other installed packages may differ from those of this machine. The later steps are looked up with
+   the versions in the trace's record. All other parts of the trace's recipe must be the same on this machine now: the
+   declared parts, which are known before user code runs, and the dependencies, such as files.
 2. A lock file names the trace of a model by key. Each dependency of that trace, except distributions, is observed again.
-   The chain that otherwise leads to the trace's record (`core.recipes.chain`) is not needed.
-3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace that was made from
-   the same declared parts and files (`with_any_versions`). With a lock file, that trace must have been made
-   with the versions in the lock file.
-4. If a parser needs a GPU, another machine may have used another parser (a stand-in). The result of a partition step is
-   accepted if its recipe differs from the wanted recipe only in the parser. The result that a lock file names comes first.
-   Without such a result, a machine that cannot partition the model accepts the last result of any machine
-   (`partition_with_any_parser`). If the stand-in was wrong, the engine step fails, so no wrong engine is built.
+   The chain of links that otherwise leads to the trace's record (`core.recipes.chain`) is not needed.
+3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace of the same declared parts
+   and files (`with_any_versions`). With a lock file, the versions of that trace must be those in the lock file.
+4. If a parser needs a GPU, another machine may have used another parser in place of it (a stand-in). The result of a
+   partition step is accepted if its recipe differs from the wanted recipe only in the parser. The result that a lock file
+   names is preferred. Without such a result, a machine that cannot partition the model accepts the last result of any
+   machine (`partition_with_any_parser`). If the stand-in accepted operators that the toolchain does not support, the
+   engine step fails, so no wrong engine is built.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from trtbuild.errors import BlobMissing, EntryCorrupt
 class Accepted:
     """A trace or a calibration from another machine: its recipe, its versions, and the reason for the hit.
 
-    `observations` are its dependencies, without distributions, as they were observed on this machine."""
+    `observations` are the states of its dependencies, without distributions, on this machine."""
 
     recipe: Recipe
     versions: Mapping[str, str]
@@ -55,11 +54,11 @@ class Accepted:
     reason: Reason
 
 
-def locked(lookups: Lookups, declared: Declared, lock: LockedTrace | None) -> Accepted | None:
-    """The trace or calibration that a lock file names (rule 2).
+def named_by_lock(lookups: Lookups, declared: Declared, lock: LockedTrace | None) -> Accepted | None:
+    """The trace or calibration that a lock file names (rule 2). `declared` has no versions.
 
-    None if the lock file names no usable record, or if the record's declared parts or dependencies differ on this machine.
-    `declared` has no versions."""
+    None if the lock file names no usable record, or if the record's declared parts or dependencies differ on this
+    machine."""
     key = None if lock is None else lock.key_of(declared.stage)
     record = lookups.record(key) if key is not None else None
     if record is None or lock is None or record.recipe.stage != declared.stage or record.recipe.key != key:
@@ -103,10 +102,10 @@ def made_from_same_files(
 def accepted_partition(
     lookups: Lookups, wanted: Recipe, lock: LockedTrace | None, *, can_partition: bool
 ) -> tuple[Recipe, Reason] | None:
-    """The recipe, from another machine's partition step, that replaces `wanted`, and the reason for the hit (rule 4).
+    """The recipe of another machine's partition step, which replaces `wanted`, and the reason for the hit (rule 4).
 
-    None if the lock file names `wanted` itself. Without a usable record in a lock file, the result is also None in three
-    cases: this machine can partition the model (`can_partition`), `wanted` has a record, or no other record is usable."""
+    None if `wanted` itself should be used: if the lock file names it, or if the lock file names no usable record and this
+    machine can partition the model (`can_partition`), `wanted` has a record, or no other record is usable."""
     any_parser = partition_with_any_parser(wanted)
     for key in lock.partitions if lock is not None else ():
         record = lookups.record(key)
@@ -132,7 +131,7 @@ def _differs_only_in_parser(recipe: Recipe, any_parser: Recipe) -> bool:
 def _recipe_behind(lookups: Lookups, pointer_recipe: Recipe) -> Recipe | None:
     """The recipe of the record to which the pointer record with `pointer_recipe` points.
 
-    None if there is no such pointer, or if the record behind it cannot be read."""
+    None if there is no such pointer record, or if the other record cannot be read."""
     pointer = lookups.record_of(pointer_recipe)
     if pointer is None or not pointer.recipe.same_as(pointer_recipe):
         return None

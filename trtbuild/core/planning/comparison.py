@@ -1,6 +1,6 @@
 """The points and weights with which the lower step compares a lowered program with the traced program.
 
-They are not in any key, because lowering depends only on the graph. The comparison only checks the result of lowering.
+They are not in any key, because the comparison does not change the result of lowering.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from trtbuild.core.values.value_ranges import ValueRange
 _MAX_ELEMENTS = 1 << 29
 
 #: A model with more weight elements than this (64 MiB of float32) is compared at one point only. One point is enough,
-#: because the lowering passes are the same as for smaller models, which are compared at two points. Also,
-#: `trtbuild.stages.program.consistency` compares sizes at all points.
+#: because the same passes lower smaller models, which are compared at two points.
 _MAX_ELEMENTS_AT_TWO_POINTS = 1 << 24
 
 
 @dataclass(frozen=True)
 class ComparisonPoint:
-    """A point: its name for messages, the shape of each input, and the values of the graph's symbols.
+    """The sizes for one comparison: a name for messages, the shape of each input, and the values of the graph's symbols.
 
-    A symbol of a dim with `multiple_of` counts multiples, not elements."""
+    A dim with ``multiple_of: k`` is k times its symbol."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
@@ -42,8 +41,8 @@ class ComparisonPoint:
 class Comparison:
     """The data for comparing a lowered program with the traced program.
 
-    `inputs` has names and dtypes. `ranges` has the declared ranges of input values. `weights` has the model's weights by
-    slot (the number of a weight in the traced program). The last inputs are the state."""
+    `inputs` has names and dtypes. The last inputs are the model's state. `ranges` maps inputs to the declared ranges of
+    their values. `weights` are the model's weights by slot (the number of a weight in the traced program)."""
 
     inputs: tuple[tuple[str, str], ...]
     ranges: Mapping[str, ValueRange]
@@ -78,7 +77,7 @@ def make_comparison(
 
 
 def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]]:
-    """The smallest sizes at which the trace was compared with eager PyTorch, and the sizes that are one step larger.
+    """Names and sizes of two points: the smallest at which the trace was compared with eager PyTorch, and one step above.
 
     The second point reveals a lowering pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
     """

@@ -1,13 +1,13 @@
-"""The backward pass of planning, which makes sure that all needed blobs are available.
+"""The last pass of planning, which makes sure that all needed blobs are available.
 
 Rules
-1. The pass visits the steps from the outputs back to the first steps. If the package step is a hit and its files are in
-   place (already at their paths), nothing is needed. If it is a hit and its files are not in place, the blobs of the files
-   are needed. If the step runs, the blobs of the files and the blobs from which it writes the index are needed.
+1. The pass visits the steps from the outputs back to the first steps. If the package step is a hit and the package's files
+   are in place (already at their paths), nothing is needed. If it is a hit and the files are not in place, the blobs of the
+   files are needed. If the step runs, the blobs of the files and the blobs from which it writes the index are needed.
 2. A step that runs needs the blobs that it reads. A blob that only hits would read is not needed.
 3. If a needed blob is not in the cache, the hit that produced it becomes a run (``evicted``). Then the blobs that this
-   step reads are needed, too. The blobs that files of the project provide are always available: the values of a weights
-   file, and the library of plugins.
+   step reads are needed, too. Weights of a weights file, and the library of plugins, are always available, because they
+   are files of the project.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trtbuild.core.planning.lookups import Lookups
 from trtbuild.core.planning.verdicts import EVICTED
 from trtbuild.core.recipes.record import Record
 
-#: A needed blob: the id of the step that produces it, and its SHA-256.
+#: A needed blob: the id of the step that produces the blob, and the blob's SHA-256.
 Needed = tuple[str, str]
 
 
@@ -66,7 +66,7 @@ def blobs_read_by(step: Step) -> Iterator[Needed]:
         yield conversion, step.job.onnx
         yield from ((trace, sha256) for sha256 in weights_of(step))
         if step.job.plugin_library is not None:
-            # No step produces the library: it is a file of the project. `require_blobs` ignores the step of such a blob.
+            # The library is a file of the project, so `require_blobs` does not use the id of the step.
             yield trace, step.job.plugin_library
 
 

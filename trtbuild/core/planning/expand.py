@@ -1,4 +1,4 @@
-"""Derives engine jobs from partitions, as a pure function: once the partitions are known, the plan is complete."""
+"""Derives engine jobs from partitions. Once a model's partitions are known, its plan is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtbuild.core.values.expressions import Expression, Interval, evaluate, int
 
 
 def sizes_in_units(shapes: ShapePlan, values: Sequence[int]) -> tuple[int, ...]:
-    """Convert sizes of dims to values of the graph's symbols: a dim with ``multiple_of: k`` is k times its symbol.
+    """The values of the graph's symbols, from the sizes of their dims. A dim with ``multiple_of: k`` is k times its symbol.
 
     `values` has one size for each symbol."""
     return tuple(value // symbol.multiple_of for value, symbol in zip(values, shapes.symbols, strict=True))
@@ -22,8 +22,9 @@ def sizes_in_units(shapes: ShapePlan, values: Sequence[int]) -> tuple[int, ...]:
 def input_range(shape: Sequence[Expression], shapes: ShapePlan, profile: Profile) -> ShapeRange:
     """The min, opt and max shape of a tensor inside the model for one profile.
 
-    min and max are interval bounds of each size's expression, not its values at the profile's min and max: ``10 - s``
-    becomes smaller when s becomes larger. opt is the value at the profile's opt. Negative results are replaced by 0.
+    min and max are bounds of each size for all values of the symbols in the profile. They are not the sizes at the
+    profile's min and max, because ``10 - s`` becomes smaller when s becomes larger. opt is the size at the profile's opt.
+    Negative results are replaced by 0.
     """
     at_min, at_opt, at_max = (
         sizes_in_units(shapes, symbol_values(shapes, profile, which)) for which in ("min", "opt", "max")
@@ -49,7 +50,8 @@ def engine_job(
 ) -> EngineJob:
     """The job that compiles `partition` for `target`.
 
-    `weights` are the model's weights by slot. `settings` has all defaults filled in."""
+    `weights` are the model's weights by slot (the number of a weight in the traced program). `settings` has all defaults
+    filled in."""
     return EngineJob(
         onnx=onnx,
         weights=tuple(weights[slot] for slot in partition.weights),
@@ -66,7 +68,7 @@ def engine_job(
 
 
 def _declared_type(tensor_type: TensorType, shapes: ShapePlan) -> DeclaredType:
-    """The declared type of a tensor. A size with only one possible value is that number. Any other size is None."""
+    """The dtype and the sizes of a tensor. A size that may have several values is None."""
     ranges = [(symbol.min // symbol.multiple_of, symbol.max // symbol.multiple_of) for symbol in shapes.symbols]
     ends = [interval(size, ranges) for size in tensor_type.shape]
     return tensor_type.dtype, tuple(low if low == high else None for low, high in ends)

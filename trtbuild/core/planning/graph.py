@@ -33,8 +33,9 @@ ReasonCode = Literal["recorded", "new", "changed", "evicted", "untrusted", "corr
 
 @dataclass(frozen=True)
 class Reason:
-    """The reason for a verdict. `changed` are the parts of the recipe, or the engine plans of a package, that differ from
-    the last build."""
+    """The reason for a verdict. `changed` has the differences from the last build.
+
+    A difference is a part of the recipe. For a package it may also be the plan (the bytes) of an engine."""
 
     code: ReasonCode
     text: str
@@ -50,10 +51,10 @@ def step_id(model: str, stage: Stage, partition: str = "", target: str = "") -> 
 class Step:
     """One step of one model, and its verdict.
 
-    `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is the worker's job if the
-    step runs. It is None for package steps and unknown steps. `producers` are the ids of the steps whose outputs this step
-    reads. `source` is the origin of a hit's record: ``local``, or a remote's name. `refused` is a record that has the
-    step's key but must not be used. If a later lookup finds the same record, the lookup must refuse it again.
+    `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is what a worker has to do if
+    the step runs. It is None for package steps and unknown steps. `producers` are the ids of the steps whose outputs this
+    step reads. `source` is the origin of a hit's record: ``local``, or a remote's name. `refused` is a record under the
+    step's key that must not be used, also if a later lookup finds it again.
     """
 
     id: str
@@ -71,13 +72,12 @@ class Step:
 
     @property
     def key(self) -> str | None:
-        """The key of `recipe`, or None without a recipe."""
         return self.recipe.key if self.recipe else None
 
 
 @dataclass(frozen=True)
 class UserCode:
-    """The declared parts of a step that runs user code, and the step's dependencies as observed for the model's plan."""
+    """The declared parts of a step that runs user code (known before it runs), and its observed dependencies."""
 
     declared: Declared
     observations: tuple[Observation, ...]
@@ -85,13 +85,13 @@ class UserCode:
 
 @dataclass
 class ModelPlan:
-    """The steps of one model by id, in graph order, and the facts that are known about their results."""
+    """The steps of one model, and the facts that are known about their results."""
 
     model: Model
     #: The shapes that the manifest declares.
     declared_shapes: ShapePlan
+    #: Step id → step, in the order of the graph.
     steps: dict[str, Step] = field(default_factory=dict)
-    #: For each step that runs user code: the declared parts of its recipe, and its dependencies as observed for this plan.
     user_code: dict[UserCodeStage, UserCode] = field(default_factory=dict)
     #: The contents of the package. None until all engines have keys.
     contents: PackageContents | None = None
@@ -99,30 +99,30 @@ class ModelPlan:
     project_blobs: frozenset[str] = frozenset()
     #: The digest and the size of the library of the model's plugins; None if the model has no such library.
     plugin_library: Output | None = None
-    #: Pairs of declared symbols that the trace found to be always equal.
+    #: Pairs of declared symbols (the variables for dynamic dims) that are always equal in the traced program.
     ties: Ties = ()
 
     @property
     def observations(self) -> Iterator[Observation]:
-        """The dependencies of all steps that run user code, as observed for this plan."""
+        """The observed dependencies of all steps that run user code."""
         return itertools.chain.from_iterable(code.observations for code in self.user_code.values())
 
     @property
     def shapes(self) -> ShapePlan:
-        """The shapes of the traced program, in which tied symbols are one symbol.
+        """The shapes of the traced program, in which two symbols of `ties` are one symbol.
 
         Until the trace is known, these are the shapes that the manifest declares."""
         return self.declared_shapes.merge_ties(self.ties) if self.ties else self.declared_shapes
 
     @property
     def package(self) -> Step | None:
-        """The package step, or None as long as it is not planned."""
         return self.steps.get(step_id(self.model.name, "package"))
 
     def run_again(self, step: Step, reason: Reason) -> Step:
         """Change the hit `step` into a run.
 
-        The step keeps its record, because later recipes follow from it. They stay valid if the outputs do not change."""
+        The step keeps its record, because the recipes of later steps follow from it. These recipes stay valid if the run
+        gives the same outputs."""
         changed = replace(step, verdict="run", reason=reason, source=None)
         self.steps[step.id] = changed
         return changed

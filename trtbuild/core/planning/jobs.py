@@ -1,8 +1,7 @@
-"""The jobs of the steps before the engine step, as values.
+"""The jobs of the steps before the engine step. A job says what a worker process has to do.
 
 Jobs name blobs by SHA-256, so any worker that can read the store can run them. The engine step's job is
-`trtbuild.core.engines.engine_job.EngineJob`. The package step has no job, because the build's own process runs this
-step.
+`trtbuild.core.engines.engine_job.EngineJob`. The package step has no job, because the build's own process runs this step.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from trtbuild.core.planning.comparison import Comparison
 
 @dataclass(frozen=True)
 class CalibrateStep:
-    """The part of a calibrate step's job that comes from planning. It is empty: the whole job follows from the model."""
+    """The part of a calibrate step's job that comes from planning: nothing, because the job follows from the model."""
 
 
 @dataclass(frozen=True)
 class TraceStep:
     """The part of a trace step's job that comes from planning. The rest of the job follows from the model.
 
-    `weights` has the name, dtype and shape of each tensor of the weights file. It is None if the model has no weights file.
-    `quantizers` is the digest of the calibration's result; None without a calibration."""
+    `weights` has the name, dtype and shape of each tensor of the weights file; None without a weights file. `quantizers` is
+    the digest of the calibration's result; None without a calibration."""
 
     weights: tuple[tuple[str, str, tuple[int, ...]], ...] | None = None
     quantizers: str | None = None
@@ -37,11 +36,11 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class LowerJob:
-    """Lower `program`, a traced model whose graph has the kind `graph_kind`. Modules then compute in `precisions`.
+    """Lower `program`, a traced model, so that its modules compute in `precisions`.
 
-    Each of the `points` has a value for each symbol. At these points, the sizes of the lowered program are compared with
-    those of `program`. `comparison` has the inputs and weights with which the output values of both programs are compared;
-    None if they are not compared. With `truncates_double`, float64 is computed in float32.
+    Each of the `points` has a value for each symbol (the variable for a dynamic dim). There, the sizes of both programs are
+    compared. `comparison` has the inputs and weights for comparing their output values; None if these are not compared.
+    With `truncates_double`, float64 is computed in float32.
     """
 
     program: str
@@ -56,10 +55,10 @@ class LowerJob:
 class PartitionJob:
     """Divide `program`, a lowered model, into partitions for a toolchain.
 
-    `stand_in` has the fields of a `StandIn`, the parser of another toolchain. None means that the toolchain's own parser is
-    used. `trust` is the policy for records of conversions. None means that all records are trusted. `versions` are
-    those of torch and related packages. `plugins` are those of the model. At the `points` (as in `LowerJob`), the sizes of
-    the partitions are checked, and operators on empty tensors are found.
+    `stand_in` has the fields of a `StandIn`: the parser of another toolchain, which replaces the toolchain's own parser;
+    None for the own parser. `trust` is the policy for records of conversions; None if all records are trusted. `versions`
+    are those of torch and related packages. `plugins` are those of the model. At the `points` (as in `LowerJob`), the sizes
+    of the partitions are checked, and operators on empty tensors are found.
     """
 
     program: str

@@ -4,8 +4,8 @@ Rules
 1. The text is JSON with one entry on each line. Each table is sorted by name. So one rebuilt engine changes two lines in a
    review: its own, and that of its package. The text is not TOML, because Python 3.10 has no TOML parser, and a plan has
    to read the file in milliseconds.
-2. The text is read strictly, because people merge lock files by hand. Each error has a line: that of the wrong
-   entry, if it can be found.
+2. The text is read strictly, because people merge lock files by hand. Each error has the line of the wrong entry, if the
+   entry can be found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trtbuild.errors import LockFileError
 
 SCHEMA = "trtbuild.lock/1"
 
-#: An object up to this depth has one line for each entry. The whole document has depth 1. A deeper object is on one line.
+#: An object up to this depth has one line for each entry, and a deeper object is on one line. The document has depth 1.
 _MULTI_LINE_DEPTH = 4
 
 _SCHEMA_VERSION = re.compile(r"trtbuild\.lock/([0-9]+)")
@@ -99,8 +99,9 @@ def from_text(text: str) -> Lock:
 
 
 def line_of(text: str, *path: str) -> int:
-    """The number of the line on which the entry with this path begins, or on which the object around a missing entry
-    begins."""
+    """The number of the line on which the entry with this path begins.
+
+    For a missing entry, this is the line of the innermost existing object on its path."""
     places = _lines_by_path(text)
     while path:
         if path in places:
@@ -110,7 +111,7 @@ def line_of(text: str, *path: str) -> int:
 
 
 def _lines_by_path(text: str) -> dict[tuple[str, ...], list[int]]:
-    """Path → the lines on which entries with this path begin. Entries that do not follow rule 1 may be missing."""
+    """Path → the lines on which entries with this path begin. Entries that are not on their own line may be missing."""
     places: dict[tuple[str, ...], list[int]] = {}
     stack: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -127,8 +128,6 @@ def _lines_by_path(text: str) -> dict[tuple[str, ...], list[int]]:
 
 
 class _Reader:
-    """Parses a text strictly (rule 2)."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._duplicates: list[str] = []
@@ -139,7 +138,7 @@ class _Reader:
         except json.JSONDecodeError as error:
             reason = error.msg[:1].lower() + error.msg[1:].removesuffix(" at")
             raise LockFileError(f"not JSON: {reason}", file=LOCK_FILE, line=error.lineno, hint=_HINT) from None
-        except ValueError:  # Python converts no text with more than 4,300 digits to an integer
+        except ValueError:  # Python does not convert more than 4,300 digits to an integer
             digits = max(re.findall(r"\d+", self._text), key=len)
             raise LockFileError(
                 "not a lock file: a number has too many digits",

@@ -3,10 +3,10 @@
 Rules (for users: docs/lock.md; the form of the file: `core.planning.lockfile`)
 1. For every model, a lock has the id and key of each step. For engines and packages it also has the digests and sizes of
    the outputs in `LOCKED_OUTPUTS`. So it names the bytes of a release, and the keys under which they are stored.
-2. A lock also has the versions that the keys were planned with: the versions of torch and related packages for every model,
-   and the toolchain and its version for every target. Later plans use these versions.
-3. The lock's platform, versions of trtbuild's own steps and digests of manifests do not change any plan. The platform and
-   the versions of steps explain why keys differ. The digests of manifests are for information only.
+2. A lock also has the versions with which the keys were planned: for every model the versions of torch and related
+   packages, for every target the toolchain and its version. Later plans use these versions.
+3. A lock also has the platform, the versions of trtbuild's own steps, and the digests of manifests. They do not change any
+   plan. The platform and the versions of steps explain why keys differ. The digests of manifests are for information only.
 4. For a model, target or key that is not in the lock, a plan is the same as without a lock file.
 """
 
@@ -23,8 +23,8 @@ from trtbuild.core.recipes.record import Output, Record
 #: The name of the file, in the project's root directory.
 LOCK_FILE = "trtbuild.lock"
 
-#: Stage → the outputs whose digests are in the lock. The `layers` of an engine are not in the lock, because they only
-#: describe its plan.
+#: Stage → the outputs whose digests are in the lock. The output `layers` of an engine is not among them, because it only
+#: describes the plan.
 LOCKED_OUTPUTS: Mapping[str, Sequence[str]] = {"engine": ("plan",), "package": ("index", "names")}
 
 
@@ -37,13 +37,12 @@ class LockedStep:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all locked outputs, in bytes."""
         return sum(output.size for output in self.outputs.values())
 
 
 @dataclass(frozen=True)
 class LockedTarget:
-    """The toolchain that builds a target's engines, and the toolchain's exact version."""
+    """The toolchain that builds a target's engines, and its exact version."""
 
     toolchain: ToolchainName
     version: str
@@ -75,7 +74,6 @@ class Lock:
 
     @cached_property
     def steps(self) -> Mapping[str, LockedStep]:
-        """Every step by id."""
         return {name: step for model in self.models.values() for name, step in model.steps.items()}
 
     @cached_property
@@ -84,9 +82,7 @@ class Lock:
         return {step.key: step for step in self.steps.values()}
 
     def refusal(self, key: str, record: Record) -> str | None:
-        """The reason why `record`, which was found under `key`, contradicts this lock.
-
-        None if the record does not contradict the lock, or if the key is not in the lock."""
+        """The reason why `record`, which was found under `key`, contradicts this lock; None if it does not."""
         locked = self.by_key.get(key)
         if locked is None:
             return None
@@ -106,8 +102,9 @@ Area = Literal["platform", "step version", "manifest", "version", "target", "ste
 
 @dataclass(frozen=True)
 class Difference:
-    """An entry that differs between two locks. `was` and `now` are the texts of its two values; None for a lock without the
-    entry."""
+    """An entry that differs between two locks. `was` and `now` are its two values as text.
+
+    None stands for a lock without the entry."""
 
     area: Area
     name: str
@@ -116,7 +113,7 @@ class Difference:
 
     @property
     def is_informational(self) -> bool:
-        """Whether the difference is only shown. A different digest of a manifest does not make a lock out of date."""
+        """Whether the difference is only shown: another digest of a manifest does not make a lock out of date."""
         return self.area == "manifest"
 
     @property

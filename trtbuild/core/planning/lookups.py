@@ -1,4 +1,4 @@
-"""The input of planning: facts about the machine (`Facts`), and lookups in the store and the project (`Lookups`)."""
+"""The input of planning: facts about the machine (`Facts`), and lookups in stores and in the project (`Lookups`)."""
 
 from __future__ import annotations
 
@@ -20,31 +20,28 @@ from trtbuild.core.recipes.record import Output, Record
 class ToolchainFacts:
     """The facts that planning needs about a target's toolchain.
 
-    `version` is the toolchain's exact version, and `opset` is the ONNX opset of the models for its parser. `workspace` is
-    the workspace in bytes that is used if the manifest does not set it. None means that the library chooses it."""
+    `version` is the toolchain's exact version. `opset` is the opset of the ONNX models for its parser. `workspace` is the
+    workspace in bytes if the manifest does not set it; None if the library chooses it."""
 
     version: str
     opset: int
     workspace: int | None = None
-    #: The parser that this machine uses in place of the toolchain's parser, if that parser cannot run here.
+    #: The parser that this machine uses if the toolchain's own parser cannot run here, or None.
     stand_in: StandIn | None = None
-    #: Whether the parser of this toolchain needs a GPU. Then some machines use the toolchain's own parser, and others use a
-    #: stand-in.
+    #: Whether the toolchain's own parser needs a GPU. Then some machines use it, and others use a stand-in.
     parsers_differ: bool = False
     #: Whether this machine has a parser for the toolchain.
     can_ask_parser: bool = True
-    #: Whether the toolchain's engines compute int64 values in 32 bits. Then a partition has only int64 values that fit in
-    #: 32 bits.
+    #: Whether the toolchain's engines compute int64 values in 32 bits. Then a partition has only int64 values that fit.
     narrows_int64: bool = False
 
 
 @dataclass(frozen=True)
 class LockedTrace:
-    """The entries of a lock file about a model's trace and partition steps.
+    """The entries of a lock file about a model's calibrate, trace and partition steps.
 
-    `key` is the key of the trace, and `versions` are the versions of torch and related packages that the trace was made
-    with. `partitions` are the keys of the partition steps. `calibration` is the key of the calibrate step, if there is
-    one."""
+    `key` is the key of the trace. `versions` are the versions of torch and related packages with which the trace was made.
+    `partitions` are the keys of the partition steps. `calibration` is the key of the calibrate step; None without one."""
 
     key: str | None
     versions: Mapping[str, str]
@@ -52,7 +49,6 @@ class LockedTrace:
     calibration: str | None = None
 
     def key_of(self, stage: UserCodeStage) -> str | None:
-        """The key of the step of `stage`."""
         return self.key if stage == "trace" else self.calibration
 
 
@@ -60,17 +56,16 @@ class LockedTrace:
 class Facts:
     """The facts about this machine for planning one model.
 
-    `versions` are the versions of python, torch, onnx, onnx-ir and onnxscript. The field is None if one of them is not
-    installed, or if the lock file names other versions for this model. Then this machine cannot trace the model.
-    `environment` has the environment variables of engine workers. `locked` is None if the lock file does not contain the
-    model."""
+    `versions` are the versions of python, torch, onnx, onnx-ir and onnxscript. They are None if one of these is not
+    installed, or if the lock file names other versions for the model. Then this machine cannot trace the model.
+    `environment` has the environment variables of engine workers. `locked` is None if no lock file has the model."""
 
     platform: str
     versions: Mapping[str, str] | None
     toolchains: Mapping[Target, ToolchainFacts]
     environment: Mapping[str, str]
     locked: LockedTrace | None = None
-    #: The SMs for which a target's plans have code. A target that is not in the mapping has only its own SM.
+    #: Target → the SMs (GPU architectures) for which its engines have code. A target without an entry has its own SM only.
     sms: Mapping[Target, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -93,15 +88,15 @@ class Lookups(Protocol):
         """Whether a blob is available."""
 
     def observe(self, dependency: Dependency) -> str:
-        """The current state of a dependency (`core.recipes.dependency`)."""
+        """The current state of a dependency, such as the digest of a file (`core.recipes.dependency`)."""
 
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
-        """The dependencies in the link with this recipe (`core.recipes.chain`). None if the link does not exist."""
+        """The dependencies that the link with this recipe names (`core.recipes.chain`). None if there is no such link."""
 
     def later_dependencies(self, link: Recipe) -> Sequence[Dependency]:
-        """The dependencies that the links after `link` will probably name (`chain`, rule 6).
+        """The dependencies that the links after `link` will probably name (`core.recipes.chain`, rule 6).
 
-        Empty if this knowledge saves no time."""
+        May be empty, if this knowledge saves no time."""
 
     def last_recipe(self, step: str) -> Recipe | None:
         """The recipe of the step with this id in the last build of this project, or None."""
@@ -110,19 +105,19 @@ class Lookups(Protocol):
         """Name → weight of the model's weights file; None if the model has no weights file."""
 
     def plugin_library(self, model: Model, versions: Mapping[Target, str]) -> Output | None:
-        """The library of the model's plugins; None if the model has no such library. `versions` are those of the
-        toolchains.
+        """The library of the model's plugins; None if the model has no such library.
 
-        Raises ManifestErrors for a file that cannot be the library for the model's targets."""
+        `versions` are those of the toolchains. Raises ManifestErrors for a file that cannot be the library for the model's
+        targets."""
 
     def why_forced_to_run(self, step: str, key: str) -> Reason | None:
         """The reason why the step runs even if it has a record (``--force``, not cacheable), or None."""
 
     def announced_recipe(self, step: str) -> Recipe | None:
-        """The recipe of the step with this id if it still runs and plans already use its results. Otherwise None."""
+        """The recipe of the step with this id, if the step still runs and plans already use its results. Otherwise None."""
 
     def was_run(self, step: str) -> bool:
-        """Whether this command has run the step with this id. Running it again would give the same outputs."""
+        """Whether this command has run the step with this id, so that another run would give the same outputs."""
 
     def why_unusable(self, key: str) -> Reason | None:
         """The reason why the entry under a key must not be used: it is damaged or not trusted.

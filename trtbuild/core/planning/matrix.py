@@ -1,15 +1,15 @@
-"""Create the jobs in which several machines build the missing engines.
+"""Divides the missing engines into jobs for several machines.
 
 Rules
 1. A job builds engines for one target. The jobs of a target contain each model that has an engine to build. They also
-   contain each model whose engines are not known yet, because it is not partitioned or converted.
-2. An engine is built in one job only. Models whose engines have a common key are in the same job. If several targets have
-   engines with a common key (equal targets with two names), the first target builds them.
-3. Engines that are not known yet have no keys. So two jobs may build the same engine, if one of them has a model whose
-   engines are unknown. A plan that is made after the convert steps has no such models.
-4. Models that must be in one job (rule 2) are a group. A target has as many jobs of `job_duration_s` as its estimated time
-   needs, but not more jobs than groups. The jobs are balanced: the longest group is assigned first, and each group is
-   assigned to the job with the least work.
+   contain each model whose engines are unknown, because the model is not partitioned or converted yet.
+2. An engine is built in one job only. Models that have an engine with the same key are in the same job. If two targets have
+   an engine with the same key (equal targets with two names), the first target builds it.
+3. Unknown engines have no keys. So if a job has a model with unknown engines, another job may build the same engines. A
+   plan that is made after the convert steps has no unknown engines.
+4. Models that must be in one job (rule 2) are a group. The number of a target's jobs is its estimated time divided by
+   `job_duration_s`, but at most the number of groups. To balance the jobs, the longest group is assigned first, and each
+   group is assigned to the job with the least work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_JOBS = 256
 
 @dataclass(frozen=True)
 class MatrixJob:
-    """The models of one job for `target`. The job is number `number` (from 1) of the `count` jobs of this target."""
+    """One job for `target`: its models and its estimated duration. It is job `number` (from 1) of the target's `count`."""
 
     target: Target
     models: tuple[str, ...]
@@ -39,8 +39,9 @@ class MatrixJob:
 
 @dataclass
 class _Group:
-    """Models that must be in one job. `known_s` maps the keys of their known engines to durations. `unknown_s` is the
-    duration of all their unknown engines."""
+    """Models that must be in one job.
+
+    `known_s` maps keys of engines to durations. `unknown_s` is the duration of all unknown engines."""
 
     models: list[str]
     known_s: dict[str, float] = field(default_factory=dict)
@@ -61,9 +62,9 @@ def engine_jobs(
 ) -> list[MatrixJob]:
     """Return the jobs that build all engines of `plans` that are not hits, ordered by target.
 
-    `estimate_s` returns the estimated duration of an engine step in seconds. For a step with the verdict ``unknown``, this
-    is the duration of all engines that the step stands for. If there would be more than `MAX_JOBS` jobs, they take longer
-    than `job_duration_s`. A target has at least one job.
+    `estimate_s` returns the estimated duration of an engine step in seconds. A step with the verdict ``unknown`` stands for
+    all unknown engines of its model and target. If there would be more than `MAX_JOBS` jobs, the jobs take longer than
+    `job_duration_s`. A target has at least one job.
     """
     plans = list(plans)
     order = {plan.model.name: position for position, plan in enumerate(plans)}

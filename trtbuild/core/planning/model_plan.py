@@ -2,17 +2,17 @@
 
 Rules
 1. Steps are planned in the order of the graph. As long as each step has a record, the next step's recipe is known. If a
-   step has no usable record, the steps that need its results are ``unknown``. They may still become hits (early cut-off).
-2. The code that makes a verdict also writes its reason. Most of this code is in `core.planning.verdicts`. The functions of
-   `core.planning.demand` run last, from the outputs back to the first steps.
-3. Neither torch nor TensorRT is needed: versions come as facts. A machine without torch (`Facts.versions` is None) accepts
-   a trace record with matching dependencies (such as files), and uses the versions in that record
+   step has no usable record, the steps that need its results are ``unknown``. They become hits if the step gives the same
+   results as before.
+2. The code that makes a verdict also writes its reason. Most of it is in `core.planning.verdicts`. `core.planning.demand`
+   runs last, from the outputs back to the first steps.
+3. Planning needs neither torch nor TensorRT, because the facts have their versions. A machine without torch
+   (`Facts.versions` is None) accepts another machine's trace of the same files, and uses the versions in its record
    (`core.planning.acceptance`).
-4. A package contains the bytes of engines, but its recipe has only their keys. If an engine was built again and its bytes
-   have another digest, the package step runs again.
+4. If an engine was built again and has other bytes, the package step runs again (`core.planning.planned_package`).
 5. Documents (JSON outputs of steps) may be intact and trusted, and still contradict each other. For example, a partition
-   may read a weight that the trace's interface does not have. Then the trace runs again. If that does not help, the
-   partition step runs again. A step that this command has run is not run again.
+   may read a weight that the trace does not have. Then the trace runs again. If that does not help, the partition step
+   runs again. A step that this command has already run does not run again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class _ForwardPass:
         self._verdicts = Verdicts(self.plan, lookups)
 
     def plan_all(self) -> None:
-        """Add every step whose recipe is known, and unknown steps for the later stages."""
         table = self._lookups.weights_table(self._model)
         self.plan.project_blobs = frozenset(weight.sha256 for weight in (table or {}).values())
         library = self.plan.plugin_library = self._plugin_library()
@@ -99,7 +98,7 @@ class _ForwardPass:
                 raise
 
     def _after_lower(self, lower: Record, interface_and_weights: InterfaceAndWeights) -> None:
-        """Add all steps after lower. Documents that contradict each other may raise any error (rule 5)."""
+        """Add all steps after lower. May raise any error if documents contradict each other (rule 5)."""
         planner = EnginePlanner(
             self.plan, self._verdicts, self._lookups, interface_and_weights, self._versions, self._facts.environment
         )
@@ -119,7 +118,7 @@ class _ForwardPass:
         plan_package(self.plan, self._verdicts, self._facts, lower, interface_and_weights, partition_steps, engines)
 
     def _rerun_producer(self, trace: Step) -> bool:
-        """Find the first step that may have written wrong documents, and plan to run it again (rule 5).
+        """Change the first step that may have written wrong documents into a run (rule 5).
 
         Returns False if this command has already run all such steps."""
         reason = Reason("corrupt", "its output does not match the outputs of later steps")
@@ -146,7 +145,7 @@ class _ForwardPass:
     # -- the stages
 
     def _bind(self, trace: Step, table: Mapping[str, Weight] | None) -> InterfaceAndWeights | None:
-        """The traced program's interface, and the weight of each slot (weight input). None if a document cannot be used."""
+        """The traced program's interface, and its weights. None if a document cannot be used."""
         interface = self._verdicts.read_output(trace, "interface", self._interface)
         if interface is None:
             return None
@@ -186,9 +185,7 @@ class _ForwardPass:
 
     @cached_property
     def _points(self) -> tuple[tuple[int, ...], ...]:
-        """The values of the symbols at min, opt and max of every profile. The steps compare sizes at these points.
-
-        If a dim has ``multiple_of: k``, the value of its symbol is the size divided by k (`sizes_in_units`)."""
+        """The values of the symbols at min, opt and max of every profile. Steps compare sizes at these points."""
         shapes = self.plan.shapes
         ends = (symbol_values(shapes, p, which) for p in self._model.profiles for which in ("min", "opt", "max"))
         return tuple(sizes_in_units(shapes, sizes) for sizes in dict.fromkeys(ends))
@@ -235,7 +232,7 @@ class _ForwardPass:
     ) -> tuple[Recipe, Reason]:
         """The recipe of the partition step for a toolchain, and the reason if the step is a hit.
 
-        It may be the recipe of a step that another machine ran with another parser (`core.planning.acceptance`, rule 4)."""
+        Another machine may have run this step with another parser (`core.planning.acceptance`, rule 4)."""
         recipe = keys.partition(
             record.outputs["graph"].sha256,
             record.outputs["modules"].sha256,

@@ -22,10 +22,7 @@ from trtbuild.core.recipes.record import Record
 
 
 class EnginePlanner:
-    """Adds convert and engine steps to a plan, for the targets whose partition step has a record.
-
-    `versions` are the versions of torch and related packages, and `environment` has the environment variables of
-    engine workers."""
+    """Adds convert and engine steps to a plan, for targets whose partition step has a record."""
 
     def __init__(
         self,
@@ -42,7 +39,7 @@ class EnginePlanner:
         self._interface, self._weights = interface_and_weights
         self._versions = versions
         self._environment = environment
-        #: ``id()`` of a partition → its engine job for the first target.
+        #: ``id(partition)`` → its engine job for the first target.
         self._jobs: dict[int, EngineJob] = {}
         self._settings_by_workspace: dict[int | None, BuilderSettings] = {}
 
@@ -120,7 +117,7 @@ class EnginePlanner:
     def _settings(self, facts: ToolchainFacts) -> BuilderSettings:
         """The builder settings for a toolchain, with the toolchain's workspace if the manifest sets none.
 
-        All targets with the same workspace share one value."""
+        Targets with the same workspace share one object."""
         settings = self._plan.model.builder
         if settings.workspace is not None:
             return settings

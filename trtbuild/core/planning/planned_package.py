@@ -1,8 +1,7 @@
 """The package step of a plan.
 
-Its recipe is known when all engines have keys. A package contains the bytes of engines, but its recipe has only their keys.
-So the package's record also has the digests of these bytes (the engines' plans). If an engine was built again and its new
-plan has another digest, the package step runs again.
+A package contains the plans (bytes) of engines, but its recipe has only the engines' keys. So the package's record has the
+digests of the plans. If an engine was built again and its plan now has another digest, the package step runs again.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from trtbuild.core.planning.verdicts import Verdicts
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.core.recipes.record import Output, Record
 
-#: For each toolchain of the model's targets: the partition step and its partitions. The partitions are None until the step
-#: has run.
+#: (toolchain, facts about it) → the partition step and its partitions, which are None until the step has run.
 PartitionSteps = dict[tuple[str, ToolchainFacts], tuple[Step, ToolchainPartitions | None]]
-#: The interface of a traced program, and the weights by slot (the index of a weight).
+#: The interface of a traced program, and its weights by slot (the number of a weight).
 InterfaceAndWeights = tuple[Interface, tuple[Weight, ...]]
 
 
@@ -37,8 +35,8 @@ def plan_package(
 ) -> None:
     """Add the package step to `plan`, after all other steps.
 
-    `lower` is the record of the lowered program, `engines` are the engine steps by partition and target."""
-    # The package step reads names from the outputs of these steps.
+    `lower` is the lower step's record. `engines` maps (partition, target) to engine steps."""
+    # The package step reads names of modules and nodes from the outputs of these steps.
     steps_with_names = [step.id for step in plan.steps.values() if step.stage in ("lower", "convert")]
     partition_step_ids = [step.id for step, _ in partition_steps.values()]
     producers = tuple(dict.fromkeys([*(step.id for step in engines.values()), *partition_step_ids, *steps_with_names]))

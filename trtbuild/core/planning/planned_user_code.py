@@ -22,8 +22,9 @@ Versions = Mapping[str, str]
 
 
 class UserCodePlanner:
-    """Adds to a plan the steps that run user code. Their dependencies are looked up through chains of links
-    (`trtbuild.core.recipes.chain`)."""
+    """Adds the steps that run user code to a plan.
+
+    The dependencies of such a step are looked up through a chain of links (`trtbuild.core.recipes.chain`)."""
 
     def __init__(self, plan: ModelPlan, verdicts: Verdicts, facts: Facts, lookups: Lookups) -> None:
         self._plan = plan
@@ -40,7 +41,7 @@ class UserCodePlanner:
     def trace(self, table: Mapping[str, Weight] | None, calibration: Step | None) -> tuple[Step, Versions]:
         """Add the trace step, and return it with the versions for the recipes of later steps.
 
-        `table` are the weights of the weights file. `calibration` is a step with a record, or None."""
+        `table` maps names to the weights of the weights file. `calibration` is a step with a record, or None."""
         types = weight_types(table)
         record = None if calibration is None else calibration.record
         quantizers = None if record is None else record.outputs["quantizers"].sha256
@@ -60,15 +61,15 @@ class UserCodePlanner:
     ) -> tuple[Recipe, Reason, Versions]:
         """The recipe of a step, the reason for a hit, and the versions for the recipes of later steps.
 
-        `declared_for` returns the declared parts with the given versions."""
+        `declared_for` returns the declared parts of the recipe (known before the code runs) for given versions."""
         facts, lookups = self._facts, self._lookups
         declared, can_run = declared_for(facts.versions), facts.versions is not None
         announced = lookups.announced_recipe(step_id(self._plan.model.name, stage))
-        if announced is not None:  # the step is writing its links now, and its record is not published yet
+        if announced is not None:  # the step still runs, so its links and its record may be missing
             self._plan.user_code[stage] = UserCode(declared, ())
             return announced, RECORDED, facts.versions or {}
         observations: tuple[Observation, ...] = ()
-        accepted = None if can_run else acceptance.locked(lookups, declared, facts.locked)
+        accepted = None if can_run else acceptance.named_by_lock(lookups, declared, facts.locked)
         if accepted is None:
             observations = chain.follow(
                 declared, lookups.read_link, lookups.observe, lookups.later_dependencies, lookups.expect

@@ -1,10 +1,9 @@
-"""The priorities (ranks) of the steps of a plan. If several steps are ready, the step with the highest
-rank starts first.
+"""The ranks of the steps of a plan. If several steps are ready, the step with the highest rank starts first.
 
 Rules
-1. A step's rank is the estimated seconds of the step itself and of the steps that wait for it. All later steps of a model
-   wait for its calibrate, trace, lower and partition steps. So the rank of these steps includes all later work of the
-   model. The rank of a convert step includes its engines and the package. The rank of an engine step includes the package.
+1. A step's rank is the estimated duration, in seconds, of the step and of all steps that wait for it. All later steps of a
+   model wait for its calibrate, trace, lower and partition steps. The engines of a conversion wait for its convert step.
+   The package step waits for all other steps.
 2. The estimate is the duration of the step's last run. If that is unknown, the estimate follows from the stage, and for
    an engine also from the size of its weights. Estimates only change the order of the steps.
 """
@@ -18,8 +17,8 @@ from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Stage, Step
 from trtbuild.core.values.element_types import ELEMENT_TYPES
 
-#: Estimated seconds of a step whose last duration is not known. The values were measured with tiny models on one core
-#: (`make bench` measures whole builds).
+#: Stage → estimated seconds of a step whose last duration is not known. The values were measured with tiny models on one
+#: core.
 TYPICAL_S: Mapping[Stage, float] = {
     "calibrate": 20.0,
     "trace": 4.0,
@@ -29,7 +28,7 @@ TYPICAL_S: Mapping[Stage, float] = {
     "engine": 1.0,
     "package": 0.1,
 }
-#: Seconds for each byte of an engine's weights: ViT-B with 343 MB compiles in about 5 s.
+#: Seconds for each byte of an engine's weights. ViT-B, with 343 MB of weights, compiles in about 5 s.
 ENGINE_S_PER_BYTE = 1.5e-8
 
 #: All later steps of a model wait for these stages (rule 1).
@@ -37,7 +36,7 @@ _FIRST_STAGES: tuple[Stage, ...] = ("calibrate", "trace", "lower", "partition")
 
 
 def weights_bytes(step: Step) -> int:
-    """The size in bytes of an engine step's weights, each distinct weight counted once; 0 for other steps."""
+    """The size in bytes of an engine step's weights; 0 for other steps."""
     if not isinstance(step.job, EngineJob):
         return 0
     return total_bytes(step.job.weights)
@@ -55,7 +54,7 @@ def size_bytes(weight: Weight) -> int:
 
 
 def ranks(plan: ModelPlan, last_duration_s: Callable[[str], float | None]) -> dict[str, float]:
-    """The rank in seconds of each step that is not a hit, by step id (rule 1). Steps with larger ranks start first."""
+    """Step id → rank in seconds, for each step that is not a hit (rule 1)."""
     step_s: dict[str, float] = {}
     stage_s: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
     for step in plan.steps.values():

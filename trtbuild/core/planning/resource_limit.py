@@ -1,4 +1,4 @@
-"""The protocol of a limit on the steps that run at the same time, and the limit that allows all steps."""
+"""Limits on the steps that run at the same time: the protocol, and a limit that allows all steps."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from trtbuild.core.planning.graph import Step
 
 
 class ResourceLimit(Protocol):
-    """Decides whether a step may start beside the running steps. A limit may contain another limit, and ask it, too."""
+    """Decides whether a step may start beside the running steps."""
 
     def allows(self, step: Step) -> bool:
         """Whether the step may start now."""
         ...
 
     def acquire(self, step: Step) -> None:
-        """Count the step as running. It starts after this call."""
+        """Count the step as running. The caller starts the step after this call."""
         ...
 
     def release(self, step: Step) -> None:
@@ -24,8 +24,6 @@ class ResourceLimit(Protocol):
 
 
 class NoLimit:
-    """A limit that allows every step."""
-
     def allows(self, step: Step) -> bool:
         return True
 

@@ -3,10 +3,10 @@
 Rules
 1. The whole recipe in the record of a hit must be equal to the wanted recipe, not only the key. A record with another
    recipe, or without one of the `REQUIRED_OUTPUTS`, is a miss (``corrupt``).
-2. Recipes of later steps follow from small documents among a step's outputs. If these documents cannot be read, the step
+2. Recipes of later steps follow from small documents among a step's outputs. If such a document cannot be read, the step
    runs again.
-3. A step without a record is ``new`` if the project's history does not have the step. Otherwise it is ``changed``, with the
-   parts that `explained_changes` returns, or ``evicted`` if there are no such parts.
+3. A step without a record is ``new`` if this project has not built the step before. Otherwise it is ``changed``, with the
+   parts of the recipe that differ from the last build. If no part differs, it is ``evicted``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trtbuild.core.recipes.recipe import ABSENT, Change, Recipe, changes
 from trtbuild.core.recipes.record import Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
-#: Outputs that every record of a stage has.
+#: Stage → the outputs that each of its records has.
 REQUIRED_OUTPUTS: Mapping[Stage, Sequence[str]] = {
     "calibrate": ("quantizers",),
     "trace": ("program", "graph", "modules", "interface", "weights"),
@@ -39,14 +39,14 @@ REQUIRED_OUTPUTS: Mapping[Stage, Sequence[str]] = {
 RECORDED = Reason("recorded", "nothing that it depends on has changed")
 EVICTED = Reason("evicted", "its outputs are needed, and are no longer in the cache")
 
-#: Parts of a package's recipe that `reference: true` (the package also runs without engines) may have added.
+#: Parts of a package's recipe that ``reference: true`` adds, because such a package also runs without engines.
 _FROM_REFERENCE = re.compile(r"weights\.|partitions\.[^.]+\.programs\.")
 
 T = TypeVar("T")
 
 
 class Verdicts:
-    """Adds steps to `plan`, in graph order, each with its verdict."""
+    """Adds steps to `plan`, each with its verdict."""
 
     def __init__(self, plan: ModelPlan, lookups: Lookups) -> None:
         self.plan = plan
@@ -67,8 +67,8 @@ class Verdicts:
     ) -> Step:
         """Add the step with this recipe: a hit, with the reason `hit_reason`, or a run.
 
-        `partition` is the step's partition. `suffix` is at the end of the step's id if the step has no target. `names`
-        returns the names that people use for parts of the recipe, such as a weight's name for ``weights.w0``."""
+        `suffix` is at the end of the step's id if the step has no target. `names` returns a mapping from parts of the
+        recipe to the names that people use for them, such as from ``weights.w0`` to ``layers.2.weight``."""
         identifier = step_id(self.plan.model.name, stage, partition, target or suffix)
         record = None
         run_reason = self._lookups.why_forced_to_run(identifier, recipe.key)
@@ -96,9 +96,9 @@ class Verdicts:
         return step
 
     def read_output(self, step: Step, output: str, parse: Callable[[bytes], T]) -> T | None:
-        """A document among a step's outputs, as the result of `parse`.
+        """A document among a step's outputs, parsed by `parse`.
 
-        None if the step has no record. Also None if the document cannot be read. In this case, the step runs again
+        None if the step has no record, or if the document cannot be read. In the second case, the step becomes a run
         (rule 2)."""
         if step.record is None:
             return None
@@ -118,8 +118,8 @@ class Verdicts:
     def _unusable(self, recipe: Recipe) -> Reason | None:
         """The reason why the entry under the recipe's key must not be used, or None.
 
-        For a step that runs user code, this may also be the reason why the next link of the step's chain
-        (`core.recipes.chain`) is not trusted."""
+        The record of a step that runs user code is found through a chain of links (`core.recipes.chain`). So the reason may
+        also be that the next link is not trusted."""
         reason = self._lookups.why_unusable(recipe.key)
         if reason is None and recipe.stage in USER_CODE_STAGES:
             link_reason = self._lookups.why_unusable(chain.link_of(recipe).key)
@@ -143,7 +143,7 @@ class Verdicts:
     def add_unknown(
         self, stage: Stage, partition: str = "", *, target: str = "", suffix: str = "", producers: tuple[str, ...]
     ) -> Step:
-        """Add a step whose recipe is known only after ``producers[0]`` has run."""
+        """Add a step whose recipe is not known before ``producers[0]`` has run."""
         identifier = step_id(self.plan.model.name, stage, partition, target or suffix)
         reason = Reason("new", f"known when {producers[0]} has run" if producers else "")
         step = Step(identifier, self.plan.model.name, stage, "unknown", reason, target or None, producers=producers)
@@ -162,23 +162,23 @@ def _fault_of(record: Record, stage: Stage, recipe: Recipe) -> Reason | None:
 
 
 def explained_changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
-    """The parts of a step's recipe that differ, without those that are unknown or follow from another change."""
+    """The differences between two recipes of a step, without those that are unknown or follow from another difference."""
     changed = changes(was, now)
     if now.stage in USER_CODE_STAGES:
-        # The chain of links ends at the changed or missing dependency. So later dependencies are unknown, not changed.
+        # The chain of links ends at the dependency that has changed. So later dependencies are unknown, not changed.
         changed = tuple(change for change in changed if change.now != ABSENT or not _is_dependency(change.part))
     return _causes(changed)
 
 
 def _add_name(change: Change, names: Mapping[str, str]) -> Change:
-    """`change` with the name that people use for its part. The part with a weight's digest gets the weight's name."""
+    """`change` with the name that people use for its part. ``weights.w0.sha256`` gets the name of ``weights.w0``."""
     part = change.part.removesuffix(".sha256")
     entry = ".".join(part.split(".")[:2])
     return replace(change, name=names[entry] + part[len(entry) :]) if entry in names else change
 
 
 def _causes(changed: tuple[Change, ...]) -> tuple[Change, ...]:
-    """The changes that do not follow from another change. A package's `reference` adds or removes programs and weights."""
+    """The changes without those that follow from a package's `reference`, which adds programs and weights."""
     if all(change.part != "reference" for change in changed):
         return changed
     return tuple(

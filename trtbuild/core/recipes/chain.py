@@ -1,23 +1,25 @@
-"""Looks up the record of a step that runs user code. The dependencies of such a step are known only after it has run, so a
-chain of links leads to the record.
+"""Looks up the record of a step that runs user code (trace, calibrate).
+
+The dependencies of such a step, which are in its key, are known only after it has run. So a chain of links leads to the
+record. For example, the first link names ``net.py``. The digest of ``net.py`` leads to a link that names ``helper.py``,
+which the code of ``net.py`` imports.
 
 Rules
-1. The declared parts lead to the first dependencies to observe. These observations lead to further dependencies, or to the
-   record. A link is a record of stage ``trace-link`` or ``calibrate-link``. Its recipe has the declared parts and the
-   observations so far, and its only output (`next`) names the dependencies to observe next.
+1. A link is a record of stage ``trace-link`` or ``calibrate-link``. Its recipe has the declared parts of the step (known
+   before the code runs) and the observations so far. Its only output (`next`) names the dependencies to observe next.
+   The chain ends where no link has all observations so far. These observations are in the key of the step's record.
 2. The next dependency of user code is assumed to follow from everything that the code has read before. So each of the first
    links names one dependency, in the order of discovery. A link is never out of date, because other content leads to
    another link. After `SINGLE_LINKS` links, each link names twice as many dependencies as the link before it (at most
-   65,536), so that thousands of files need a few dozen lookups.
-3. Links are write-once. A step that discovered its dependencies in another order follows the existing links, adds the
-   dependencies that they name, and extends the chain at its end. Additional dependencies are safe, because at worst a
-   step runs again without need.
-4. If a link and a record have the same parts, the link wins, because the longer chain has more dependencies. If two builds
-   write the same link, the first link wins.
+   65,536). So thousands of files need only a few dozen lookups.
+3. Links are write-once. If a step discovered its dependencies in another order, it follows the existing links, adds the
+   dependencies that they name to its own, and extends the chain at its end. Additional dependencies are safe, because at
+   worst a step runs again without need.
+4. If a link and a record have the same parts, the link is followed, because the longer chain has more dependencies. If two
+   builds write the same link, the first link stays.
 5. A link that names no new dependency is damaged, and counts as missing.
-6. The first link that a step adds also names the dependencies that the step discovered later (`WriteLink`,
-   `ReadLaterDependencies`). These names are only a hint. With them, the links that are probably needed next can be fetched
-   from a remote together.
+6. The first link that a step adds also lists all dependencies that the step discovered later (`WriteLink`,
+   `ReadLaterDependencies`). With this list, the links that are probably needed next can be fetched from a remote together.
 """
 
 from __future__ import annotations
@@ -40,17 +42,18 @@ ReadLink = Callable[[Recipe], "Sequence[Dependency] | None"]
 #: Returns the current state of a dependency.
 Observe = Callable[[Dependency], str]
 
-#: Publishes a link: its recipe, the dependencies that it names, and the dependencies that came after them.
+#: Publishes a link, from its recipe, the dependencies that it names, and those that came after them (rule 6).
 WriteLink = Callable[[Recipe, "Sequence[Dependency]", "Sequence[Dependency]"], None]
 
-#: Returns the dependencies that came after a link, or an empty sequence if fetching links together saves no time.
+#: Returns the dependencies that came after those of a link (rule 6). The result may be empty if fetching links together
+#: saves no time.
 ReadLaterDependencies = Callable[[Recipe], "Sequence[Dependency]"]
 #: Takes a function that returns the links that are likely to be read next.
 ExpectLinks = Callable[["Callable[[], Iterable[Recipe]]"], None]
 
 
 def link_recipe(declared: Declared, observations: Sequence[Observation]) -> Recipe:
-    """The recipe of the link that follows these observations."""
+    """The recipe of the link to which these observations lead."""
     return link_of(keys.user_code(declared, observations))
 
 
@@ -66,7 +69,7 @@ def follow(
     read_later: ReadLaterDependencies = lambda link: (),
     expect: ExpectLinks = lambda links: None,
 ) -> tuple[Observation, ...]:
-    """The dependencies that the chain names, each with its current observation. They are parts of the step's key."""
+    """The current observations of all dependencies that the chain names. They are parts of the step's key."""
     states: dict[Dependency, str] = {}
     link = link_recipe(declared, ())
     link_count = 0
@@ -81,7 +84,7 @@ def follow(
 
 
 def _likely_links(link: Recipe, later: Sequence[Dependency], link_count: int, observe: Observe) -> list[Recipe]:
-    """`link`, and the links that probably follow it: those that `extend` would write for the dependencies `later`.
+    """`link`, and the links that `extend` would write after it for the dependencies `later`.
 
     `link_count` is the number of links before `link`."""
     likely = [link]
@@ -107,9 +110,8 @@ def extend(
 ) -> tuple[Observation, ...]:
     """Extend the chain by the `observations` of a step, in order of discovery.
 
-    Returns the observations for the step's key. `write_link` is called only if `read_link` finds no valid link. It
-    publishes the link write-once, and replaces a damaged link. If another build published the link first, `read_link` then
-    returns that build's link, and the chain continues from it.
+    Returns the observations for the step's key. `write_link` must replace a damaged link, and keep a valid link that
+    another build has published in the meantime. The chain continues from the link that `read_link` then returns.
     """
     state_of = {observation.dependency: observation.state for observation in observations}
     states: dict[Dependency, str] = {}
@@ -133,7 +135,6 @@ def extend(
 
 
 def _unseen(dependencies: Iterable[Dependency] | None, seen: Mapping[Dependency, str]) -> list[Dependency]:
-    """The dependencies in `dependencies` that are not in `seen`, without duplicates."""
     return [dependency for dependency in dict.fromkeys(dependencies or ()) if dependency not in seen]
 
 

@@ -1,6 +1,6 @@
-"""The declared parts of the recipe of a step that runs user code (calibrate, trace): what is known before the code runs.
+"""The declared parts of the recipe of a step that runs user code (calibrate, trace): they are known before the code runs.
 
-The other parts are the observations of the dependencies, which the step discovers (`core.recipes.keys.user_code`).
+The other parts are observations of what the code reads, such as files (`core.recipes.keys.user_code`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ UserCodeStage = Literal["calibrate", "trace"]
 
 @dataclass(frozen=True)
 class Declared:
-    """The declared parts of the recipe of a step that runs user code: everything that is known before the code runs."""
+    """The declared parts of the recipe of a step that runs user code."""
 
     stage: UserCodeStage
     parts: tuple[tuple[str, Value], ...]
 
     @classmethod
     def of(cls, recipe: Recipe) -> Declared:
-        """The declared parts of a recipe. The other parts are observations of dependencies."""
+        """The declared parts of a recipe."""
         stage: UserCodeStage = "calibrate" if recipe.stage == "calibrate" else "trace"
+        # only the names of dependencies have a colon: ``file:net.py``
         return cls(stage, tuple(part for part in recipe.parts if ":" not in part[0]))
 
     def without_versions(self) -> Declared:
-        """The parts that a machine without torch declares."""
+        """The declared parts on a machine without torch."""
         return Declared(self.stage, tuple(part for part in self.parts if part[0] != "versions"))
 
 
@@ -47,13 +48,12 @@ def trace_declared(
 ) -> Declared:
     """The declared parts of a trace.
 
-    `weights` are names, dtypes and shapes of the weights file. `versions` is None on a machine without torch. Such a
-    machine uses parts without versions to look up traces that other machines made. `quantizers` is the digest of a
-    calibration's result; None without a calibration.
+    `weights` has the name, dtype and shape of each tensor in the weights file. `versions` is None on a machine without
+    torch. `quantizers` is the digest of a calibration's result; None without a calibration.
     """
     inputs: list[Value] = []
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
-        # The name is included, because keyword inputs are passed by name, and outputs must not have the names of inputs.
+        # The name is a part, because keyword inputs are passed by name, and outputs must not have the names of inputs.
         input_fields = fields_of(entry)
         input_fields["shape"] = [axis if isinstance(axis, int) else {"symbol": axis.symbol} for axis in axes]
         inputs.append(input_fields)
@@ -65,8 +65,8 @@ def trace_declared(
         ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
         ("platform", platform),
     ]
-    # The trace can tie two symbols that must be equal: one symbol then replaces both. It does not tie `untied_pairs`, whose
-    # symbols have the same ranges, but different opts.
+    # If the code of the model needs two dims to be equal, the trace replaces both symbols by one. It does not do this for
+    # `untied_pairs`, whose symbols have the same ranges, but different opts.
     if untied_pairs := pairs_not_to_tie(shapes, model.profiles):
         parts.append(("opts differ", [list(pair) for pair in untied_pairs]))
     if quantizers is not None:
@@ -79,10 +79,10 @@ def trace_declared(
 
 
 def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] | None) -> Declared:
-    """The declared parts of a calibration. `versions` is None on a machine without torch, as for `trace_declared`.
+    """The declared parts of a calibration. `versions` is None on a machine without torch.
 
-    The version of Model Optimizer is among the dependencies that the step discovers. The profiles are not a part, because
-    calibration data may have any size."""
+    The version of Model Optimizer is not declared, because the step discovers it as a dependency. The profiles are not a
+    part, because calibration data may have any size."""
     parts: list[tuple[str, Value]] = [
         ("source", fields_of(model.source)),
         ("inputs", [fields_of(entry) for entry in model.inputs]),

@@ -1,14 +1,14 @@
-"""The dependencies of a calibration or trace, discovered while user code ran.
+"""The dependencies of a calibration or trace: the files and other things that user code read while it ran.
 
-An *observation* is a dependency and the state that was observed. A dependency can be observed again without running user
+An *observation* is a dependency and its state at one time. Later plans observe the dependency again, without running user
 code. The kinds of dependencies are:
 
 * ``file``: the name is a path, relative to the project or absolute. The state is the SHA-256 of the bytes, ``absent``,
   ``directory``, or ``special`` (a pipe, a socket, a device).
 * ``link``: the name is the path of a symbolic link. The state is its target, or ``absent``.
-* ``listing``: the name is the path of a directory. The state is the SHA-256 of its sorted entry names (some, such as
-  ``__pycache__``, are left out), or ``absent``.
-* ``distribution``: the name is the normalized name of a distribution. The state is its installed version, or ``absent``.
+* ``listing``: the name is the path of a directory. The state is the SHA-256 of its sorted entry names without some, such as
+  ``__pycache__``, or ``absent``.
+* ``distribution``: the name is the normalized name of an installed package. The state is its version, or ``absent``.
 * ``environment``: the name is the name of an environment variable. The state is the SHA-256 of its value, or ``absent``.
 """
 
@@ -23,8 +23,9 @@ DIRECTORY = "directory"
 
 
 class Dependency(NamedTuple):
-    """Something that user code looked at (see the list above). Paths use ``/``. Paths inside the project are relative to
-    the project. This class is a tuple, because a plan hashes tens of thousands of dependencies."""
+    """A dependency, of one of the kinds above. Paths use ``/``. Paths inside the project are relative to the project.
+
+    The class is a tuple, because a plan hashes tens of thousands of dependencies."""
 
     kind: DependencyKind
     name: str
@@ -44,7 +45,7 @@ class Dependency(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """A dependency and its observed state (see the list above)."""
+    """A dependency and its observed state."""
 
     dependency: Dependency
     state: str

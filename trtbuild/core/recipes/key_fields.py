@@ -1,4 +1,4 @@
-"""The fields of settings and models that are in a key: all except those in `EXCLUDED` and newer fields at their default."""
+"""The fields of settings and models that are in a key, and the reasons why other fields are not."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderS
 from trtbuild.core.model.spec import PartitionSettings, Target
 from trtbuild.core.values.encoding import Shared, Value
 
-#: (type, field) → the reason why `fields_of` leaves the field out. All other fields of a model and of its settings, shapes
-#: and engine jobs are in a key, except fields that were added later and have their default. Labels are only in the
-#: package's key, because they are part of the package's contents.
+#: (type, field) → the reason why `fields_of` leaves the field out. A label is only in the package's key, because it is a
+#: part of the package's contents.
 EXCLUDED: Mapping[tuple[str, str], str] = {
     ("Model", "name"): "a label: it names the steps, not their results",
     ("Model", "origin"): "the place of its declaration",
@@ -41,8 +40,8 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
     ("EngineJob", "outputs"): "in another form: they follow from the conversion, and the engine is compared with them",
 }
 
-#: (type, field) → the meaning of its default. Such a field is in a key only if it does not have its default, because keys
-#: that are older than the field must stay valid.
+#: (type, field) → the meaning of the field's default. These fields were added later. Such a field is in a key only if its
+#: value is not the default, because keys that are older than the field must stay valid.
 OMITTED_AT_DEFAULT: Mapping[tuple[str, str], str] = {
     ("Input", "range"): "with None, random values are chosen as before this field existed",
     ("PartitionSettings", "truncate_double"): "with False, float64 values stay in PyTorch",
@@ -50,9 +49,9 @@ OMITTED_AT_DEFAULT: Mapping[tuple[str, str], str] = {
 
 
 def fields_of(value: Any) -> dict[str, Value]:
-    """The fields of a dataclass and of nested dataclasses, except those in `EXCLUDED`, as encodable values.
+    """The fields of a dataclass and of nested dataclasses, as encodable values.
 
-    A field that was added later (`_was_added_later`) is left out if it has its default."""
+    Fields in `EXCLUDED` are left out, and fields that were added later, if they have their default."""
     type_name = type(value).__name__
     return {
         entry.name: _encodable(getattr(value, entry.name))
@@ -74,7 +73,8 @@ def settings_of(value: BuilderSettings | PartitionSettings | Target) -> Shared:
     return _settings_of(value, tuple(map(type, values)))  # the types are compared, too, because 1 == True
 
 
-#: The functions that return the values of all fields. `vars` would add a dictionary to each object, and this takes memory.
+#: Type → a function that returns the values of all fields. It does not use `vars`, which would add a dictionary to each
+#: object, and so use more memory.
 _GETTERS: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
     kind: attrgetter(*(entry.name for entry in dataclasses.fields(kind)))
     for kind in (BuilderSettings, PartitionSettings, Target)

@@ -1,5 +1,4 @@
-"""The recipes of all steps except package. The key of a step is made from its recipe. A wrong hit is the worst bug that
-trtbuild can have.
+"""The recipes of all steps except package. The key of a step is made from its recipe.
 
 `trtbuild.core.packages.package_recipe` has the recipe of package. `declared` has the parts of calibrate and trace that are
 known before user code runs. `lookup_recipes` has the recipes with which a machine without PyTorch or a parser looks up
@@ -7,19 +6,18 @@ results.
 
 Rules (for users: docs/keys.md)
 1. A recipe has named parts in a fixed order. `core.recipes.recipe` makes the key from them.
-2. Fields are in the key by default: `core.recipes.key_fields` takes every field of a dataclass except those that it lists.
-   So a new field is in the key automatically. To leave a field out, add a line with the reason to `key_fields`. A
-   field that was added later (`OMITTED_AT_DEFAULT`, or a setting that is not in `SETTINGS_IN_EVERY_KEY`) is left out if it
-   has its default, so that older keys stay valid.
-3. A step's recipe has the digests of the step's inputs. It does not say who made the inputs, or when. This makes early
-   cut-off possible.
+2. A new field of a dataclass is in the key automatically, because `core.recipes.key_fields` takes every field except those
+   that it lists. To leave a field out, add a line with the reason there. A field that was added later
+   (`OMITTED_AT_DEFAULT`, or a setting that is not in `SETTINGS_IN_EVERY_KEY`) is left out if it has its default, so that
+   older keys stay valid.
+3. A step's recipe has the digests of the step's inputs. It does not say who made the inputs, or when. So if a step runs
+   again and gives the same output, the later steps do not run.
 4. The package's recipe names an engine by its key and not by its digest, because some toolchains do not build the
    same bytes again.
 5. The key of a step that runs user code (calibrate, trace) has the directories for imports and the patterns of ``deps:``
-   as the manifest declares them. They decide which files are read. The observations are not enough, because they have
-   only the files that were read.
-6. The versions of trtbuild's own steps are in keys (`STEP_VERSIONS`), and the version of trtbuild is not. A step's version
-   is raised when the step's output changes.
+   as the manifest declares them, because they decide which files are read.
+6. The version of a step (`STEP_VERSIONS`) is in its key, and the version of trtbuild is not. A step's version is raised
+   when the step's output changes.
 7. Versions of python, torch, onnx, onnx-ir and onnxscript are in the keys of calibrate, trace, lower, partition and
    convert. They are not in the keys of engines.
 """
@@ -56,22 +54,22 @@ STEP_VERSIONS: Mapping[str, int] = {
     "pt2": 1,
 }
 
-#: The exporter writes newer opsets only. ONNX models with this opset or an older opset are converted from a newer opset
-#: (`trtbuild.stages.convert.opset`).
+#: ONNX models with this opset or an older one are converted from a newer opset (`trtbuild.stages.convert.opset`), because
+#: torch's exporter writes only newer opsets.
 LAST_DOWNGRADED_OPSET = 17
 
-#: The version of that conversion. It is only in the keys of such models.
+#: The version of the code that converts to an older opset. Only the keys of such models have it.
 OPSET_DOWNGRADE_VERSION = 3
 
 #: The version of the rules that decide which int64 values are safe with a toolchain that computes them in 32 bits
-#: (`trtbuild.toolchain.tensorrt8.int64_bounds`). Only partitions for such a toolchain have it in their keys.
+#: (`trtbuild.toolchain.tensorrt8.int64_bounds`). Only the keys of partitions for such a toolchain have it.
 INT64_RULES_VERSION = 3
 
 #: Before this major version of TensorRT, networks are not strongly typed.
 STRONGLY_TYPED_SINCE = 9
 
-#: The version of the rules that set the type of each layer of such a network (`trtbuild.toolchain.tensorrt8.precision`,
-#: `half_weights`). Only engines of such releases have it in their keys.
+#: The version of the rules that set the type of each layer in a network that is not strongly typed
+#: (`trtbuild.toolchain.tensorrt8.precision`, `half_weights`). Only the keys of such engines have it.
 LAYER_TYPES_VERSION = 2
 
 
@@ -80,7 +78,7 @@ def _step(stage: str, *parts: tuple[str, Value]) -> Recipe:
 
 
 def user_code(declared: Declared, observations: Sequence[Observation]) -> Recipe:
-    """The recipe of a step that runs user code: its declared parts, and the observations of all its dependencies."""
+    """The recipe of a step that runs user code: its declared parts, and the observations of its dependencies."""
     parts = ((observation.dependency.part, observation.state) for observation in observations)
     return _step(declared.stage, *declared.parts, *parts)
 
@@ -90,9 +88,9 @@ def lower(
 ) -> Recipe:
     """The recipe of a lower step. `graph` is the digest of the traced program's canonical text.
 
-    `modules` is the digest of the program's module paths. They are not in the text, but the lower step copies them to its
-    output, and compares the patterns of `precisions` with them. `truncates_double` is whether float64 is computed in
-    float32."""
+    `modules` is the digest of the program's module paths, which the canonical text does not have. The lower step copies
+    them to its output, and compares the patterns of `precisions` with them. `truncates_double` is whether float64 is
+    computed in float32."""
     return _step(
         "lower",
         ("graph", graph),
@@ -104,7 +102,7 @@ def lower(
 
 
 def truncated_part(truncates_double: bool) -> tuple[tuple[str, Value], ...]:
-    """The part of a recipe that names types that are computed in a narrower type; empty without such types."""
+    """The part of a recipe that lists the types that are computed in a narrower type; empty without such types."""
     return (("truncated", ["float64"]),) if truncates_double else ()
 
 
@@ -124,10 +122,10 @@ def partition(
 ) -> Recipe:
     """The recipe of a partition step. `graph` is the digest of the lowered program's canonical text.
 
-    `modules` is the digest of the module paths, which is a part only if `granularity` uses these paths. `stand_in` is the
-    parser that replaces the toolchain's parser, or None; its fields are in the recipe. `changes_opset` is whether this step
-    converts the model to `opset` (for an ONNX source). `narrows_int64` is whether the toolchain computes int64 values in 32
-    bits. `plugins` are those of the model."""
+    `modules` is the digest of the module paths. It is a part only if `granularity` uses these paths. `stand_in` is the
+    parser that replaces the toolchain's parser, or None. `changes_opset` is whether this step converts the model to `opset`
+    (for an ONNX source). `narrows_int64` is whether the toolchain computes int64 values in 32 bits. `plugins` are those of
+    the model."""
     parser: list[Value] = [toolchain, toolchain_version]
     return _step(
         "partition",
@@ -144,10 +142,10 @@ def partition(
 
 
 def convert(graph: str, opset: int, versions: Mapping[str, str], plugins: Sequence[Plugin] = ()) -> Recipe:
-    """The recipe of a convert step. `graph` is the digest of one partition's canonical text. `plugins` are those of the
-    operators that the partition calls.
+    """The recipe of a convert step. `graph` is the digest of one partition's canonical text.
 
-    Weights, names and the toolchain are not parts, so equal partitions are converted once."""
+    `plugins` are those of the operators that the partition calls. Weights, names and the toolchain are not parts, so equal
+    partitions are converted once."""
     return _step(
         "convert",
         ("graph", graph),
@@ -159,7 +157,7 @@ def convert(graph: str, opset: int, versions: Mapping[str, str], plugins: Sequen
 
 
 def _plugins_part(plugins: Sequence[Plugin]) -> tuple[tuple[str, Value], ...]:
-    """The part with the plugins of operators; empty without plugins, so that other models keep their keys."""
+    """The part with the plugins of operators; empty without plugins, so that keys of models without plugins stay valid."""
     return (("plugins", {plugin.operator: fields_of(plugin) for plugin in plugins}),) if plugins else ()
 
 
@@ -205,7 +203,7 @@ def _profiles(profiles: tuple[tuple[ShapeRange, ...], ...]) -> Shared:
 
 
 def weights_file(sha256: str, file_format: str) -> Recipe:
-    """The recipe of the tensors of one weights file. `sha256` is the digest of the file, `file_format` its format."""
+    """The recipe of the tensors of one weights file. `sha256` is the digest of the file."""
     return _step("weights", ("file", sha256), ("format", file_format))
 
 
@@ -227,13 +225,15 @@ def verification(
 ) -> Recipe:
     """The recipe of a verification, which compares the results of partitions with those of a reference.
 
-    `runner` computes the results that are compared: "onnxruntime" or "engine". `program` is the digest of the traced
-    program's canonical text. `partitions` is the digest of the partition step's document. `made_of` are the digests of the
-    ONNX models by graph, or of the plans by partition. `tolerances` has a tolerance for each type in which outputs are
-    computed. `ranges` are the declared ranges of inputs, by name. Only the recipes of `quantized` models have the
-    tolerances of quantizers, so that other recipes keep their keys.
-    `float_model` has the trace of the model without ``quantize:``: the digest of its canonical text, and its weights. It is
-    None without such a trace. `has_rounded_weights`: whether the trace rounded floats among the weights.
+    `runner` computes the results: "onnxruntime" or "engine". `program` is the digest of the traced program's canonical
+    text. `partitions` is the digest of the partition step's document. `made_of` maps graphs to the digests of ONNX models,
+    or partitions to the digests of engine plans. `tolerances` has a tolerance for each type in which outputs are computed.
+    `ranges` maps names of inputs to their declared ranges. Only the recipes of `quantized` models have the tolerances of
+    quantizers, so that other recipes keep their keys.
+
+    `float_model` is for a model with ``quantize:``. It has the digest of the canonical text, and the weights, of the trace
+    without ``quantize:``; None without such a trace. `has_rounded_weights` is whether the trace rounded floats among the
+    weights.
     """
     return _step(
         "verify",
@@ -261,5 +261,5 @@ def exported_file(index: str, torch: str | None) -> Recipe:
     """The recipe of a package's ``.pt2`` files. The package has one file for each target.
 
     `index` is the digest of the package's index, which has the digests of all contents of the files. `torch` is the version
-    that writes the files, or None if it is not known."""
+    of torch that writes the files, or None if it is not known."""
     return _step("pt2", ("index", index), ("torch", torch))

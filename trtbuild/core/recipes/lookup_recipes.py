@@ -1,6 +1,6 @@
-"""The recipes with which a machine without PyTorch, or without a parser, looks up results of other machines.
+"""The recipes with which a machine without PyTorch, or without TensorRT's parser, looks up results of other machines.
 
-Most records under such recipes only point to the record under the step's own recipe (`POINTER_STAGES`).
+Most records with such recipes only point to the record with the step's own recipe (`POINTER_STAGES`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ POINTER_STAGES = frozenset(("calibrate-any", "trace-any", "partition-any"))
 
 
 def exported_file_with_any_torch(recipe: Recipe) -> Recipe:
-    """The recipe for looking up a package's ``.pt2`` files that any torch has written: the same parts, without torch."""
+    """The recipe for looking up a package's ``.pt2`` files, written by any version of torch: the same parts, without it."""
     return Recipe("pt2-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "torch"))
 
 
@@ -25,15 +25,15 @@ def with_any_versions(recipe: Recipe) -> Recipe:
 
 
 def partition_with_any_parser(recipe: Recipe) -> Recipe:
-    """The recipe to look up a partition step on a machine without a parser: the same parts, without a stand-in parser."""
+    """The recipe for looking up a partition step on a machine without a parser: the same parts, without a stand-in.
+
+    A stand-in is a parser that replaces the parser of a toolchain that cannot run on a machine."""
     parts = tuple((name, _toolchain_of(value) if name == "parser" else value) for name, value in recipe.parts)
     return Recipe("partition-any", recipe.version, parts)
 
 
 def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
-    """The fields of the stand-in parser in a partition's recipe; None if the recipe has the toolchain's own parser.
-
-    A stand-in parser replaces the parser of a toolchain that cannot run on this machine."""
+    """The fields of the stand-in parser in a partition's recipe; None if the recipe has the toolchain's own parser."""
     parser = dict(partition.parts).get("parser")
     stand_in = parser[2] if isinstance(parser, list | tuple) and len(parser) > 2 else None
     return stand_in if isinstance(stand_in, Mapping) else None
@@ -42,8 +42,8 @@ def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
 def matches_without_versions(recorded: Recipe, unversioned: Recipe) -> bool:
     """Whether the recipe of a recorded trace or calibration matches `unversioned`, a recipe without versions.
 
-    Each declared part of `unversioned` must be equal in `recorded`. A dependency must be equal if both recipes have it.
-    Other dependencies are ignored, because a lookup may observe more files than the trace depends on."""
+    Each declared part of `unversioned` must be equal in `recorded`. A dependency (its name has a colon) must be equal only
+    if both recipes have it, because a lookup may observe more files than the trace depends on."""
     parts = dict(recorded.parts)
     return (recorded.stage, recorded.version) == (unversioned.stage, unversioned.version) and all(
         encode(parts[name]) == encode(value) if name in parts else ":" in name for name, value in unversioned.parts

@@ -13,9 +13,9 @@ from trtbuild.core.recipes.record import Output, Record
 
 @dataclass(frozen=True)
 class FileStamp:
-    """The metadata of a file that was just written. Any later edit of the file changes the stamp.
+    """The inode, the size in bytes and the mtime of a file that was just written.
 
-    It has the inode, the size in bytes, and an mtime that no edit can give to the file (`store.local.publication`)."""
+    Any later edit of the file changes the stamp: no edit leaves this mtime (`store.local.publication`)."""
 
     inode: int
     size: int
@@ -49,26 +49,26 @@ class RecordStore(Protocol):
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
         """The record under `key`, or None. Reading is faster if the record's recipe is `wanted`.
 
-        A corrupt record is moved to the quarantine, and EntryCorrupt is raised. A record that this machine does not trust
-        (`core.recipes.trust`) raises RecordUntrusted."""
+        Raises EntryCorrupt for a corrupt record, which is moved to the quarantine. Raises RecordUntrusted for a record that
+        this machine does not trust (`core.recipes.trust`)."""
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
-        """The keys in `keys` that have an entry. The entries count as used, and are not read."""
+        """The keys in `keys` that have an entry. The entries are not read, but count as used for garbage collection."""
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
         """Publish a record, whose blobs must be in the store. Records are write-once.
 
-        Returns the record that is in the store afterwards. If another process published a record first, that record is
-        returned. With `replace`, `record` replaces an existing record. Raises BlobMissing if an output is not in the
-        store."""
+        Returns the record that is in the store afterwards. It may be a record that another process published first. With
+        `replace`, `record` replaces such a record. Raises BlobMissing if an output is not in the store."""
 
 
 class Store(BlobStore, RecordStore, Protocol):
     """A store of blobs and records."""
 
     def session(self) -> AbstractContextManager[None]:
-        """A context. Until it ends, garbage collection deletes no entry that was read or written in the context."""
+        """A context. Until its end, garbage collection deletes no entry that was read or written in it."""
 
     def building(self, key: str) -> AbstractContextManager[None]:
-        """A context with a lock on `key`, so that simultaneous builds do not run the step with this key twice. The lock
-        also ends if the process dies."""
+        """A context with a lock on `key`, so that simultaneous builds do not run the step with this key twice.
+
+        The lock also ends if the process dies."""

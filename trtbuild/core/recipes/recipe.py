@@ -1,4 +1,4 @@
-"""Recipes: the ordered, named, printable parts from which a step's key is made."""
+"""Recipes: the inputs of a step as ordered, named parts. The step's key is made from them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _ENCODED_SCHEMA = encode(SCHEMA)
 class Recipe:
     """All inputs of a step. Two steps with equal recipes share one result.
 
-    `stage` names the kind of step. `version` is increased when a change of the code changes the step's output. `parts` are
-    the inputs by name, in a fixed order.
+    `version` is increased when a change of the code changes the step's output. `parts` has the name and the value of each
+    input, in a fixed order.
     """
 
     stage: str
@@ -44,8 +44,7 @@ class Recipe:
         return encode_list(3, encode(self.stage) + encode(self.version) + parts)
 
     def _encoded_parts(self) -> bytes:
-        # Only `followed_by` stores these bytes. If every recipe did, a plan would need much more memory: a plan of 10,000
-        # engines has tens of thousands of recipes.
+        # Only `followed_by` stores these bytes, because those of all recipes of a plan would need much memory.
         stored: bytes | None = self.__dict__.get("_stored_parts")
         return b"".join(map(encode, self.parts)) if stored is None else stored
 
@@ -92,10 +91,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Change:
-    """One printable difference between two recipes of one step.
+    """One difference between two recipes of one step, as text.
 
-    `name` is the name that people use for `part`, if it is known and different: ``layers.2.weight`` for
-    ``weights.w0.sha256``.
+    `name` is the name that people use for `part`, such as ``layers.2.weight`` for ``weights.w0.sha256``, if there is one.
     """
 
     part: str
@@ -127,8 +125,8 @@ def printable(value: Value) -> str:
 def changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
     """The differences: first the step version, then parts in the order of `now`, then parts that only `was` has.
 
-    The result is empty only for equal recipes. Two mappings are compared entry by entry (``settings.optimization_level``),
-    and so are two lists of equal length. So a change names the smallest part that differs.
+    Mappings are compared entry by entry, and so are lists of equal length. So a change names the smallest part that
+    differs: ``settings.optimization_level``. The result is empty only for equal recipes.
     """
     differences: list[Change] = []
     if was.version != now.version:

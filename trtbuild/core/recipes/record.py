@@ -56,8 +56,7 @@ class Record:
 
     @classmethod
     def from_bytes(cls, data: bytes, wanted: Recipe | None = None) -> Record:
-        """The record in a document. Raises ValueError if `data` is not a record, or if its key is not the key of its
-        recipe.
+        """The record in a document. Raises ValueError if `data` is not a record, or if its key is not that of its recipe.
 
         If the text of the recipe equals the text of `wanted`, the recipe is not parsed, and the record contains `wanted`.
         """
@@ -80,8 +79,8 @@ class Record:
 def _parse(data: bytes, wanted: Recipe | None) -> tuple[Mapping[str, object], Recipe]:
     """The members of a document, and its recipe. Raises ValueError, and RecursionError if `data` is nested too deeply.
 
-    If a document ends with the text of the `wanted` recipe and the schema, only the other members are parsed. If
-    these members are a valid JSON object, the end is not a part of a string or of another object."""
+    If a document ends with the text of the `wanted` recipe and the schema (`_document_end`), only the other members are
+    parsed."""
     if wanted is not None and data.endswith(end := _document_end(wanted)):
         members = json.loads(data[: -len(end)] + b"}")
         if isinstance(members, dict) and members:
@@ -93,10 +92,10 @@ def _parse(data: bytes, wanted: Recipe | None) -> tuple[Mapping[str, object], Re
 
 
 def _document_end(recipe: Recipe) -> bytes:
-    """The last bytes of the document of a record with `recipe`. A valid document with this end has exactly this recipe.
+    """The last bytes of the document of a record with `recipe`.
 
-    Proof: the end does not begin inside a string, because the first quote of the end would close that string, and the rest
-    would not be valid JSON. The text of the recipe is complete, so the last brace closes the document."""
+    A document with this end has exactly this recipe if the bytes before the end, with a brace added, are a JSON object. The
+    end is then not inside a string or an inner object, because all of these are closed before the end."""
     return f',"recipe":{recipe.text},"schema":"{SCHEMA}"}}'.encode()
 
 

@@ -1,21 +1,20 @@
-"""Signatures on records, and the policy that decides which records a machine trusts. `store.trust.signing` does the
-cryptography.
+"""Signatures on records, and the policy that decides which records a machine trusts.
 
 A TensorRT plan is executable content, so anyone who can write a record for other machines could run code on these
-machines. With trusted keys configured, a record is used only if one of these keys or this machine's signing key has signed
-it, for a trust domain that this machine reads. A signature by the local key of rule 5 counts, too.
+machines. If trusted keys are configured, a record is used only if one of these keys, or this machine's own key, has signed
+it for a domain that this machine reads. `store.trust.signing` does the cryptography.
 
 Rules
 1. A signature covers `statement`: the key of the record, the SHA-256 and size of the record's document, and all fields of
    the signature except `value`. The document has the recipe and the digests of all outputs. So the signature is not valid
    under another key, for another target, or in another domain.
 2. A machine without trusted keys and without a signing key trusts all records and does not check signatures. A machine
-   that signs always checks signatures. Otherwise it could sign results that follow from untrusted records.
+   that signs always checks signatures, because otherwise it could sign results that follow from untrusted records.
 3. A domain is the origin of a record (`release`, `ci`, `pr-17`). A machine writes one domain and reads several.
-4. The entry of a record in the action cache is under the record's key. If the writer does not trust an entry that is
-   already there, that entry stays, because other machines may trust it. The writer then writes its own entry under
-   `domain_key`. A reader that does not trust the entry under the key looks under `domain_key`. So an attacker cannot
-   prevent sharing by writing an entry first.
+4. A record's entry in the action cache (the directory `ac/` of a store) is under the record's key. If the writer does not
+   trust an entry that is already there, that entry stays, because other machines may trust it. The writer then writes its
+   own entry under `domain_key`. A reader that does not trust the entry under the key looks under `domain_key`. So an
+   attacker cannot prevent sharing by writing an entry first.
 5. A machine that checks signatures and has no signing key signs its results with a local key, for a domain that begins with
    `LOCAL_DOMAIN_PREFIX`. Such a signature counts only on this machine, and is never sent to others (`sendable_signatures`).
 """
@@ -41,9 +40,9 @@ _DOMAIN_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,99}")
 class Signature:
     """A signature on a record.
 
-    `signer` is the name of the signing key. `public_key` has the 32 bytes of the public key (Ed25519). `builder` names the
-    user and the machine. `signed_at` is the time of the signer's clock (ISO 8601, UTC), for information only. `value` is
-    the 64-byte signature.
+    `signer` is the name of the signing key. `public_key` has the 32 bytes of the public key, and `value` the 64 bytes of
+    the signature (Ed25519). `builder` names the user and the machine. `signed_at` is the time of the signer's clock
+    (ISO 8601, UTC), for information only.
     """
 
     signer: str
@@ -55,7 +54,8 @@ class Signature:
 
 
 def statement(key: str, document: Output, signature: Signature) -> bytes:
-    """The bytes that `signature` signs (rule 1). They do not depend on its `value`."""
+    """The bytes that a signature covers (rule 1): the key and the document of a record, and the signature's fields except
+    `value`."""
     fields: dict[str, Value] = {
         "key": key,
         "document": document.sha256,
@@ -80,17 +80,18 @@ def domain_key(domain: str, key: str) -> str:
 
 
 def is_entry_of(name: str, key: str, signatures: Iterable[Signature]) -> bool:
-    """Whether `name` is a valid key in the action cache for the record of `key`: `key` itself, or the `domain_key` of a
-    domain in `signatures`."""
+    """Whether the entry `name` of the action cache may have the record of `key`.
+
+    Its name must be `key`, or the `domain_key` of a domain in `signatures`."""
     return name == key or any(domain_key(signature.domain, key) == name for signature in signatures)
 
 
 class Trust(Protocol):
-    """A machine's trust policy. Each signature is verified only once, so calls are cheap."""
+    """A machine's trust policy. Calls are cheap, because each signature is verified only once."""
 
     @property
     def enforced(self) -> bool:
-        """Whether signatures are checked, so that unsigned records do not count (rule 2)."""
+        """Whether signatures are checked (rule 2). Then unsigned records do not count."""
 
     @property
     def own_domain(self) -> str | None:
@@ -98,8 +99,7 @@ class Trust(Protocol):
 
     @property
     def read_domains(self) -> Sequence[str]:
-        """The trusted domains in the order of preference, without the local domain of rule 5, which is never in a
-        remote."""
+        """The trusted domains in the order of preference, without the local domain (rule 5), which is never in a remote."""
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -111,8 +111,9 @@ class Trust(Protocol):
         Empty if signatures are not checked, or if there is no key to sign with."""
 
     def trusted_signature(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
-        """The first valid, trusted signature in `signatures`; None if no signature counts, or if signatures are not
-        checked."""
+        """The first valid, trusted signature in `signatures`.
+
+        None if there is no such signature, or if signatures are not checked."""
 
     def refusal(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
         """The reason why the record does not count, or None if it counts.
@@ -120,7 +121,7 @@ class Trust(Protocol):
         Examples: ``it is not signed``, ``signed for domain pr-7; this machine reads ci``."""
 
     def to_json(self) -> dict[str, object] | None:
-        """The policy for another process (`store.trust.keyring.trust_from_json`), without signing keys.
+        """The policy without its signing keys, for another process (`store.trust.keyring.trust_from_json`).
 
         None if signatures are not checked."""
 
@@ -132,7 +133,9 @@ class Trust(Protocol):
 
 @dataclass(frozen=True)
 class TrustAll:
-    """The policy without configured keys: all records are trusted, and nothing is signed."""
+    """The policy without configured keys: all records are trusted, and nothing is signed.
+
+    `Trust` describes the fields. Only tests change them."""
 
     enforced: bool = False
     own_domain: str | None = None

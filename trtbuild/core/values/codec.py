@@ -1,10 +1,10 @@
-"""Converts dataclasses to JSON and back: jobs and results, which are sent between processes, and ``--json`` documents.
+"""Converts dataclasses to JSON and back: the jobs and results of worker processes, and the documents of ``--json``.
 
 Rules
 1. A dataclass becomes an object with its fields. A tuple or list becomes a list, and a mapping becomes an object. If a
    class has `to_json` or `from_json`, these methods are used.
-2. Decoding follows the annotations of the fields. A missing field gets its default. An unknown field is an error, because
-   both processes run the same version of trtbuild.
+2. Decoding follows the annotations of the fields. A missing field gets its default. An unknown field is an error,
+   because both processes run the same version of trtbuild.
 3. Numbers, strings and booleans are not changed. Values of type `Any` and `object` are not checked.
 4. A field that was defined with `optional` is left out if it is None.
 """
@@ -23,12 +23,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-#: Keys of a field's metadata: its name in JSON, if that differs from the field's name, and whether it may be left out.
+#: Keys of a dataclass field's metadata. `MEMBER`: the field's name in JSON, if it has another one there. `OPTIONAL`:
+#: whether the JSON may lack the field.
 MEMBER, OPTIONAL = "member", "optional"
 
 
 def optional(member: str | None = None) -> Any:
-    """A field with the default None. The JSON does not have the field if its value is None (rule 4).
+    """A dataclass field with the default None, which is left out of the JSON if it is None (rule 4).
 
     `member` is the field's name in JSON, if that name is not valid in Python."""
     return dataclasses.field(default=None, metadata={OPTIONAL: True, MEMBER: member})
@@ -55,7 +56,7 @@ def encode(value: Any) -> Any:
 
 
 def members(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as JSON, in their order (rules 1 and 4). A method `to_json` of the class is not used."""
+    """The fields of a dataclass as JSON, in their order (rules 1 and 4), even if its class has a method `to_json`."""
     items = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return {
         member_of(field): encode(item) for field, item in items if item is not None or OPTIONAL not in field.metadata
@@ -113,11 +114,11 @@ def _decode_dataclass(kind: Any, data: Any) -> Any:
     unknown = data.keys() - fields.keys()
     if unknown:
         raise ValueError(f"{kind.__name__} has no field {', '.join(sorted(unknown))}")
-    hints = hints_of(kind)
-    return kind(**{fields[name]: _decode_value(hints[fields[name]], item) for name, item in data.items()})
+    type_of_field = field_types(kind)
+    return kind(**{fields[name]: _decode_value(type_of_field[fields[name]], item) for name, item in data.items()})
 
 
 @functools.cache
-def hints_of(kind: Any) -> dict[str, Any]:
+def field_types(kind: Any) -> dict[str, Any]:
     """The types of a dataclass's fields, by name."""
     return typing.get_type_hints(kind)

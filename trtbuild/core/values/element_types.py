@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ElementType:
-    """One element type. `name` is torch's name without the prefix."""
+    """One element type. `name` is torch's name, without ``torch.``."""
 
     name: str
     #: Bytes of one element.
@@ -22,7 +22,7 @@ class ElementType:
     safetensors: str | None = None
     #: The name in tensorrt.DataType.
     tensorrt: str | None = None
-    #: ``DLDataTypeCode`` of dlpack.h 1.1, for arrays at run time. Each element is one lane.
+    #: ``DLDataTypeCode`` of dlpack.h 1.1, for arrays at run time.
     dlpack: int | None = None
     #: NumPy's type string, for arrays at run time.
     typestr: str | None = None
@@ -35,7 +35,7 @@ class ElementType:
 #: Type codes of DLPack.
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL, _FLOAT8_E4M3FN = 0, 1, 2, 4, 6, 10
 
-#: Element types by torch's name.
+#: Torch's name → element type.
 ELEMENT_TYPES: Mapping[str, ElementType] = {
     element.name: element
     for element in (
@@ -64,19 +64,16 @@ ELEMENT_TYPES: Mapping[str, ElementType] = {
     )
 }  # fmt: skip
 
-#: The types of inputs and computations in engines of the newest releases. They do not include float64, because TensorRT
-#: converts it to float32. They do not include int8, because TensorRT uses int8 for quantized values.
+#: The types of inputs and computations in engines of the newest TensorRT releases. float64 is missing, because TensorRT
+#: converts it to float32. int8 is missing, because TensorRT uses it for quantized values only.
 ENGINE_TYPES = ("float32", "float16", "bfloat16", "int32", "int64", "bool", "uint8")
 
-#: Element types by the number of onnx.TensorProto.DataType.
 BY_ONNX: Mapping[int, ElementType] = {
     element.onnx: element for element in ELEMENT_TYPES.values() if element.onnx is not None
 }
-#: Element types by the name in a safetensors file.
 BY_SAFETENSORS: Mapping[str, ElementType] = {
     element.safetensors: element for element in ELEMENT_TYPES.values() if element.safetensors is not None
 }
-#: Element types by the name of tensorrt.DataType.
 BY_TENSORRT: Mapping[str, ElementType] = {
     element.tensorrt: element for element in ELEMENT_TYPES.values() if element.tensorrt is not None
 }

@@ -1,6 +1,7 @@
 """Read the processor of a shared library in ELF format, and the names of the libraries that it needs.
 
-The layout is that of the System V ABI, chapters 4 and 5 (https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html).
+The layout is that of the System V ABI, chapters 4 and 5
+(https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html).
 """
 
 from __future__ import annotations
@@ -14,24 +15,25 @@ Read = Callable[[int, int], bytes]
 
 #: ``e_machine`` → the ``<cpu>`` of a platform ``<os>-<cpu>``, such as linux-x86_64.
 _PROCESSORS = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
-_SHARED_OBJECT = 3
-_LOAD, _DYNAMIC = 1, 2
-_NEEDED, _STRING_TABLE, _STRING_TABLE_SIZE = 1, 5, 10
-#: The largest number of segments and the largest size of a table, in bytes. So a damaged file cannot fill the memory.
+_SHARED_OBJECT = 3  # e_type
+_LOAD, _DYNAMIC = 1, 2  # p_type
+_NEEDED, _STRING_TABLE, _STRING_TABLE_SIZE = 1, 5, 10  # d_tag
+#: The most segments that are read, and the most bytes of a table. Without limits, a damaged file could fill the memory.
 _MAX_HEADERS, _MAX_BYTES = 4096, 1 << 24
 
 
 @dataclass(frozen=True)
 class SharedLibrary:
-    """A shared library. `needed` are the names of the libraries that it loads, such as ``libnvinfer.so.10``."""
+    """A shared library. `needed` has the names of the libraries that it loads, such as ``libnvinfer.so.10``."""
 
     processor: str
     needed: tuple[str, ...]
 
 
 def read_shared_library(read: Read) -> SharedLibrary | None:
-    """The shared library that `read` reads; None if the file is not a little-endian shared library of 64 bits, or if it is
-    damaged."""
+    """The shared library that `read` reads.
+
+    None for another file, for a damaged library, and for a library that is not little-endian with 64 bits."""
     try:
         return _read_library(read)
     except (OverflowError, ValueError):  # `seek` does not accept an offset of 2**63 or more
@@ -59,7 +61,7 @@ def _read_library(read: Read) -> SharedLibrary | None:
 
 
 def _needed(read: Read, segments: list[tuple[int, int, int, int]]) -> Iterator[str]:
-    """The names of the entries ``DT_NEEDED``."""
+    """The entries ``DT_NEEDED`` of the dynamic section."""
     for type_, offset, _, length in segments:
         if type_ != _DYNAMIC:
             continue

@@ -1,17 +1,16 @@
 """The canonical encoding of values. Every key is a hash of such an encoding.
 
 Rules
-1. The encoding is typed: every value starts with a one-byte tag. So ``1``, ``1.0``, ``True`` and ``"1"`` differ, and so do
-   ``""`` and null.
+1. The encoding is typed: every value starts with a one-byte tag. So ``1``, ``1.0``, ``True`` and ``"1"`` differ, and so
+   do ``""`` and null.
 2. The encoding is length-prefixed: integers, strings, bytes and containers have their length after the tag (8 bytes,
-   big-endian). So the end of a value is always clear. A string is encoded as UTF-8. A lone surrogate (from an undecodable
-   byte of a file name) is encoded as three bytes. If it were converted back to that byte, two different strings could have
-   the same encoding.
-3. Floats are encoded by their IEEE-754 binary64 bits, so -0.0 and 0.0 differ, and NaNs with different bits differ.
-4. Mappings are encoded in the order of their encoded keys, so their insertion order does not matter. Lists keep their
-   order.
-5. Other types are refused. Subclasses of scalar types, such as enums and NumPy's scalars, are refused, too, because their
-   value is only a part of their meaning. There is no fallback to ``repr``, ``str`` or pickle.
+   big-endian). So the end of a value is always clear. A string is encoded as UTF-8.
+   Python has a lone surrogate in place of a byte of a file name that is not UTF-8. It is encoded as three bytes, because
+   otherwise two strings could have the same encoding.
+3. Floats are encoded by their IEEE-754 binary64 bits. So -0.0 and 0.0 differ, and NaNs with different bits differ.
+4. Mappings are encoded in the order of their encoded keys, so their insertion order does not matter.
+5. Other types are refused, without a fallback to ``repr``, ``str`` or pickle. Subclasses of scalar types, such as enums
+   and NumPy's scalars, are refused, too, because their value is only a part of their meaning.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ _SHORT_TEXT_LENGTH = 160
 
 
 class Shared(dict[str, "Value"]):
-    """A mapping that is part of many recipes. Its encoding and JSON text are computed once, so it must not be changed."""
+    """A mapping that is part of many recipes. It must not be changed, because its encoding and JSON text are computed
+    once."""
 
     __slots__ = ("encoding", "text")
 
@@ -89,7 +89,7 @@ def _encode_text(value: str) -> bytes:
     return b"S" + _pack_length(len(body)) + body
 
 
-#: Names of parts occur in many recipes, and a digest occurs in several recipes of one model.
+#: Cached, because names of parts and digests occur in many recipes.
 _encode_short_text = lru_cache(maxsize=1 << 13)(_encode_text)
 
 
@@ -112,18 +112,17 @@ def _encode_mapping(value: Mapping[str, Value]) -> bytes:
 
 
 def digest(domain: str, value: Value) -> str:
-    """SHA-256 (hex) of `domain` and `value`. `domain` names the kind of value, so equal values of two kinds have
-    different digests."""
+    """SHA-256 (hex) of `domain` and `value`. `domain` names the kind of value.
+
+    So equal values of two kinds have different digests."""
     return hashlib.sha256(encode(domain) + encode(value)).hexdigest()
 
 
 def to_json(value: Value) -> object:
     """The JSON form of `value`: a float becomes its bits in hex, and bytes become hex.
 
-    `from_json` converts it back into a value with the same encoding.
-
-    Mappings are in the order of their keys, so equal values have equal JSON. Raises TypeError for a type that has no
-    encoding.
+    `from_json` converts it back. Mappings are sorted by key, so equal values have equal JSON. Raises TypeError for a type
+    that has no encoding.
     """
     kind = type(value)
     if kind is str or value is None or kind is int or kind is bool:
@@ -136,7 +135,7 @@ def to_json(value: Value) -> object:
         return {"$bytes": value.hex()}  # type: ignore[union-attr]
     if isinstance(value, dict) or isinstance(value, Mapping):  # noqa: SIM101 (the check for dict is much faster)
         items = {key: to_json(value[key]) for key in sorted(value)}
-        if "$" in "".join(key[:1] for key in items):  # a key begins with $, like the marks of other types
+        if "$" in "".join(key[:1] for key in items):  # a key begins with $, as ``$f64`` does
             return {"$map": [[key, item] for key, item in items.items()]}
         return items
     if isinstance(value, list | tuple):
@@ -160,7 +159,7 @@ def json_text(value: Value) -> str:
 
 
 def _text_with_shared(value: Mapping[str, Value]) -> str:
-    """`json_text` of a mapping that has shared mappings among its values. The text of a shared mapping is computed once."""
+    """`json_text` of a mapping that has `Shared` mappings among its values."""
     if "$" in "".join(key[:1] for key in value):
         return _dumps(to_json(value))
     return "{" + ",".join([f"{_quoted(key)}:{json_text(value[key])}" for key in sorted(value)]) + "}"

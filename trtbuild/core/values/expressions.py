@@ -1,9 +1,12 @@
-"""Size expressions: the size of an axis as a function of the model's symbols.
+"""Size expressions: the size of an axis as a function of symbols, which are the variables for a model's dynamic dims.
 
-An expression is an int, ``["sym", k]`` (symbol number k), ``["data", k]``, or a list of an operator and its operands.
-``["data", k]`` is number k of the sizes that depend on data and are known only when the model runs. The operators are
-``add mul floordiv mod max min pow ceildiv``, all over integers, with the meaning of sympy's integer functions (floor
-division and Python's modulo). Expressions are plain JSON, so records can contain them.
+An expression is plain JSON. It has one of these forms:
+
+* an int
+* ``["sym", k]``: the symbol with number k
+* ``["data", k]``: a size that is known only when the model runs, such as the length of ``nonzero(x)``
+* ``[operator, operand, …]``: the operators are ``add mul floordiv mod max min pow ceildiv``, with sympy's meaning.
+  ``floordiv`` and ``mod`` are Python's ``//`` and ``%``, and ``ceildiv`` rounds up.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from typing import Any, TypeAlias
 
 Expression: TypeAlias = "int | Sequence[str | int | Expression]"
 
-#: The upper end of the interval of a size that depends on data. TensorRT stores sizes in 64 bits, but no size may have more
-#: than 31 bits.
+#: The upper end of the interval of a size that depends on data. TensorRT stores sizes in 64 bits, but no size may have
+#: more than 31 bits.
 UNBOUNDED = 2**31 - 1
 
 #: The largest exponent for which a power of a number other than -1, 0 and 1 can be a size.
@@ -27,9 +30,8 @@ Interval = tuple[int, int]
 def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
     """The size if symbol k has the value `symbols[k]`.
 
-    Raises ValueError if `expression` is not valid, or if the size depends on data. Also raises ValueError for a division by
-    zero, for a negative exponent, and for a power that is too large (`_apply` has the limits). Raises IndexError for a
-    symbol without a value."""
+    Raises ValueError if `expression` is not valid, if the size depends on data, for a division by zero, and for a power
+    with a negative exponent or above the limits of `_apply`. Raises IndexError for a symbol without a value."""
     if isinstance(expression, int):
         return expression
     operator, *operands = expression
@@ -46,8 +48,8 @@ def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
 
     Raises ValueError if `expression` is not valid, and IndexError for a symbol without an interval.
 
-    The bounds are sound, but not always tight, because each occurrence of a symbol is bounded separately. So ``s - s``
-    gives more than 0..0. Evaluating only at min, opt and max would give wrong bounds, because a modulo is not monotonic.
+    The interval may be too large, because each occurrence of a symbol is bounded separately: for ``s - s`` it is more than
+    0..0. The values at min and max would be wrong bounds, because a modulo is not monotonic.
     """
     if isinstance(expression, int):
         return expression, expression
@@ -63,8 +65,9 @@ def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
 def expression_text(expression: Expression, symbols: Sequence[str], units: Sequence[int] = ()) -> str:
     """The expression as text, with the symbols' names: ``2*batch``.
 
-    `units` has the unit of each symbol, if `symbols` are names of sizes (a size is its unit times the symbol). If
-    ``height`` has the unit 32, the text of ``32*s`` is ``height``, and that of ``s`` is ``height//32``.
+    A dim with ``multiple_of: 32`` is 32 times its symbol. If `symbols` are the names of dims, `units` has these
+    factors. For the dim ``height`` with the unit 32, the text of ``32*s`` is ``height``, and that of ``s`` is
+    ``height//32``.
     """
     return _text(expression, symbols, units)[0]
 
@@ -74,7 +77,7 @@ _SIGNS = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%"}
 
 
 def _text(expression: Expression, symbols: Sequence[str], units: Sequence[int]) -> tuple[str, int]:
-    """The text, and the precedence of its operator (`_SUM`, `_PRODUCT` or `_ATOM`)."""
+    """The text of an expression, and the precedence of its operator (`_SUM`, `_PRODUCT` or `_ATOM`)."""
     if isinstance(expression, int):
         return str(expression), _ATOM
     operator, *operands = expression
@@ -136,7 +139,7 @@ def symbols_of(expression: Expression) -> frozenset[int]:
 
 
 def depends_on_data(expression: Expression) -> bool:
-    """Whether the size depends on data, and is known only when the model runs."""
+    """Whether the size is known only when the model runs."""
     if isinstance(expression, int):
         return False
     operator, *operands = expression
@@ -146,7 +149,6 @@ def depends_on_data(expression: Expression) -> bool:
 
 
 def _symbol_number(operands: Sequence[object]) -> int:
-    """The number of the symbol, from the operands of ``sym``."""
     if len(operands) != 1 or not isinstance(operands[0], int):
         raise ValueError(f"a symbol is named by one number, not {operands!r:.80}")
     return operands[0]
@@ -217,7 +219,7 @@ def _quotient(operator: str, left: Interval, right: Interval) -> Interval:
 
 
 def _power(left: Interval, right: Interval) -> Interval:
-    # Only the bases 0, 1 and -1 may have larger exponents.
+    # Only the bases 0, 1 and -1 have powers with larger exponents (`_apply`).
     low, high = (min(max(0, exponent), _MAX_EXPONENT) for exponent in right)
     if left[0] < 0:
         largest = max(1, abs(left[0]), abs(left[1])) ** high

@@ -1,7 +1,7 @@
 """JSON Schemas (draft 2020-12) of dataclasses, for the JSON that `codec.encode` writes.
 
 Rules
-1. Each dataclass is one definition. It has the name of the class, and the docstring as its description. Other members are
+1. Each dataclass is one definition with the name of the class. Its description is the docstring. Unknown members are
    allowed, because a later version may add members.
 2. A field that was defined with `codec.optional` may be left out, and is never null. All other fields are required.
 """
@@ -15,7 +15,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trtbuild.core.values.codec import OPTIONAL, hints_of, member_of
+from trtbuild.core.values.codec import OPTIONAL, field_types, member_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -46,24 +46,23 @@ def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_definition(kind: Any, definitions: dict[str, Any]) -> str:
-    """Add the definition of a dataclass, if it is missing, and return the name of the definition."""
     name: str = kind.__name__
     if name not in definitions:
-        fields, hints = dataclasses.fields(kind), hints_of(kind)
+        fields, type_of_field = dataclasses.fields(kind), field_types(kind)
         definitions[name] = {
             "description": inspect.cleandoc(kind.__doc__ or ""),
             "type": "object",
             "properties": {
-                member_of(field): schema_of(_type_if_present(field, hints), definitions) for field in fields
+                member_of(field): schema_of(_type_if_present(field, type_of_field), definitions) for field in fields
             },
             "required": [member_of(field) for field in fields if OPTIONAL not in field.metadata],
         }
     return name
 
 
-def _type_if_present(field: dataclasses.Field[Any], hints: Mapping[str, Any]) -> Any:
-    """The type of a field's value in JSON. If the field is optional, this is its type without None (rule 2)."""
-    kind = hints[field.name]
+def _type_if_present(field: dataclasses.Field[Any], type_of_field: Mapping[str, Any]) -> Any:
+    """The type of a field's value in JSON: for an optional field, its type without None (rule 2)."""
+    kind = type_of_field[field.name]
     if OPTIONAL not in field.metadata:
         return kind
     return typing.Union[tuple(argument for argument in typing.get_args(kind) if argument is not type(None))]  # noqa: UP007

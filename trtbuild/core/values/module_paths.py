@@ -6,7 +6,8 @@ Rules
 2. A pattern covers the modules that it names, and all modules inside them.
 3. The model itself has the empty path. No pattern names it.
 
-(`granularity` has another rule, because it divides a model into regions: `trtbuild.stages.partition.regions`.)
+The patterns of `granularity` follow other rules, because they divide a model into regions
+(`trtbuild.stages.partition.regions`).
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def has_wildcards(pattern: str) -> bool:
 
 
 def advice_for_unmatched(pattern: str, paths: Iterable[str]) -> str:
-    """A hint for a pattern that names no module of a model: the nearest path or pattern, and the first paths of the model.
-    A number in a path is written as ``*``."""
+    """A hint for a pattern that names no module of a model: the nearest path or pattern, and the model's first paths.
+
+    Numbers in paths are written as ``*``, so that equal layers are listed once."""
     modules = dict.fromkeys(_without_numbers(prefix) for path in paths for prefix in enclosing_paths(path))
     if has_wildcards(pattern):
         similar = nearest(pattern, [*modules, *(f"*.{module.rpartition('.')[2]}" for module in modules)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: A message lists at most this many allowed names, because a project may have thousands.
+#: The most names that a message lists. A project may have thousands.
 MAX_LISTED = 16
 
 

@@ -18,7 +18,7 @@ from trtbuild.core.values.element_types import BY_SAFETENSORS
 #: The size of the field in front of the header.
 LENGTH_BYTES = 8
 _METADATA = "__metadata__"
-#: Torch's names of dtypes → those of the format.
+#: Torch's name of a dtype → the format's name.
 _NAMES = {element.name: name for name, element in BY_SAFETENSORS.items()}
 #: The limit that the format sets.
 _LARGEST_HEADER_BYTES = 100_000_000
@@ -26,8 +26,9 @@ _LARGEST_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor of a file. `dtype` is torch's name. The tensor's bytes begin at offset `begin` of the data, and end before
-    offset `end`. The data begins after the header."""
+    """A tensor of a file. `dtype` is torch's name, such as ``float32``.
+
+    Its bytes are ``data[begin:end]``. `data` is the part of the file after the header."""
 
     name: str
     dtype: str
@@ -53,9 +54,12 @@ def read_entries(header: bytes, size_bytes: int) -> list[TensorEntry]:
         if entry.begin != end:
             raise ValueError(f"tensor {entry.name!r} begins at byte {entry.begin} of the data, not at {end}")
         end = entry.end
-    needed_bytes = LENGTH_BYTES + len(header) + end
-    if needed_bytes != size_bytes:
-        raise ValueError(f"its tensors need {needed_bytes} bytes, and it has {size_bytes}: it was cut off or added to")
+    described_bytes = LENGTH_BYTES + len(header) + end
+    if described_bytes != size_bytes:
+        raise ValueError(
+            f"its header describes a file of {described_bytes} bytes, and it has {size_bytes}: "
+            "it was cut off or added to"
+        )
     return result
 
 
@@ -69,8 +73,10 @@ def read_tensors(data: bytes) -> Iterator[tuple[TensorEntry, bytes]]:
 def to_bytes(
     tensors: Iterable[tuple[str, str, Sequence[int], bytes]], metadata: Mapping[str, str] | None = None
 ) -> bytes:
-    """The content of a file with these tensors, in this order. A tensor is its name, its dtype as torch names it, its shape
-    and its bytes. Raises KeyError for a dtype that is not in `BY_SAFETENSORS`."""
+    """The content of a file with these tensors, in this order.
+
+    Each tensor is given by its name, torch's name of its dtype, its shape and its bytes. Raises KeyError for a dtype
+    that the format does not have."""
     header: dict[str, Any] = {} if metadata is None else {_METADATA: dict(metadata)}
     pieces: list[bytes] = []
     end = 0
@@ -80,7 +86,7 @@ def to_bytes(
         pieces.append(data)
         end += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the format asks for data at a multiple of 8 bytes
+    text += b" " * (-len(text) % 8)  # so that the data begins at a multiple of 8 bytes
     return b"".join([len(text).to_bytes(LENGTH_BYTES, "little"), text, *pieces])
 
 

@@ -1,9 +1,7 @@
 """The declared range of an input's values: ``range: [0, 30521]``, both ends included.
 
-Random inputs are drawn from this range: for the trace's example, for the comparisons in the trace and lower steps, and for
+Random inputs are drawn from this range: for the trace, and for the comparisons in the trace and lower steps and in
 `verify`, `run` and `bench`. Engines do not depend on the range.
-
-`is_index_error` recognizes errors about indices that are out of range.
 """
 
 from __future__ import annotations
@@ -63,8 +61,8 @@ def value_range(dtype: str, low: Any, high: Any) -> ValueRange | InvalidRange:
                 f"a range of values ends at {value}", f"write numbers; the values of {dtype} are from {least} to {most}"
             )
         if is_integer_type and isinstance(value, float):
-            near = f"write {int(value)}" if value.is_integer() else "write whole numbers"
-            return InvalidRange(f"the values of {dtype} are whole numbers, not {value}", near)
+            hint = f"write {int(value)}" if value.is_integer() else "write whole numbers"
+            return InvalidRange(f"the values of {dtype} are whole numbers, not {value}", hint)
         if not least <= value <= most:
             return InvalidRange(
                 f"{value} is not a value of {dtype}", f"the values of {dtype} are from {least} to {most}"

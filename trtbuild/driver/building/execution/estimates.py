@@ -1,7 +1,6 @@
-"""Estimates for a step before it runs: its duration and its memory.
+"""The expected duration and memory of a step, from the project's history and from file sizes.
 
-The estimates come from the project's history and from file sizes. They decide the order of steps and the number of parallel
-steps, but never a result.
+They decide the order of steps and the number of parallel steps, but never a result.
 """
 
 from __future__ import annotations
@@ -17,7 +16,10 @@ from trtbuild.driver.project.history import History
 
 
 class Estimates:
-    """The last duration and memory peak of each step, and the expected memory peaks of the steps of `models`."""
+    """The last duration and memory peak of each step, and the expected memory peaks of the steps of `models`.
+
+    `models`: name → model.
+    """
 
     def __init__(self, history: History, project: Path, models: Mapping[str, Model]) -> None:
         self._history = history
@@ -34,7 +36,7 @@ class Estimates:
         return last.peak_rss_bytes or None if last is not None else None
 
     def estimate_bytes(self, step: Step) -> int:
-        """The expected memory peak of a step in bytes (driver/building/execution/memory.py, rule 3)."""
+        """The expected memory peak of a step in bytes (memory.py, rule 3)."""
         weights = weights_bytes(step) if step.stage == "engine" else self._weights_bytes.get(step.model, 0)
         return memory.estimate_bytes(step.stage, weights, self.last_peak_bytes(step.id))
 

@@ -3,13 +3,13 @@
 Rules
 1. A model is affected if a changed file is a manifest, the lock file, its weights, its source file, its library of
    plugins, or a dependency of its calibration or trace.
-2. The dependencies are those that earlier calibrations and traces have recorded in the cache. If one of these steps would
-   run, dependencies may be missing, so the model counts as affected. `AffectedModel.text` names the changed dependencies.
-   If none is known, it says why the step would run.
+2. The cache has the dependencies that earlier calibrations and traces have recorded. If one of these steps would run,
+   dependencies may be missing, so the model counts as affected. `AffectedModel.text` names the known dependencies that
+   have changed or, without such dependencies, the reason why the step would run.
 3. In doubt, a model counts as affected, because an unnecessary build has only hits, but a missing build may stay
    undetected.
-4. An untracked file counts as changed, because git reports it as new. git does not report an ignored file. If it is a
-   dependency in the project, the document lists it (`AffectedModel.untracked`).
+4. An untracked file counts as changed, because git reports it as new. git does not report ignored files. The document
+   lists dependencies in the project that are ignored (`AffectedModel.untracked`).
 """
 
 # Paths are strings here, as in recipes.

@@ -51,9 +51,9 @@ class PartitionDifference(Difference):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineDifference(Difference):
-    """An engine that differs: in its key or, if a key is not known, in its plan (TensorRT's file).
+    """An engine whose keys differ or, if a key is not known, whose plans (TensorRT's files) differ.
 
-    `parts` are the parts of the recipe that differ; null if a recipe is not known.
+    `parts` are the parts of the recipes that differ; null if a recipe is not known.
     """
 
     what: Literal["key", "plan"]
@@ -90,7 +90,6 @@ def _side(subject: Subject) -> Side:
 
 
 def differences(was: Subject, now: Subject) -> Iterator[Difference]:
-    """All differences between `was` and `now`."""
     if was.model != now.model:
         yield _value_difference("model", "name", was.model, now.model)
     for area in ("inputs", "outputs", "dims", "profiles"):
@@ -255,7 +254,6 @@ def _are_all_weights_known(subject: Subject) -> bool:
 
 
 def _weight_to_json(weight: Mapping[str, Any]) -> dict[str, Any]:
-    """A weight with its shape as a list, as in JSON."""
     return {**weight, "shape": list(weight["shape"])}
 
 

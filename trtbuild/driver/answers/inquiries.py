@@ -27,7 +27,6 @@ from trtbuild.errors import UsageError
 
 
 def read_only_workspace(request: Request) -> Workspace:
-    """The workspace of a command that does not change the cache."""
     workspace = Workspace(request)
     workspace.store.begin_read_only()
     return workspace
@@ -118,7 +117,7 @@ def _ids_of_matching(steps: Sequence[Step], name: str) -> set[str]:
 
 
 def _reachable(first: set[str], edges: Sequence[tuple[str, str]]) -> set[str]:
-    """The nodes `first`, and all nodes that can be reached from them along the edges."""
+    """The nodes `first`, and all nodes to which edges lead from them."""
     following: dict[str, list[str]] = defaultdict(list)
     for source, end in edges:
         following[source].append(end)
@@ -131,7 +130,6 @@ def _reachable(first: set[str], edges: Sequence[tuple[str, str]]) -> set[str]:
 
 
 def status(request: Request) -> Status:
-    """The state of each requested model."""
     workspace = read_only_workspace(request)
     return Status(
         models=[_model_status(workspace, plan) for plan in workspace.plans().values()],

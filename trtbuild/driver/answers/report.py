@@ -35,8 +35,6 @@ _LONGEST_STEP_S = 30 * 86400.0
 
 @dataclass
 class BuildResult:
-    """The result of a build."""
-
     outcome: Outcome
     written: list[WrittenOutput] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -49,12 +47,10 @@ class BuildResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the build succeeded."""
         return self.outcome.ok and not self.errors
 
 
 def build_document(result: BuildResult) -> Build:
-    """The document of a build."""
     outcome = result.outcome
     steps = [entry for plan in outcome.plans.values() for entry in _built_step_entries(plan, outcome)]
     errors = [describe(error, step) for step, (_, error) in outcome.failed.items()]
@@ -82,7 +78,6 @@ def plan_document(
     warnings: Sequence[str],
     remotes: Sequence[RemoteStatistics],
 ) -> Plan:
-    """The document of a plan."""
     steps = [_step_entry(step) for plan in plans.values() for step in plan.steps.values()]
     return Plan(
         ok=not errors,

@@ -122,7 +122,6 @@ def _pending_steps(plans: Mapping[str, ModelPlan], stages: Collection[str]) -> l
 
 
 def _pending_steps_error(workspace: Workspace, pending: Sequence[Step]) -> FrozenError:
-    """The error of ``--frozen`` about steps that are not hits."""
     lines = [f"{step.id}: {step.reason.text}" for step in pending[:MAX_LISTED]]
     if len(pending) > MAX_LISTED:
         lines.append(f"and {len(pending) - MAX_LISTED} more: trtbuild plan")
@@ -163,7 +162,7 @@ def _has_new_record(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> boo
 def _execute_steps(
     workspace: Workspace, outcome: Outcome, watcher: Watcher, farm: Farm | None, servers: ServerSource | None
 ) -> None:
-    """Run the steps of the plans in `outcome`, and write the outputs. With `farm`, its workers compile the engines."""
+    """Run the steps, and write the outputs. With `farm`, the workers of a scheduler compile the engines."""
     request = workspace.request
     jobs = request.jobs or os.cpu_count() or 1
     estimates = Estimates(workspace.history, workspace.project, workspace.models)

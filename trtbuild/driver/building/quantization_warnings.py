@@ -60,7 +60,7 @@ def uncalibrated_layers(plans: Iterable[ModelPlan]) -> list[str]:
 def quantizers_in_pytorch(plans: Iterable[ModelPlan]) -> list[str]:
     """One warning for each model with quantizers that stay in PyTorch, although the manifest does not require it.
 
-    The warning has only one reason: not a secondary reason, if there is another.
+    The warning has one reason. A reason that is not secondary is preferred.
     """
     warnings = []
     for plan in plans:

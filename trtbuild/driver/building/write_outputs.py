@@ -1,4 +1,4 @@
-"""Write the outputs of a model, and say what to do if the disk refuses them."""
+"""Write the outputs of a model. An error of the disk gets a hint."""
 
 from __future__ import annotations
 

@@ -2,5 +2,5 @@
 
 Input: plans, and the functions that plan a model again, run a step and write outputs (`Callbacks`). Output: an `Outcome`.
 Order for reading: `executor` → `schedule` → `thread_pool`. `memory` and `gpu_limit` limit the steps that run at once.
-`estimates` has the expected time and memory of a step. Of `building`, this folder imports only `progress`.
+`estimates` has the expected time and memory of a step. This folder imports `progress`, and no other folder of `building`.
 """

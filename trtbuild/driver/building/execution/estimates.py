@@ -1,6 +1,6 @@
 """The expected duration and memory of a step, from the project's history and from file sizes.
 
-They decide the order of steps and the number of parallel steps, but never a result.
+Estimates decide the order of steps and the number of parallel steps, but never a result.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ from trtbuild.driver.project.history import History
 
 
 class Estimates:
-    """The last duration and memory peak of each step, and the expected memory peaks of the steps of `models`.
-
-    `models`: name → model.
-    """
+    """The last duration and memory peak of each step, and the expected memory peaks of the steps of `models`."""
 
     def __init__(self, history: History, project: Path, models: Mapping[str, Model]) -> None:
         self._history = history

@@ -53,11 +53,10 @@ class Callbacks:
     """The functions that an executor calls.
 
     `replan` plans a model again, `run` runs one step, and `write` writes the outputs of a finished model. `abort` ends the
-    running steps if `execute` ends with an exception. `last_duration_s` returns the seconds that a step took last time, by
-    step id.
+    running steps if `execute` ends with an exception. `last_duration_s`: step id → seconds of its last run.
 
-    The last argument of `run` is a function that announces the results of the step (rule 8). `run` may call it once, as
-    soon as `replan` can use the results.
+    The last argument of `run` announces the results of the step (rule 8). `run` may call it once, as soon as `replan` can
+    use the results.
     """
 
     replan: Callable[[str], ModelPlan]
@@ -193,7 +192,6 @@ class _Execution:
     # -- finishing
 
     def _process_finished_tasks(self) -> None:
-        """Wait for a finished task, then process all finished tasks."""
         try:
             task, result = self._finished_tasks.get(timeout=LIMIT_POLL_S if self._limit_refused else None)
         except queue.Empty:

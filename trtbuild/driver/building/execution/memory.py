@@ -1,12 +1,11 @@
 """The memory limit: whether enough memory is free to start a step beside the running steps.
 
 Rules
-1. A step may always start if no other step runs, even if its estimate is larger than the free memory. So a build on a
-   small machine makes progress with one step at a time.
-2. A step starts beside others only if its estimate is at most the memory that is free now. In addition, the estimates of
-   all running steps and of this step must be at most the memory that was free when no step ran. The first condition
-   respects other programs. The second respects memory that running steps have not allocated yet. A step whose estimate
-   is 0 bytes may always start.
+1. A step may always start if no other step runs. So a build on a small machine makes progress with one step at a time.
+2. A step starts beside others only if its estimate is at most the memory that is free now. This condition respects other
+   programs. In addition, its estimate and those of all running steps must together be at most the memory that was free
+   when no step ran. This condition respects memory that running steps have not allocated yet. A step whose estimate is
+   0 bytes may always start.
 3. The estimate for a step is the memory peak of its last run, plus a tenth. Without a last run, it is `BASE_BYTES` plus
    `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. Both tables
    have larger numbers than measured, because a step that waits costs less than a step that the kernel kills.

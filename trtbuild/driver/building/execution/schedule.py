@@ -94,7 +94,7 @@ class Schedule:
                 heapq.heappush(self._ready_entries, entry)
 
     def take_step(self, fits: Callable[[Step], bool] = lambda step: True) -> Step | None:
-        """Mark the most urgent step that may start and for which `fits` is true as running, and return it.
+        """Return the most urgent step that may start and fits, and mark it as running.
 
         Return None if no step may start, or if none of the `MAX_OFFERED_STEPS` most urgent steps fits.
         """

@@ -21,7 +21,7 @@ from trtbuild.toolchain.libraries.distributions import installed_version
 
 
 class Recorder(Watcher):
-    """Passes the events of a build to `sinks`, which store them. Their times count from the creation of the recorder."""
+    """Passes the events of a build to `sinks`, such as a file. Times count from the creation of the recorder."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = tuple(sinks)
@@ -163,7 +163,7 @@ class Recorder(Watcher):
 
 
 def _is_same(before: Step | None, now: Step) -> bool:
-    """Whether the event would describe a planned step as before."""
+    """Whether a step is planned as in the last event about it."""
     return before is now or (
         before is not None
         and (before.verdict, before.key, before.reason, before.producers, before.source)

@@ -53,8 +53,8 @@ def run_step(
     """Run one step whose inputs are in the store.
 
     `publication` announces the step's results before they are checked. It also publishes the record as soon as all earlier
-    steps have passed their checks. Two kinds of records need not wait for such checks: those of user code, and those of
-    engines that a worker of `farm` compiles.
+    steps have passed their checks. The records of user code, and of engines that a worker of `farm` compiles, are published
+    at once, because their earlier steps never announce results.
 
     `gpu` is the number of the only GPU that the step's worker process can use; None if it can use all GPUs. With `farm`,
     the workers of a scheduler compile the engines.
@@ -156,7 +156,6 @@ def _run_user_code(
     pool: WorkerPool,
     publication: Publication,
 ) -> StepRun:
-    """Run a calibrate or a trace step."""
     start_s = time.monotonic()
     if step.stage not in USER_CODE_STAGES:
         raise AssertionError(f"{step.stage} runs no user code")

@@ -1,4 +1,4 @@
-"""Steps that let later steps use their results before these are checked, and the records that wait for the checks.
+"""Steps whose results are used before the results are checked, and the records that wait for the checks.
 
 A trace announces its program, and then compares the program with the module. A lower step announces its program, and then
 compares it with the traced program. The steps that read an announced program start at once.
@@ -174,8 +174,8 @@ class Publication:
     def publish(self, records: Sequence[Record], put: Callable[[], Record]) -> Record:
         """Publish `records` when all earlier steps have passed their checks. The last record is the step's own.
 
-        `put` publishes the records, and returns the step's record as the store has it. This method returns the result of
-        `put`. If the records wait or were dropped, it returns the last of `records`. Raises the errors of `put`.
+        `put` publishes the records, and returns the step's record in the store. Returns the same record. If the records
+        wait or were dropped, returns the last of `records`. Raises the errors of `put`.
         """
         self._has_to_wait = self._steps.hold_back(self._step, self._keys_before, records, put)
         return records[-1] if self._has_to_wait else put()

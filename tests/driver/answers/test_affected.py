@@ -1,4 +1,4 @@
-"""`trtbuild affected`: the models that the changes since a commit affect, and errors about repositories and revisions."""
+"""`trtbuild affected`: the models that changes since a commit affect, and errors about repositories and revisions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def commit(folder: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with the project in ``project/``. A link in the project leads to a file outside of the project."""
+    """A repository with a project in ``project/``. ``linked.py`` in the project is a link to a file outside the project."""
     root = tmp_path / "repository"
     project = root / "project"
     for name in ("models/a.py", "models/b.py", "data/one.txt", "trtbuild.yaml", "../shared/s.py", "../other.txt"):
@@ -55,7 +55,7 @@ OBSERVED = {
 
 
 def answer(root: Path, revision: str = "HEAD", **observed: Any) -> Affected:
-    """The answer of `trtbuild affected` for the models of `OBSERVED` and `observed`, and for the model `new`."""
+    """The document of `trtbuild affected` for the models of `OBSERVED` and `observed`, and for the model `new`."""
     plans = {}
     for name, entries in {**OBSERVED, "new": [], **observed}.items():
         verdict, reason_text = ("run", "it was not built") if name == "new" else ("hit", "recorded")
@@ -77,7 +77,7 @@ def answer(root: Path, revision: str = "HEAD", **observed: Any) -> Affected:
 
 
 def changed_models(root: Path, revision: str = "HEAD") -> str:
-    """The names of the models whose files have changed, as one text. Model `new` must be affected."""
+    """The names of the models whose files have changed, as one text such as ``ab``. Model `new` must be affected."""
     document = answer(root, revision)
     (new,) = [model for model in document.models if model.model == "new"]
     assert new.affected

@@ -18,7 +18,7 @@ from trtbuild.store.trust.signing import Signer
 
 
 def write_project(folder: Path) -> None:
-    """Write the project of the tests. It has a second target, which no model uses."""
+    """Write the project of the tests. Its second target, `ampere`, is not used by the model."""
     copy_project("blocks", folder, WITH_WEIGHTS, ADA_AND_AMPERE[0])
     write_weights(folder / "net.safetensors", BLOCKS)
 
@@ -146,7 +146,7 @@ def test_records_that_are_not_trusted_here_are_as_good_as_missing(trtbuild: Comm
     trusting = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
     document = trtbuild("diff", "old", "dist/net", environment=trusting)
     assert (document["same"], document["a"]["known_from"]) == (True, "index")
-    # the control: without the keys, the records are used
+    # without the trusted keys, the records are used
     assert trtbuild("diff", "old", "dist/net")["a"]["known_from"] == "recipes"
 
 

@@ -12,7 +12,7 @@ from trtbuild.driver.answers import inquiries
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
 
-#: Each step → the steps whose outputs it reads.
+#: Step → the steps whose outputs it reads.
 PRODUCERS = {
     "trace": (),
     "lower": ("trace",),
@@ -24,7 +24,7 @@ PRODUCERS = {
 
 @pytest.fixture(autouse=True)
 def _two_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the workspace by one with the models `m` and `n`, which have the steps of `PRODUCERS`."""
+    """A project with the models `m` and `n`, which both have the steps of `PRODUCERS`."""
     plans = {}
     for model in ("m", "n"):
         plan = ModelPlan(cast(Any, SimpleNamespace(name=model)), cast(Any, None))
@@ -52,7 +52,7 @@ def test_the_steps_that_are_made_from_a_step() -> None:
     assert steps(rdeps="m/engine/p") == ["m/engine/p@a", "m/engine/p@b", "m/package"]
 
 
-def test_both_together_are_the_steps_between() -> None:
+def test_deps_and_rdeps_together_select_the_steps_between() -> None:
     assert steps(rdeps="m/lower", deps="m/engine/p@b") == ["m/lower", "m/engine/p@b"]
 
 

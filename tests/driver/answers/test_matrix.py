@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _arguments(entry: Any, folder: Path) -> list[str]:
-    """Return the arguments that ``trtbuild`` gets if ``sh`` runs the command of an entry."""
+    """The arguments that ``trtbuild`` gets if ``sh`` runs the command of an entry."""
     show = "trtbuild() { for word; do printf '%s\\0' \"$word\"; done; }\n"
     process = subprocess.run(
         ["sh", "-c", show + entry["command"]], cwd=folder, capture_output=True, check=True, timeout=30
@@ -46,7 +46,7 @@ def _arguments(entry: Any, folder: Path) -> list[str]:
 
 
 def _entries(project: Path, job_duration_s: float = 600, **changes: Any) -> list[dict[str, Any]]:
-    """The entries of the matrix, one for each job. `changes` are fields of the request."""
+    """The entries of the matrix, one for each job. `changes` are fields of the `Request`."""
     return json.loads(json.dumps(matrix(Request(project, **changes), job_duration_s).to_json()))["include"]  # type: ignore[no-any-return]
 
 
@@ -82,8 +82,8 @@ def test_names_are_quoted_for_the_shell(project: Path) -> None:
     assert not (project / "broken").exists()
 
 
-def test_models_with_unknown_partitions_count_with_the_engines_of_the_last_build(project: Path) -> None:
-    # without a history, each model counts as a short engine step
+def test_models_with_unknown_partitions_are_estimated_from_the_engines_of_the_last_build(project: Path) -> None:
+    # without a history, each model counts as one engine step of about a second
     assert [entry["models"] for entry in _entries(project, targets=("ada",), job_duration_s=1.5)] == [
         ["first"],
         ["second"],

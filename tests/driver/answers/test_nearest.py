@@ -25,7 +25,7 @@ def engine_step(recipe: Recipe, code: str = "new") -> Step:
 
 
 def put_record(store: LocalStore, recipe: Recipe, age_s: int = 0) -> str:
-    """Store a record that was last used `age_s` seconds before the newest one. Return its key."""
+    """Store a record that was last used `age_s` seconds before the newest record. Return its key."""
     store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, {"builder": "ci@runner"}))
     os.utime(store.entries.layout.entry_path("ac", recipe.key), (1_000_000 - age_s, 1_000_000 - age_s))
     return recipe.key

@@ -1,4 +1,4 @@
-"""Errors before the work of a step begins: the lookup fails, or a library is missing."""
+"""Errors before a step starts: the lookup of its record fails, or a library is missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cache_and_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("fault", "kind"), [(KeyError("a"), InternalError), (OSError("no descriptors"), StoreError)])
-def test_an_error_of_the_lookup_before_a_step_is_the_error_of_the_step(
+def test_an_error_of_the_lookup_before_a_step_makes_the_step_fail(
     fault: Exception, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find_new_record(*_: object) -> None:

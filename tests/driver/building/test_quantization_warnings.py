@@ -15,13 +15,13 @@ from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.building.quantization_warnings import float_engines, uncalibrated_layers
 
-#: The counts of an engine's quantized weights and products. ``fallbacks`` lists the kinds for which the engine uses floats.
+#: The numbers of quantized weights and products of an engine. ``fallbacks`` lists those that the engine computes in floats.
 PARTS = {"weights": 1, "products": 1}
 PRODUCTS, BOTH = {**PARTS, "fallbacks": ["products"]}, {**PARTS, "fallbacks": ["weights", "products"]}
 
 
 def plan(*quantized: Any) -> ModelPlan:
-    """A plan whose engine records have these values of ``quantized``, in turn. ``"left out"`` means no value."""
+    """A plan whose engines have these values of ``quantized`` in their records, in turn. ``"left out"``: no value."""
     world = FakeWorld()
     world.build(a_model())
     result = world.plan(a_model())

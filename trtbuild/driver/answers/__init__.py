@@ -1,4 +1,4 @@
-"""Commands that build nothing: plan, why, graph, status, affected, diff, init; and the documents of ``--json``.
+"""Commands that build nothing (plan, why, graph, status, affected, diff, init), and the documents of ``--json``.
 
 This folder uses `packages`, `project` and `configuration`.
 """

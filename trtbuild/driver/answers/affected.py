@@ -1,15 +1,15 @@
-"""The command ``affected``: the models that the changes since a commit of git affect. It needs neither torch nor TensorRT.
+"""The command ``affected``: the models that the changes since a git commit affect. It needs neither torch nor TensorRT.
 
 Rules
-1. A model is affected if a changed file is its manifest, the lock file, its weights, its source file, its library of
-   plugins, or a dependency of its calibration or trace. If one manifest changes, all models are affected.
-2. The dependencies come from the chain of links (records that name dependencies), which the plan follows with the current
-   files. If the calibration or the trace would run, the chain has ended early. Then the model counts as affected.
-   `AffectedModel.text` names the changed dependencies that are known or, without such dependencies, the reason why the step
-   would run.
-3. In doubt, a model counts as affected: an unnecessary build has only hits, but a missing build may stay undetected.
-4. git reports an untracked file as new, so the file counts as changed. It reports nothing about an ignored file. The
-   document lists dependencies that git neither tracks nor reports, if they are in the project.
+1. A model is affected if a changed file is a manifest, the lock file, its weights, its source file, its library of
+   plugins, or a dependency of its calibration or trace.
+2. The cache has the dependencies that earlier calibrations and traces have recorded. If one of these steps would run,
+   dependencies may be missing, so the model counts as affected. `AffectedModel.text` names the known dependencies that
+   have changed or, without such dependencies, the reason why the step would run.
+3. In doubt, a model counts as affected, because an unnecessary build has only hits, but a missing build may stay
+   undetected.
+4. An untracked file counts as changed, because git reports it as new. git does not report ignored files. The document
+   lists dependencies in the project that are ignored (`AffectedModel.untracked`).
 """
 
 # Paths are strings here, as in recipes.
@@ -71,7 +71,7 @@ def _user_code_steps(plan: ModelPlan) -> Iterator[Step]:
 
 
 def _dependencies(workspace: Workspace, plan: ModelPlan) -> Iterator[Observation]:
-    """The files that a model depends on, and the observations of its calibration and trace."""
+    """The files that a model names, and the dependencies of its calibration and trace."""
     model = plan.model
     library = model.plugins.library if model.plugins is not None else None
     for name in (*workspace.manifests, locks.LOCK_FILE, model.weights, model.source.file, library):
@@ -81,11 +81,11 @@ def _dependencies(workspace: Workspace, plan: ModelPlan) -> Iterator[Observation
 
 
 def _has_changed(project: str, observation: Observation, changes: Changes) -> bool:
-    """Whether one of the changes affects an observed file, symbolic link or list of names in a directory."""
+    """Whether a file, a symbolic link or the list of names in a directory has changed."""
     kind, name = observation.dependency.kind, observation.dependency.name
     if kind not in ("file", "link", "listing"):
         return False
-    # the path may contain a symbolic link: a change of the link or of the file counts
+    # if the path contains a symbolic link, a change of the link or of its file counts
     joined = os.path.normpath(os.path.join(project, name))
     for path in dict.fromkeys((joined, os.path.realpath(joined))):
         if changes.paths.get(path) is not None or changes.has_changed_parent(path):
@@ -100,7 +100,7 @@ def _has_changed(project: str, observation: Observation, changes: Changes) -> bo
 
 
 def _is_untracked(project: str, observation: Observation, changes: Changes) -> bool:
-    """Whether git never reports changes of an observed file of the project, for example because it ignores the file."""
+    """Whether git never reports changes of a file of the project, for example because it ignores the file."""
     kind, name = observation.dependency.kind, observation.dependency.name
     if kind != "file" or observation.state in (ABSENT, DIRECTORY) or os.path.isabs(name):
         return False

@@ -1,8 +1,7 @@
 """``trtbuild diff A B``: the differences between two packages or models (`driver.answers.subjects`).
 
-A difference names the smallest field that differs. It has an area, a name, its kind (``added``, ``removed``, ``changed``),
-the old value and the new value. Fields that are known for one side only are not compared. The document names the source
-of each side's data: recipes, the index of a package, or the manifest.
+A difference names the smallest field that differs, such as ``rows.x.max``. A field that is known for one side only is not
+compared.
 """
 
 from __future__ import annotations
@@ -19,7 +18,11 @@ from trtbuild.driver.project.workspace import Request
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side of a comparison, and the source of its data."""
+    """One side of a comparison.
+
+    `known_from` is where its data come from: ``recipes``, the ``index`` of a package, or the ``manifest``.
+    `engine_recipes` is the number of engines whose recipes are known.
+    """
 
     name: str
     kind: str
@@ -30,7 +33,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One thing that differs. `was` or `now` is null if that side does not have the thing."""
+    """An entry or a field that differs. `was` or `now` is null if that side does not have it."""
 
     area: str
     name: str
@@ -48,7 +51,10 @@ class PartitionDifference(Difference):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineDifference(Difference):
-    """An engine whose key or plan differs. `parts`: the differing parts of its recipe, null if a recipe is not known."""
+    """An engine whose keys differ or, if a key is not known, whose plans (TensorRT's files) differ.
+
+    `parts` are the parts of the recipes that differ; null if a recipe is not known.
+    """
 
     what: Literal["key", "plan"]
     parts: Sequence[Change] | None
@@ -56,7 +62,7 @@ class EngineDifference(Difference):
 
 @dataclass(frozen=True, kw_only=True)
 class Diff:
-    """All differences between `a` and `b`."""
+    """The differences between two packages or models."""
 
     schema: Literal["trtbuild.diff/1"] = "trtbuild.diff/1"
     ok: bool = True
@@ -84,7 +90,6 @@ def _side(subject: Subject) -> Side:
 
 
 def differences(was: Subject, now: Subject) -> Iterator[Difference]:
-    """All differences between `was` and `now`."""
     if was.model != now.model:
         yield _value_difference("model", "name", was.model, now.model)
     for area in ("inputs", "outputs", "dims", "profiles"):
@@ -108,7 +113,7 @@ def _value_difference(area: str, name: str, was: object, now: object) -> Differe
 
 
 def _entry_differences(area: str, was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[Difference]:
-    """The differences between two mappings: entries of only one side, fields with different values, and the order."""
+    """The differences between two mappings of named entries, such as the inputs of both sides."""
     if was is None or now is None:
         return
     yield from _one_sided_entries(area, was, now)
@@ -121,7 +126,6 @@ def _entry_differences(area: str, was: Mapping[str, Any] | None, now: Mapping[st
 
 
 def _one_sided_entries(area: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
-    """The entries that only one side has."""
     for name in was:
         if name not in now:
             yield Difference(area=area, name=name, change="removed", was=was[name], now=None)
@@ -131,8 +135,11 @@ def _one_sided_entries(area: str, was: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def _field_differences(area: str, name: str, was: Any, now: Any) -> Iterator[Difference]:
-    """The smallest fields that differ. A field that only one side has is not compared, because the index of a package has
-    more fields than a manifest. The exception is the range of an input: without the field, the input has no range."""
+    """The smallest fields that differ.
+
+    A field that only one side has is not compared, because the index of a package has more fields than a manifest. The
+    exception is `range`: an input without this field has no range.
+    """
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for field in was:
             if field in now:
@@ -148,7 +155,7 @@ def _trace_differences(was: Subject, now: Subject) -> Iterator[Difference]:
     """The differences between two traces and their calibrations: sources, files, environment variables, fields of
     ``quantize:``, and the versions of torch and related packages.
 
-    A part that only one recipe contains is left out. If the step of the other side has to run again, its new recipe may
+    A part that only one recipe contains is left out. The other side may have to run the step, and its new recipe may then
     contain the same part.
     """
     changed: dict[str, Change] = {}
@@ -165,9 +172,9 @@ def _trace_differences(was: Subject, now: Subject) -> Iterator[Difference]:
 
 
 def _unknown_graphs(was: Subject, now: Subject) -> Iterator[Difference]:
-    """A difference for each side whose graph is not known, with the step that has to run first.
+    """One difference for each side whose graph is not known, because a step has to run first.
 
-    If both sides wait for a step with the same recipe, there is no difference.
+    If both sides wait for steps with the same recipe, there is no difference.
     """
     for side, other in ((was, now), (now, was)):
         if side.blocking_step is None:
@@ -184,10 +191,7 @@ def _unknown_graphs(was: Subject, now: Subject) -> Iterator[Difference]:
 def _partition_differences(
     was: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Difference]:
-    """The differences between the partitions, for each target that both sides have.
-
-    If several targets have the same difference, it is one entry.
-    """
+    """The differences between the partitions of each common target. Equal differences of several targets are one entry."""
     entries_by_text: dict[str, tuple[Difference, list[str]]] = {}
     for target in (name for name in was if name in now):
         for entry in _partition_differences_of_target(was[target], now[target]):
@@ -210,8 +214,8 @@ def _partition_differences_of_target(was: Mapping[str, Any], now: Mapping[str, A
 def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
     """The differences between weights of the same name, and the weights that only one side has.
 
-    Weights without a known name are compared by slot if both sides have the same partitions. If the partitions differ, the
-    same slot may belong to another weight.
+    A weight without a known name is compared by its slot, which is its number in the trace. This needs equal partitions,
+    because otherwise the same slot may belong to another weight.
     """
     if not (was.weights and now.weights):
         return
@@ -226,7 +230,7 @@ def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
             f"slot {slot}": weight for slot, weight in subject.weights.items() if slot not in names and same_partitions
         }
         weights_of_sides.append({**weights_with_name, **weights_without_name})
-    # If a weight or its name is not known, a weight that only one side lists may be on the other side, too.
+    # a weight that only one side lists may also be on the other side, if a weight or a name there is not known
     have_all_names = all(
         len(weights) == len(subject.weights) for weights, subject in zip(weights_of_sides, (was, now), strict=True)
     )
@@ -240,7 +244,6 @@ def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
 
 
 def _are_all_weights_known(subject: Subject) -> bool:
-    """Whether all weights of the partitions are known."""
     slots = {
         slot
         for partitions in (subject.partitions or {}).values()
@@ -251,15 +254,13 @@ def _are_all_weights_known(subject: Subject) -> bool:
 
 
 def _weight_to_json(weight: Mapping[str, Any]) -> dict[str, Any]:
-    """A weight with its shape as a list, as in JSON."""
     return {**weight, "shape": list(weight["shape"])}
 
 
 def _engine_differences(was: Subject, now: Subject) -> Iterator[Difference]:
     """The engines that only one side has, and the differences between engines of the same ``partition@target``.
 
-    Their keys are compared, and a difference contains the differing parts of the recipes. If the keys of one side are
-    not known, the digests of the plans are compared.
+    Keys are compared. If one side has no known keys, the digests of the plans are compared.
     """
     by_key = was.engines is not None and now.engines is not None
     old_digests, new_digests = (was.engines, now.engines) if by_key else (was.plans, now.plans)

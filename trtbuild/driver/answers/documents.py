@@ -1,7 +1,6 @@
 """The ``--json`` documents of ``plan``, ``build``, ``verify``, ``why``, ``graph``, ``status``, ``affected`` and ``init``.
 
-The members of a JSON document have the names of the dataclass's fields. An `optional` member is left out if it does not
-apply.
+The fields of a dataclass are the members of a JSON object. An `optional` member is left out if it does not apply.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from trtbuild.core.values.codec import optional
 from trtbuild.driver.project.history import LastRun
 from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
-#: Stage → verdict → number of steps. All stages are included.
+#: Stage → verdict → number of steps. Every stage has an entry.
 Totals = Mapping[Stage, Mapping[Verdict, int]]
 
 
@@ -55,10 +54,12 @@ class StepError:
 
 @dataclass(frozen=True, kw_only=True)
 class StepEntry:
-    """A step, its verdict and its results. `saved_s`: for a hit, the seconds that the step took when it ran.
+    """A step, its verdict and its results.
 
-    `source`: the origin of the result, which is ``local`` or a remote's name for a hit, ``built`` for a step that ran, and
-    otherwise null. `worker`: the scheduler's worker that ran the step."""
+    `source` is the origin of the results. For a hit it is ``local`` or a remote's name. For a step that ran it is
+    ``built``, and otherwise null. `saved_s`: for a hit, the seconds that the step took when it ran. `worker`: the
+    scheduler's worker that ran the step (``--workers``).
+    """
 
     id: str
     model: str
@@ -93,9 +94,9 @@ class BuiltOutput(PlannedOutput):
 
 @dataclass(frozen=True, kw_only=True)
 class EqualAxes:
-    """Axes of a model, such as ``["x.0", "y.0"]``, that the trace has joined to one dim.
+    """Axes of a model that must have equal sizes, such as ``["x.0", "y.0"]``.
 
-    The model requires that their sizes are equal, and the manifest declares the same sizes for them.
+    The manifest declares separate dims for them. The trace has found that the model requires equal sizes.
     """
 
     model: str
@@ -120,8 +121,10 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The comparison of models or packages with PyTorch or onnxruntime. `random_points`: the number of random points for
-    each profile."""
+    """The comparison of models or packages with PyTorch or onnxruntime.
+
+    `random_points`: the number of comparisons with random sizes, for each profile.
+    """
 
     schema: Literal["trtbuild.verify/1"] = "trtbuild.verify/1"
     ok: bool
@@ -172,10 +175,11 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class NearestRecord:
-    """The record in the local cache that is most similar to a step that was never built in this project.
+    """The record in the local cache that is most similar to a step that this project has never built.
 
-    `changed` are the parts that differ: `was` is the value of the record, and `now` is the value of the step.
-    `builder` is the user and machine that made the record: ``user@host``."""
+    `changed` are the parts of the recipes that differ: `was` is the value in the record, and `now` the value in the step.
+    `builder` is the user and the machine that made the record: ``user@host``. `finished` is the time.
+    """
 
     key: str
     builder: str | None
@@ -242,7 +246,7 @@ class StatusOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelStatus:
-    """Whether a model is built and its outputs are in place, with the number of steps by verdict."""
+    """Whether a model is built and its outputs are in place. `steps` are the numbers of steps by verdict."""
 
     model: str
     up_to_date: bool
@@ -267,8 +271,11 @@ AffectedCode = Literal["changed", "untraced", "unchanged"]
 
 @dataclass(frozen=True, kw_only=True)
 class AffectedModel:
-    """Whether changes affect a model, and why. `changed` are the changed files. `untracked` are files of the project whose
-    changes git does not report, such as ignored files."""
+    """Whether changes affect a model, and why.
+
+    `changed` are the changed files on which the model depends. `untracked` are those of its files whose changes git does
+    not report, such as ignored files.
+    """
 
     model: str
     affected: bool
@@ -280,7 +287,7 @@ class AffectedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Affected:
-    """For each requested model, whether the changes since a commit affect the model. `since` is the commit's full hash."""
+    """The answers about the requested models. `since` is the full hash of the commit."""
 
     schema: Literal["trtbuild.affected/1"] = "trtbuild.affected/1"
     since: str
@@ -299,7 +306,7 @@ class NewFile:
 
 @dataclass(frozen=True, kw_only=True)
 class InstalledToolchain:
-    """A toolchain. `version` is null if the toolchain is not installed."""
+    """The toolchain of a new manifest. `version` is null if it is not installed."""
 
     name: str
     version: str | None

@@ -27,7 +27,6 @@ from trtbuild.errors import UsageError
 
 
 def read_only_workspace(request: Request) -> Workspace:
-    """The workspace of a command that changes nothing in the cache."""
     workspace = Workspace(request)
     workspace.store.begin_read_only()
     return workspace
@@ -37,7 +36,8 @@ def plan(workspace: Workspace, start_s: float) -> tuple[Plan, dict[str, ModelPla
     """The plans of the requested models, as a document and by model. `start_s` is the start of the command
     (`time.monotonic`).
 
-    If a step has to run and can run neither here nor on a worker, `errors` of the document contains the reason."""
+    If a step would have to run and no machine can run it, the document's `errors` contains the reason.
+    """
     plans = workspace.plans()
     error = workspace.environment_error(plans)
     duration_s = time.monotonic() - start_s
@@ -47,11 +47,9 @@ def plan(workspace: Workspace, start_s: float) -> tuple[Plan, dict[str, ModelPla
 
 
 def why(request: Request, name: str) -> Why:
-    """For each step that `name` matches: its verdict now with the reason, and why it last ran.
+    """Why each step that `name` matches would run now, and why it last ran. Raises UsageError if no step matches.
 
-    A step that was never built here may have a nearest record: the most similar record in the local cache.
-
-    Raises UsageError if no step matches.
+    A step that this project has never built may have a nearest record: the most similar record in the local cache.
     """
     workspace = read_only_workspace(request)
     model = name if name in workspace.models else name.partition("/")[0]
@@ -79,9 +77,9 @@ def why(request: Request, name: str) -> Why:
 
 
 def _matches(step: Step, name: str) -> bool:
-    """Whether `name` matches a step. ``vit/engine`` matches all engine steps of vit.
+    """Whether `name` is the step's id or its beginning.
 
-    ``vit/engine/x`` matches the engine steps of partition x for all targets.
+    ``vit/engine`` matches all engine steps of vit, ``vit/engine/x`` those of partition x for all targets.
     """
     return step.id == name or step.id.startswith((f"{name}/", f"{name}@"))
 
@@ -89,9 +87,8 @@ def _matches(step: Step, name: str) -> bool:
 def graph(request: Request, deps: str | None = None, rdeps: str | None = None) -> Graph:
     """The steps in the plans of the requested models, as nodes and edges.
 
-    `deps` and `rdeps` are names of steps or models. With `deps`, only the named steps and the steps before them are
-    included. With `rdeps`, only the named steps and the steps after them are included. Raises UsageError if no step
-    matches.
+    `deps` and `rdeps` name steps or a model. `deps` keeps the named steps and all steps before them. `rdeps` keeps the
+    named steps and all steps after them. Raises UsageError if no step matches.
     """
     plans = read_only_workspace(request).plans()
     steps = [step for plan in plans.values() for step in plan.steps.values()]
@@ -112,7 +109,6 @@ def graph(request: Request, deps: str | None = None, rdeps: str | None = None) -
 
 
 def _ids_of_matching(steps: Sequence[Step], name: str) -> set[str]:
-    """The ids of the steps that `name` matches. Raises UsageError if no step matches."""
     found = {step.id for step in steps if step.model == name or _matches(step, name)}
     if not found:
         candidates = [*dict.fromkeys(step.model for step in steps), *(step.id for step in steps)]
@@ -121,7 +117,7 @@ def _ids_of_matching(steps: Sequence[Step], name: str) -> set[str]:
 
 
 def _reachable(first: set[str], edges: Sequence[tuple[str, str]]) -> set[str]:
-    """The nodes `first`, and all nodes that can be reached from them along the edges."""
+    """The nodes `first`, and all nodes to which edges lead from them."""
     following: dict[str, list[str]] = defaultdict(list)
     for source, end in edges:
         following[source].append(end)
@@ -134,7 +130,6 @@ def _reachable(first: set[str], edges: Sequence[tuple[str, str]]) -> set[str]:
 
 
 def status(request: Request) -> Status:
-    """The state of each requested model: how many steps would run, and whether its outputs are up to date."""
     workspace = read_only_workspace(request)
     return Status(
         models=[_model_status(workspace, plan) for plan in workspace.plans().values()],

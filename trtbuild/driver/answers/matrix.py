@@ -1,11 +1,12 @@
 """``trtbuild plan --matrix``: the engines that have to be built, as the matrix of a CI job.
 
 Rules
-1. The matrix has GitHub's form: ``{"include": […]}``, and nothing else. GitHub would use any other member as an axis of
-   the matrix.
-2. Other machines build the engines. So only the configured runners are checked, and not the toolchains of this machine.
-3. TensorRT-RTX builds engines without a GPU, so `HOSTED_RUNNER` builds them for targets with `HOSTED_PLATFORM`. All
-   other jobs need the labels of their target's SM (`Configuration.runners`).
+1. The matrix has GitHub's form, ``{"include": […]}``. It has no other member, because GitHub would use the member as an
+   axis of the matrix.
+2. Other machines build the engines. So the toolchains of this machine are not checked.
+3. A runner is a machine that runs jobs of CI. TensorRT-RTX builds engines without a GPU, so `HOSTED_RUNNER` builds them for
+   targets with `HOSTED_PLATFORM`. All other jobs run on a runner with the labels that the configuration has for the
+   target's SM.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import ConfigurationError, ConfigurationErrors, UsageError
 from trtbuild.toolchain.libraries.table import FLAVOURS
 
-#: GitHub's label of a hosted machine, and its platform.
+#: The label and the platform of a machine that GitHub hosts.
 HOSTED_RUNNER, HOSTED_PLATFORM = "ubuntu-latest", "linux-x86_64"
 
-#: The default of `--job-duration`: starting a runner and installing trtbuild takes minutes.
+#: The default of `--job-duration`. A job should not be much shorter, because starting a runner takes minutes.
 DEFAULT_JOB_DURATION_S = 600.0
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The matrix, and warnings about caches."""
+    """The jobs of the matrix, and warnings about caches."""
 
     include: Sequence[Mapping[str, Any]]
     warnings: Sequence[str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the matrix in GitHub's form (rule 1)."""
+        """The matrix in GitHub's form (rule 1)."""
         return {"include": list(self.include)}
 
 
 def matrix(request: Request, job_duration_s: float = DEFAULT_JOB_DURATION_S) -> Matrix:
-    """Return the matrix of the engines that have to be built. It is empty if all engines are in a cache.
+    """The matrix of the engines that have to be built. It is empty if all engines are in a cache.
 
-    `job_duration_s` is the estimated duration that each job should have. Raises UsageError for flags that the jobs cannot
-    have, and ConfigurationError if no runner is configured for a target.
+    Each job gets engines that take about `job_duration_s` together. Raises UsageError for ``--force`` and ``--until``, and
+    ConfigurationError if no runner is configured for a target.
     """
     for flag, is_set in (("--force", request.force), ("--until", request.until is not None)):
         if is_set:
@@ -66,9 +67,10 @@ def matrix(request: Request, job_duration_s: float = DEFAULT_JOB_DURATION_S) -> 
 
 
 def _estimates(history: History) -> Callable[[Step], float]:
-    """Return the function that estimates the seconds of an engine step from its last run, or from the size of its weights.
+    """A function that estimates the seconds of an engine step from its last run, or from the size of its weights.
 
-    A step without a partition stands for all engines of its model and target. Their last durations are added.
+    As long as the partitions are not known, one step stands for all engines of a model and a target. Its estimate is the
+    sum of their last durations.
     """
     last_s: dict[str, float] = {}
     total_s: dict[tuple[str, str], float] = {}
@@ -90,7 +92,7 @@ def _estimates(history: History) -> Callable[[Step], float]:
 
 
 def _runners(targets: Mapping[Target, None], configured: Mapping[int, tuple[str, ...]]) -> dict[Target, Any]:
-    """Return the label, or the list of labels, for each target (rule 3). Raises ConfigurationError."""
+    """Target → the label of its runner, or the list of labels (rule 3). Raises ConfigurationError."""
     runners: dict[Target, Any] = {}
     problems = []
     for target in targets:
@@ -128,7 +130,7 @@ def _entry(job: MatrixJob, runner: str | list[str], request: Request) -> dict[st
 
 
 def _command(job: MatrixJob, request: Request) -> str:
-    """Return the command that builds the engines of a job: one line for ``sh``, in the directory of the project."""
+    """The command that builds the engines of a job: one line for ``sh``, in the directory of the project."""
     files = [word for file in request.files for word in ("-f", file)]
     upgrade = ["--upgrade"] if request.upgrade else []
     words = ["build", "--until", "engine", "--target", job.target.name, *files, *upgrade, "--", *job.models]

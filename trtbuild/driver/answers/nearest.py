@@ -1,15 +1,14 @@
 """Find the record that is most similar to a step that this project has never built, for `trtbuild why`.
 
-The local cache may have records of another machine or another checkout. The parts that differ between the recipes say
-why none of these records is a hit.
+The local cache may have records of another machine or another checkout. The user sees the parts of the recipes that
+differ, and so why the step is not a hit.
 
 Rules
-1. A record counts only if its stage is that of the step, and more than half of the step's parts are equal. The source of a
-   calibration or a trace, the target of an engine, and the model of a package must be equal, too.
-2. The record with the most equal parts is the nearest. If several have the same number, the most recently used
-   one counts.
-3. The search is bounded: at most `MOST_ENTRIES` entries of the cache are read, the most recently used first.
-4. The answer is only for people. An entry that cannot be read or is not trusted is left out.
+1. A record counts only if it has the stage of the step, and more than half of the step's parts. The source of a
+   calibration or a trace, the target of an engine, and the model of a package must also be equal.
+2. The record with the most equal parts is the nearest. Among several, it is the one that was used last.
+3. At most `MOST_ENTRIES` entries of the cache are read, the most recently used first.
+4. An entry that cannot be read or is not trusted is left out. This is not an error, because the answer is only a help.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _SAME_PART = {"calibrate": "source", "trace": "source", "engine": "target", "pac
 
 
 def nearest_records(store: LocalStore, steps: Sequence[Step]) -> Mapping[str, NearestRecord]:
-    """Step id → the nearest record, for those of `steps` that were never built here."""
+    """Step id → the nearest record, for those of `steps` that this project has never built."""
     recipes = {step.id: step.recipe for step in steps if step.reason.code == "new" and step.recipe is not None}
     if not recipes:
         return {}
     nearest: dict[str, Record] = {}
-    #: Step id → the largest number of equal parts so far. A record counts only if it has more (rules 1 and 2).
+    # step id → the largest number of equal parts so far: a record must have more (rules 1 and 2)
     most_equal_parts = {step_id: len(recipe.parts) // 2 for step_id, recipe in recipes.items()}
     with contextlib.suppress(StoreUnavailable):  # rule 4
         for record in newest_records(store, {recipe.stage for recipe in recipes.values()}, MOST_ENTRIES):
@@ -53,7 +52,7 @@ def nearest_records(store: LocalStore, steps: Sequence[Step]) -> Mapping[str, Ne
 
 
 def _count_equal_parts(cached: Recipe, planned: Recipe) -> int:
-    """The number of equal parts; 0 if the stage or the part that must be equal differs (rule 1)."""
+    """The number of equal parts; 0 if a part that must be equal differs (rule 1)."""
     if cached.stage != planned.stage:
         return 0
     parts = {name: encode(value) for name, value in cached.parts}
@@ -76,5 +75,5 @@ def _describe(record: Record, planned: Recipe) -> NearestRecord:
 
 
 def _visible(text: str) -> str:
-    """The text, which another machine may have written, without the characters that control a terminal."""
+    """The text without characters that control a terminal. Another machine may have written it."""
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,9 +1,9 @@
-"""``trtbuild init``: write a first manifest, lines of .gitignore, and a small example model unless the user names a model.
+"""``trtbuild init``: write a first manifest and, unless the user names a model, a small example model.
 
 Rules
-1. No file is overwritten. An existing .gitignore gets the missing lines; no other existing file is changed.
-2. A project with the example model can be built at once. In a manifest for the user's model, the lines that the user has
-   to edit are marked with ``CHANGE ME``.
+1. No file is overwritten. The only existing file that changes is .gitignore, which gets the missing lines.
+2. A project with the example model can be built at once. In a manifest for the user's model, ``CHANGE ME`` marks the
+   lines that the user has to edit.
 3. The proposed targets fit the installed toolchain, and this machine's GPU if the toolchain supports it.
 """
 
@@ -25,7 +25,7 @@ MANIFEST_NAME = "trtbuild.yaml"
 MANIFEST_FOLDER = "manifests"
 EXAMPLE_PATH = "models/example.py"
 
-#: SM → the name of the target, and the GPUs with this SM (NVIDIA, "CUDA GPU Compute Capability").
+#: SM → the name of the target, and the GPUs with this SM. Source: NVIDIA, "CUDA GPU Compute Capability".
 ARCHITECTURES = {
     75: ("turing", "GeForce RTX 20, T4; float16 only: no float32 matrix products"),
     80: ("ampere_a100", "A100, A30"),
@@ -85,7 +85,7 @@ class Toolchain:
 
 
 def installed_toolchain() -> Toolchain:
-    """The installed toolchain, or TensorRT-RTX if both toolchains or neither of them is installed."""
+    """The installed toolchain; TensorRT-RTX if both or neither of the two are installed."""
     names: tuple[ToolchainName, ...] = ("tensorrt-rtx", "tensorrt")
     versions = {name: table.installed_version(name) for name in names}
     name = next((name for name in names if versions[name]), names[0])
@@ -93,11 +93,11 @@ def installed_toolchain() -> Toolchain:
 
 
 def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProject:
-    """Write the files of a new project. `source` is the user's model; None means the example model.
+    """Write the files of a new project. `source` names the user's model (``models.vit:build``); None: the example model.
 
-    Raises UsageError if the manifest or the example model cannot be written. Raises it before any file is written if
-    `project` is not a directory, if `source` is invalid, if a manifest exists, or if the example model is wanted and its
-    file exists. A .gitignore that cannot be changed is not an error.
+    Raises UsageError before any file is written if `project` is not a directory, if `source` is invalid, or if there is
+    already a manifest or a file of the example model. Also raises UsageError if a file cannot be written, but a .gitignore
+    that cannot be changed is not an error.
     """
     module, model = _parse_source(source) if source is not None else ("models.example", "example")
     _refuse_existing(project, example=source is None)
@@ -203,10 +203,7 @@ def _parse_source(source: str) -> tuple[str, str]:
 
 
 def _refuse_existing(project: Path, *, example: bool) -> None:
-    """Raise UsageError if `project` is not a directory or has a manifest.
-
-    With `example`, raise UsageError also if the file of the example model exists.
-    """
+    """Raise UsageError if `project` is not a directory, or has a manifest or, with `example`, the example model's file."""
     if not project.is_dir():
         raise UsageError(f"{project} is not a directory", hint="-C names the project's directory")
     existing = [MANIFEST_NAME] if (project / MANIFEST_NAME).exists() or (project / MANIFEST_NAME).is_symlink() else []

@@ -1,6 +1,6 @@
-"""Create the ``--json`` documents of plans, builds and failures (`documents`).
+"""Make the documents of plans, builds and failed commands.
 
-With ``--json`` a document is printed as it is. Otherwise `trtbuild.cli.screens` shows its contents as text.
+`documents` has their classes. ``--json`` prints a document as JSON. Otherwise `trtbuild.cli.screens` prints it as text.
 """
 
 from __future__ import annotations
@@ -29,32 +29,28 @@ from trtbuild.driver.project.outcome import Outcome, WrittenOutput
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError
 from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
-#: Recorded durations that are not below this are ignored.
+#: A recorded duration that is not shorter is ignored, because any machine may have written it.
 _LONGEST_STEP_S = 30 * 86400.0
 
 
 @dataclass
 class BuildResult:
-    """The result of a build."""
-
     outcome: Outcome
     written: list[WrittenOutput] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     errors: list[TrtbuildError] = field(default_factory=list)
     duration_s: float = 0.0
-    #: How this build used each remote (`LayeredStore.reports`).
+    #: How this build used each remote cache.
     remotes: list[RemoteStatistics] = field(default_factory=list)
-    #: The document of `--verify`.
+    #: The document of ``build --verify``; None without this flag.
     verification: Verification | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether the build succeeded: its outcome is complete, and it has no other errors."""
         return self.outcome.ok and not self.errors
 
 
 def build_document(result: BuildResult) -> Build:
-    """The document of a build."""
     outcome = result.outcome
     steps = [entry for plan in outcome.plans.values() for entry in _built_step_entries(plan, outcome)]
     errors = [describe(error, step) for step, (_, error) in outcome.failed.items()]
@@ -82,7 +78,6 @@ def plan_document(
     warnings: Sequence[str],
     remotes: Sequence[RemoteStatistics],
 ) -> Plan:
-    """The document of a plan. In a plan, a verdict may be ``unknown``."""
     steps = [_step_entry(step) for plan in plans.values() for step in plan.steps.values()]
     return Plan(
         ok=not errors,
@@ -102,10 +97,10 @@ def plan_document(
 
 
 def _equal_axes(plan: ModelPlan) -> list[EqualAxes]:
-    """One entry for each group of declared symbols that the trace has joined to one symbol (`EqualAxes`)."""
+    """One entry for each group of symbols (variables for dims) that the trace has joined to one symbol."""
     kept = kept_symbols(len(plan.declared_shapes.symbols), plan.ties)
     group_sizes = Counter(kept)
-    # a symbol's number in `plan.shapes` is its position among the kept symbols
+    # one symbol of each group is kept, and `plan.shapes` numbers the kept symbols in their order
     joined_numbers = [number for number, symbol in enumerate(dict.fromkeys(kept)) if group_sizes[symbol] > 1]
     return [
         EqualAxes(model=plan.model.name, axes=axes_of_symbol(plan.shapes, plan.model.inputs, number))
@@ -114,7 +109,7 @@ def _equal_axes(plan: ModelPlan) -> list[EqualAxes]:
 
 
 def failure_document(schema: str, error: TrtbuildError) -> Failure:
-    """The document of a command that `error` has ended. It contains all errors, and no steps."""
+    """The document of a command that `error` has ended. `schema` is that of the command's usual document."""
     return Failure(
         schema=schema,
         ok=False,
@@ -128,7 +123,7 @@ def failure_document(schema: str, error: TrtbuildError) -> Failure:
 
 
 def totals(steps: Sequence[StepEntry], *, unknown: bool = False) -> Totals:
-    """The number of steps by stage and verdict. All stages are included. `unknown` adds the verdict ``unknown``."""
+    """Stage → verdict → number of steps. With `unknown`, the verdicts include ``unknown``."""
     verdicts: list[Verdict] = ["hit", "run", "failed", "skipped"]
     if unknown:
         verdicts.append("unknown")
@@ -139,7 +134,7 @@ def totals(steps: Sequence[StepEntry], *, unknown: bool = False) -> Totals:
 
 
 def error_entries(error: TrtbuildError) -> list[ErrorEntry]:
-    """One entry for each problem of a manifest or configuration, or one for any other error."""
+    """One entry for each problem of a manifest or of a configuration; one entry for any other error."""
     if isinstance(error, ConfigurationErrors):
         return [describe(problem) for problem in error.problems]
     if isinstance(error, ManifestErrors):
@@ -148,7 +143,7 @@ def error_entries(error: TrtbuildError) -> list[ErrorEntry]:
 
 
 def describe(error: TrtbuildError, step: str | None = None, package: str | None = None) -> ErrorEntry:
-    """An error in the form of the documents."""
+    """The entry of an error in a document. `step` and `package` are where the error happened."""
     return ErrorEntry(
         package=package,
         type=type(error).__name__,
@@ -178,7 +173,7 @@ def _step_entry(step: Step) -> StepEntry:
 
 
 def saved_s(step: Step) -> float:
-    """For a hit, the seconds that the step took when it ran here or on another machine; 0 if they are not known."""
+    """The seconds that a hit took when it ran, here or on another machine; 0 for other steps, or if not known."""
     duration_s = step.record.provenance.get("duration_s") if step.record is not None and step.verdict == "hit" else None
     if (
         isinstance(duration_s, bool)

@@ -1,14 +1,14 @@
 """The two sides of ``trtbuild diff``: existing packages, and models as they would be built now.
 
 Rules
-1. The index of a package is always known. If the cache has the record of its package step, the keys of its engines are
-   also known. If the cache has the records of the engines, the recipes of the engines are also known. A record that is not
-   trusted on this machine counts as missing.
-2. A model is planned, but no step is run. If a step has to run before the graph is known, only two things are known: the
-   manifest, and the recipes of this step and of the steps before it.
-3. The index of a package has the names of some weights. If the project's last build of the model made this package, the
-   trace has the names of all weights. If a name is missing and the partitions are equal, the name of the other side is
-   used (`driver.answers.differences`).
+1. The index of a package is always known. The keys of its engines are known if the cache has the record of the package
+   step, and the recipes of its engines if the cache has the records of the engine steps. A record that is not trusted on
+   this machine counts as missing.
+2. A model is planned, but no step is run. If a step has to run before the graph is known, only the manifest is known, and
+   the recipes up to this step.
+3. The index of a package has the names of some weights. If the project's last build made this package, the names of all
+   weights come from its trace. If both sides have equal partitions, a missing name comes from the other side
+   (`driver.answers.differences`).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ JsonObject = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """One side of a comparison. A field that is not known is None, or an empty mapping."""
+    """One side of a comparison. An unknown field is None or an empty mapping."""
 
-    #: The package's directory or the model's name, as the user has typed it.
+    #: The directory of the package, or the name of the model, as typed by the user.
     title: str
     kind: Literal["package", "model"]
     model: str
-    #: The source of the other fields: ``recipes`` (of package and engines), only the ``index``, or the ``manifest``.
+    #: Where the other fields come from: ``recipes`` of package and engines, the package's ``index``, or the ``manifest``.
     known_from: Literal["recipes", "index", "manifest"]
     inputs: Mapping[str, JsonObject]
     dims: Mapping[str, JsonObject]
@@ -58,15 +58,15 @@ class Subject:
     #: Whether the package can run without engines.
     reference: bool = False
     outputs: Mapping[str, JsonObject] | None = None
-    #: Target → partition → kind, graph, weights (slots: numbers of weights in the trace), inputs.
+    #: Target → partition → kind, graph, weights (their slots), inputs. A slot is the number of a weight in the trace.
     partitions: Mapping[str, Mapping[str, JsonObject]] | None = None
     #: ``partition@target`` → key of the engine step.
     engines: Mapping[str, str] | None = None
-    #: ``partition@target`` → SHA-256 of the plan.
+    #: ``partition@target`` → SHA-256 of the engine's plan (TensorRT's file).
     plans: Mapping[str, str] | None = None
     #: Step id without the model's name (``engine/p0@ada``) → recipe.
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
-    #: For a model whose graph is not known: the first step that has to run (its id as in `recipes`), and the reason.
+    #: For a model whose graph is not known: the first step that has to run, with an id as in `recipes`, and the reason.
     blocking_step: tuple[str, str] | None = None
     #: Slot → name of the weight.
     weight_names: Mapping[int, str] = field(default_factory=dict)
@@ -75,8 +75,10 @@ class Subject:
 
 
 def find_subject(request: Request, title: str) -> Subject:
-    """The package in the directory `title`, or the model with this name. Raises UsageError if there is
-    neither, or if the package cannot be read."""
+    """The package in the directory `title`, or the model with this name.
+
+    Raises UsageError if there is neither, or if the package cannot be read.
+    """
     folder = directory_of(request.project, title)
     if folder is not None:
         try:
@@ -150,12 +152,11 @@ def _profile_shapes(model: Model) -> dict[str, JsonObject]:
 
 
 def _plain_parts(recipe: Recipe) -> dict[str, Any]:
-    """The parts of a recipe by name, as `_plain` values."""
     return {name: _plain(value) for name, value in recipe.parts}
 
 
 def _plain(value: Any) -> Any:
-    """The value with mappings as dicts and tuples as lists, so that it can be compared with a value in a package index."""
+    """The value with its tuples as lists, so that it can be compared with a value in a package index."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -164,7 +165,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fields_from_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a subject that come from the parts of a package's recipe."""
+    """The fields of a `Subject` from the parts of a package's recipe. An index has parts of the same names."""
     return {
         "known_from": "recipes",
         "inputs": {entry["name"]: _without_fields(entry, "name") for entry in parts["inputs"]},
@@ -194,8 +195,10 @@ def _without_fields(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def package_subject(project: Path, package: Package, title: str, *, offline: bool = False) -> Subject:
-    """The subject that describes a package. With `offline`, no remote is used. If the cache cannot be read or its entries
-    are damaged, the subject has the fields from the index only."""
+    """All that is known about a package (rules 1 and 3). With `offline`, no remote is used.
+
+    If the cache cannot be read or its entries are damaged, the fields come from the index only.
+    """
     index = json.loads(package.index_bytes)
     targets = {name: _without_fields(entry, "partitions", "engines") for name, entry in index["targets"].items()}
     partitions = {name: entry["partitions"] for name, entry in index["targets"].items()}
@@ -227,7 +230,7 @@ def package_subject(project: Path, package: Package, title: str, *, offline: boo
 
 
 def _find_package_record(store: LayeredStore, history: History, model: str, index_sha256: str) -> Record | None:
-    """The record of a package step whose output is the index with this digest; None if the cache lacks the record.
+    """The record of a package step whose output is the index with this digest; None if the cache lacks it.
 
     The record of the project's last package step is tried first.
     """
@@ -249,7 +252,7 @@ def _trusted_record(store: LayeredStore, key: str) -> Record | None:
 
 
 def _add_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:
-    """Add the fields from the records of the package step and its engines, and from the last build (rules 1 and 3)."""
+    """Add the fields from the records of the package step and the engines, and from the last build."""
     engines = _plain_parts(package.recipe)["engines"]
     recipes = _engine_recipes(engines, store)
     weights = {**subject.weights, **_engine_weights(subject.partitions or {}, recipes)}
@@ -270,7 +273,7 @@ def _add_records(subject: Subject, package: Record, store: LayeredStore, history
 
 
 def _engine_recipes(engines: Mapping[str, str], store: LayeredStore) -> dict[str, Recipe]:
-    """The recipes of the engines whose records the cache has, by step id without the model's name."""
+    """Step id without the model's name → recipe, for the engines whose records the cache has."""
     records = {name: _trusted_record(store, key) for name, key in engines.items()}
     return {f"engine/{name}": record.recipe for name, record in records.items() if record is not None}
 
@@ -278,7 +281,7 @@ def _engine_recipes(engines: Mapping[str, str], store: LayeredStore) -> dict[str
 def _engine_weights(
     partitions: Mapping[str, Mapping[str, JsonObject]], recipes: Mapping[str, Recipe]
 ) -> dict[int, JsonObject]:
-    """The weights in the recipes of engines: slot → dtype, shape and SHA-256."""
+    """Slot → dtype, shape and SHA-256, for the weights in the recipes of engines."""
     weights: dict[int, JsonObject] = {}
     for step, recipe in recipes.items():
         partition, target = step.removeprefix("engine/").rsplit("@", 1)

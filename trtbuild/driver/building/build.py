@@ -1,4 +1,4 @@
-"""A build: plan, run the steps that are not hits, write the outputs. The caller decides what to print."""
+"""A build: plan, run the steps that are not hits, and write the outputs. Nothing is printed here."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MAX_LISTED = 20
 class Interrupted(KeyboardInterrupt):
     """A build was interrupted. `unsent` is the number of records that were not yet sent to a remote cache.
 
-    Later builds do not send these records, but ``trtbuild cache push`` does.
+    ``trtbuild cache push`` sends these records, but later builds do not.
     """
 
     def __init__(self, unsent: int) -> None:
@@ -65,12 +65,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None = None) -> BuildResult:
-    """Bring every requested output up to date. `servers` lends the processes from which workers are forked; None: the build
-    starts its own.
+    """Bring every requested output up to date. The result contains the errors of steps.
 
-    The result contains the errors of steps. Raises UsageError, before any step runs, if a step can run neither here nor on
-    a worker of the scheduler. With ``--frozen``, raises FrozenError if a step would have to run or an output cannot be read
-    from the caches. Raises Interrupted if the user stops the build.
+    `servers` lends the processes from which workers are forked. If it is None, the build starts these processes.
+
+    Raises UsageError, before any step runs, if a step can run neither here nor on a worker of a scheduler. With
+    ``--frozen``, raises FrozenError if a step would have to run, or if an output cannot be read from the caches. Raises
+    Interrupted if the user stops the build.
     """
     request, start_s = workspace.request, time.monotonic()
     stages = stages_until(request.until)
@@ -116,13 +117,11 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
 
 
 def _pending_steps(plans: Mapping[str, ModelPlan], stages: Collection[str]) -> list[Step]:
-    """The steps of `stages` that are not hits."""
     steps = [step for plan in plans.values() for step in plan.steps.values()]
     return [step for step in steps if step.verdict != "hit" and step.stage in stages]
 
 
 def _pending_steps_error(workspace: Workspace, pending: Sequence[Step]) -> FrozenError:
-    """The error of ``--frozen`` about steps that are not hits."""
     lines = [f"{step.id}: {step.reason.text}" for step in pending[:MAX_LISTED]]
     if len(pending) > MAX_LISTED:
         lines.append(f"and {len(pending) - MAX_LISTED} more: trtbuild plan")
@@ -150,7 +149,7 @@ def _refuse_unreadable_outputs(workspace: Workspace, outcome: Outcome) -> None:
 
 
 def _has_new_record(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> bool:
-    """Whether another build has stored a record for one of the steps that were planned to run."""
+    """Whether another build has meanwhile stored the record of a step that was planned to run."""
     records = [
         workspace.lookups.find_new_record(plan, step)
         for plan in plans.values()
@@ -163,7 +162,7 @@ def _has_new_record(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> boo
 def _execute_steps(
     workspace: Workspace, outcome: Outcome, watcher: Watcher, farm: Farm | None, servers: ServerSource | None
 ) -> None:
-    """Run the steps of the plans in `outcome`, and write the outputs. With `farm`, its workers compile the engines."""
+    """Run the steps, and write the outputs. With `farm`, the workers of a scheduler compile the engines."""
     request = workspace.request
     jobs = request.jobs or os.cpu_count() or 1
     estimates = Estimates(workspace.history, workspace.project, workspace.models)
@@ -178,7 +177,8 @@ def _execute_steps(
                 ran = StepRun(record, 0.0, source=workspace.lookups.source_of(record.recipe.key))
                 workspace.lookups.note_run(step.id, record)
                 return ran
-            may_announce = jobs > 1 and farm is None  # the workers of a scheduler publish the records of engines
+            # the workers of a scheduler publish records of engines at once, so these could not wait for a check
+            may_announce = jobs > 1 and farm is None
             with unchecked.running(step, plan, announce if may_announce else None) as publication:
 
                 def start() -> StepRun:
@@ -203,7 +203,7 @@ def _execute_steps(
         if farm is not None:
             farm.cancel()
 
-    # The command line turns the garbage collector off (cli/main.py). A build runs for a long time and creates many plans.
+    # the command line turns the garbage collector off (cli/main.py), but a build runs for a long time and makes many plans
     gc.freeze()
     gc.enable()
     watcher.build_started(jobs, estimates.last_duration_s)
@@ -219,16 +219,16 @@ def _execute_steps(
         )
     finally:
         pool.close(kill=True)
-        for step_id in unchecked.unpublished_ids:  # these steps count as not run: no later build finds their records
+        for step_id in unchecked.unpublished_ids:  # they count as not run, because no later build finds their records
             outcome.ran.pop(step_id, None)
 
 
 def _run_and_keep_log(
     step: Step, plan: ModelPlan, workspace: Workspace, start: Callable[[], StepRun], *, is_local: bool
 ) -> StepRun:
-    """Call `start`, which runs the step, and keep the log of its worker. `is_local`: whether this machine runs the step.
+    """Call `start`, which runs the step, and keep the log of its worker. `is_local`: this machine runs the step.
 
-    The error of a step names a line of the manifest, the log file, and the operators that TensorRT refused.
+    An error also gets a line of the manifest, the log file, and the operators that TensorRT refused.
     """
     folder = workspace.project / wiring.LOG_FOLDER
     try:
@@ -246,7 +246,7 @@ def _run_and_keep_log(
 
 
 def _run_with_typed_errors(step: Step, start: Callable[[], StepRun], *, is_local: bool) -> StepRun:
-    """Call `start`. Each error becomes a TrtbuildError. A step for which this machine has too little memory is refused."""
+    """Call `start`, unless this machine has too little memory for the step. Each error is a TrtbuildError."""
     size_bytes = weights_bytes(step) if is_local else 0
     with _typed_errors(step):
         refuse_small_memory(
@@ -260,7 +260,6 @@ def _run_with_typed_errors(step: Step, start: Callable[[], StepRun], *, is_local
 
 @contextlib.contextmanager
 def _typed_errors(step: Step) -> Iterator[None]:
-    """Convert each error of the block to a TrtbuildError."""
     try:
         yield
     except TrtbuildError:

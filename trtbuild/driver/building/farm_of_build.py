@@ -1,5 +1,4 @@
-"""Connect a command to the workers of a scheduler. A build does so if a scheduler is configured and an engine has to be
-compiled."""
+"""Connect a command to the workers of a Dask scheduler (`--workers`)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ def farm_of_build(
 ) -> Iterator[Farm | None]:
     """The workers that compile the engines among the `pending` steps; None if this machine compiles them.
 
-    Messages about the workers are shown at once, and are added to `messages`. Raises UsageError or EnvironmentFault.
+    Messages and errors are those of `connected_farm`.
     """
     if workspace.workers is None or not any(step.stage == "engine" for step in pending):
         yield None
@@ -29,10 +28,10 @@ def farm_of_build(
 
 
 @contextlib.contextmanager
-def connected_farm(workspace: Workspace, workers: str, watcher: Watcher, messages: list[str]) -> Iterator[Farm]:
-    """The workers of the scheduler at the address `workers`.
+def connected_farm(workspace: Workspace, address: str, watcher: Watcher, messages: list[str]) -> Iterator[Farm]:
+    """The workers of the scheduler at this address.
 
-    Messages about them are shown at once, and are added to `messages`. Raises UsageError or EnvironmentFault.
+    Messages about the workers are shown at once, and are added to `messages`. Raises UsageError or EnvironmentFault.
     """
 
     def report(text: str) -> None:
@@ -42,6 +41,6 @@ def connected_farm(workspace: Workspace, workers: str, watcher: Watcher, message
     with contextlib.ExitStack() as stack:
         with watcher.phase("connect to the workers"):
             farm = stack.enter_context(
-                opened(workers, workspace.project, workspace.configuration, workspace.store, report)
+                opened(address, workspace.project, workspace.configuration, workspace.store, report)
             )
         yield farm

@@ -8,7 +8,7 @@ from trtbuild.core.planning.graph import ModelPlan
 
 
 def operator_warnings(plans: Iterable[ModelPlan]) -> list[str]:
-    """A warning for each model that calls operators without a kernel for the CPU."""
+    """One warning for each model that calls such operators."""
     warnings = []
     for plan in plans:
         operators = plan.contents.interface.operators if plan.contents is not None else ()

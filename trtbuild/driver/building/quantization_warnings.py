@@ -1,12 +1,10 @@
 """Warnings about quantized models that compute correctly, but are larger or slower than a quantized model should be.
 
-Rules
-1. The partition documents (`trtbuild.core.partition.partitions`) say why quantizers stay in PyTorch. ``trtbuild inspect``
-   shows these reasons, too.
-2. The engine step finds engines that compute in floats (`trtbuild.core.engines.float_fallbacks`), and the calibrate step
-   finds layers that no sample reaches. The records of both steps have these results in `statistics`, so a later build that
-   finds the records warns, too. A record without these results causes no warning. An engine causes no warning if its file
-   (the TensorRT plan) does not name the types of weights or kernels.
+A quantizer is an operator that rounds numbers to a quantized type. The partition documents
+(`trtbuild.core.partition.partitions`) say why quantizers stay in PyTorch. The calibrate step finds layers that no sample
+reaches. The engine step finds engines that compute in floats (`trtbuild.core.engines.float_fallbacks`). The records of both
+steps have these results in `statistics`, so a later build that finds the records warns, too. A record without these results
+causes no warning.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.recipes.record import Record
 
 #: How the names of quantizers begin.
-_QUANTIZERS = ("quantized_decomposed.", "trtbuild.", "aten.fake_quantize")
-#: The reason of an operator that the manifest keeps in PyTorch.
-_CHOSEN = "in torch_executed_ops"
-#: The beginning of a secondary reason: other operators stay in PyTorch, and the piece between them is too small.
-_CONSEQUENCE = "in a piece smaller than"
+_QUANTIZER_PREFIXES = ("quantized_decomposed.", "trtbuild.", "aten.fake_quantize")
+#: The reason for an operator that the manifest keeps in PyTorch.
+_CHOSEN_BY_MANIFEST = "in torch_executed_ops"
+#: How a secondary reason begins: other operators stay in PyTorch, and the piece between them is too small for an engine.
+_SECONDARY_REASON = "in a piece smaller than"
 _TEXTS: dict[Fallback, str] = {
     "weights": "has converted all quantized weights to floats, so the engines are as large as those of the float model",
     "products": "multiplies floats, although the model quantizes both factors, so the engines are not faster",
@@ -44,7 +42,7 @@ def quantization_warnings(plans: Iterable[ModelPlan]) -> list[str]:
 
 
 def uncalibrated_layers(plans: Iterable[ModelPlan]) -> list[str]:
-    """A warning for each model with layers that stay in float because no sample of the calibration reaches them."""
+    """One warning for each model with layers that stay in float, because no sample of the calibration reaches them."""
     warnings = []
     for plan in plans:
         step = next((step for step in plan.steps.values() if step.stage == "calibrate"), None)
@@ -60,9 +58,10 @@ def uncalibrated_layers(plans: Iterable[ModelPlan]) -> list[str]:
 
 
 def quantizers_in_pytorch(plans: Iterable[ModelPlan]) -> list[str]:
-    """A warning for each model with quantizers that stay in PyTorch although the manifest does not require it.
+    """One warning for each model with quantizers that stay in PyTorch, although the manifest does not require it.
 
-    The warning shows only one reason: a primary reason if there is one."""
+    The warning has one reason. A reason that is not secondary is preferred.
+    """
     warnings = []
     for plan in plans:
         partitions = plan.contents.partitions_by_target if plan.contents is not None else {}
@@ -70,7 +69,7 @@ def quantizers_in_pytorch(plans: Iterable[ModelPlan]) -> list[str]:
             reason for target_partitions in partitions.values() for reason in _reasons(target_partitions.partitions)
         ]
         if reasons:
-            name, text = plan.model.name, min(reasons, key=lambda reason: reason.startswith(_CONSEQUENCE))
+            name, text = plan.model.name, min(reasons, key=lambda reason: reason.startswith(_SECONDARY_REASON))
             text = text.splitlines()[0].rstrip(".")
             warnings.append(f"{name}: quantizers stay in PyTorch: {text}; trtbuild inspect {name} shows where")
     return warnings
@@ -81,12 +80,12 @@ def _reasons(partitions: Partitions) -> list[str]:
         reason
         for partition in partitions.partitions
         for operator, reason in sorted(partition.reasons.items())
-        if operator.startswith(_QUANTIZERS) and reason != _CHOSEN
+        if operator.startswith(_QUANTIZER_PREFIXES) and reason != _CHOSEN_BY_MANIFEST
     ]
 
 
 def float_engines(plans: Iterable[ModelPlan]) -> list[str]:
-    """A warning for each model and each fallback to floats that occurs in all quantized engines of a target."""
+    """One warning for each model and each fallback (use of floats) that all quantized engines of a target have."""
     return [text for plan in plans for text in _fallback_warnings(plan)]
 
 
@@ -108,18 +107,16 @@ def _fallback_warnings(plan: ModelPlan) -> Iterator[str]:
 
 
 def _all_fall_back(engines: list[Step], fallback: Fallback) -> bool:
-    """Whether all engines with quantizers have the fallback.
-
-    False if no engine has quantizers, or if the fallbacks of one engine are not known.
-    """
+    """Whether all quantized engines have the fallback. False if there are no such engines, or if one is unknown."""
     found = [_fallbacks(step.record) for step in engines]
     return any(found) and all(fallbacks is not None and (not fallbacks or fallback in fallbacks) for fallbacks in found)
 
 
 def _fallbacks(record: Record | None) -> tuple[str, ...] | None:
-    """``("quantized", *fallbacks)`` for an engine with quantizers, and ``()`` for another engine; None if unknown.
+    """``("quantized", *fallbacks)`` for a quantized engine, and ``()`` for another engine; None if not known.
 
-    Any machine may have written the provenance, so any structure is accepted."""
+    Any machine may have written the provenance, so the function accepts any structure.
+    """
     statistics = _statistics(record)
     if "quantized" not in statistics:
         return None

@@ -1,4 +1,4 @@
-"""Write the outputs of a model at the end of its steps, and say what to do if the disk refuses them."""
+"""Write the outputs of a model. An error of the disk gets a hint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OUTPUT_HINTS = {
 
 
 def write_outputs(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> list[WrittenOutput]:
-    """Write the outputs of a model whose steps are hits. Returns the outputs.
+    """Write the outputs of a model whose steps are hits.
 
     Every error is a TrtbuildError. An error of the disk is a StoreError with a hint.
     """
@@ -50,7 +50,7 @@ def write_outputs(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> li
 
 
 def _path_in_parentheses(path: object, project: Path) -> str:
-    """A space, then `path` in parentheses, relative to `project` if possible. Empty if `path` is not a string."""
+    """A space and `path` in parentheses, relative to `project` if possible; empty if `path` is not a string."""
     if not isinstance(path, str):
         return ""
     with contextlib.suppress(ValueError):

@@ -1,8 +1,8 @@
 """Answer the jobs of engine steps without compiling anything: ``engine_worker.py FOLDER COUNT STORE``.
 
-Each job creates a file that is named after its GPU. A job that succeeds removes its file. If the file exists already,
-another job uses this GPU, and the new job fails. Each job waits until `COUNT` jobs have run at the same time. The plan that
-a job returns is the name of its GPU.
+Each job creates a file that is named after its GPU, and removes it at the end. If the file already exists, another job uses
+this GPU, so the new job fails. Each job waits until `COUNT` jobs have run at the same time. The engine that a job returns
+is the name of its GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtbuild.core.values.codec import encode
 from trtbuild.driver.workers.results import Result
 from trtbuild.store.local.local import LocalStore
 
-#: A job fails if it has waited this long for the other jobs.
+#: A job fails if it has waited this long for other jobs.
 TIMEOUT_S = 30.0
 
 

@@ -29,12 +29,12 @@ def recipe(name: str) -> Recipe:
 
 
 def a_step(model: str, stage: Stage, name: str, *after: str, key: str | None = None) -> Step:
-    """A step that has to run, after the steps with the ids `after`. Steps with the same `key` have the same recipe."""
+    """A step that has to run after the steps with the ids `after`. Steps with the same `key` have the same recipe."""
     return Step(f"{model}/{stage}/{name}", model, stage, "run", NEW, recipe=recipe(key or name), producers=after)
 
 
 class FakeProject:
-    """A project whose finished steps have records in `records`, by key. A step that runs adds its record."""
+    """A project without a store. `records` maps the keys of finished steps to records, and `order` has what ran."""
 
     def __init__(self, *steps: Step) -> None:
         self.steps = steps
@@ -158,7 +158,7 @@ def test_keep_going_runs_the_steps_that_do_not_depend_on_the_failure() -> None:
 
 
 def execute_with_damage(project: FakeProject, times: int) -> Outcome:
-    """Build a project. Its package step finds a damaged blob of the engine `times` times."""
+    """Build a project whose package step finds a damaged blob of the engine `times` times."""
     original_run = project.run
     remaining = [times]
 
@@ -187,7 +187,7 @@ def test_a_blob_that_is_damaged_after_every_retry_is_an_error() -> None:
     assert set(outcome.failed) == {"m/package/p"}
 
 
-def chain(model: str, *, key: str = "") -> list[Step]:
+def trace_engine_package(model: str, *, key: str = "") -> list[Step]:
     return [
         a_step(model, "trace", "t", key=f"{model}-t"),
         a_step(model, "engine", "e", f"{model}/trace/t", key=key or f"{model}-e"),
@@ -196,7 +196,7 @@ def chain(model: str, *, key: str = "") -> list[Step]:
 
 
 def test_outputs_are_written_as_soon_as_their_model_is_done() -> None:
-    project = FakeProject(*chain("m"), *chain("n"))
+    project = FakeProject(*trace_engine_package("m"), *trace_engine_package("n"))
     written = threading.Event()
 
     def run(step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
@@ -214,8 +214,8 @@ def test_outputs_are_written_as_soon_as_their_model_is_done() -> None:
 
 
 def test_outputs_of_finished_models_are_written_although_another_model_fails() -> None:
-    project = FakeProject(*chain("m"), *chain("n"))
-    for step in chain("m"):
+    project = FakeProject(*trace_engine_package("m"), *trace_engine_package("n"))
+    for step in trace_engine_package("m"):
         assert step.recipe is not None
         project.records[step.recipe.key] = Record(step.recipe, {})
     project.failing_steps = {"n/trace/t"}
@@ -225,7 +225,7 @@ def test_outputs_of_finished_models_are_written_although_another_model_fails() -
 
 
 def test_outputs_with_damaged_blobs_are_written_after_their_step_has_run_again() -> None:
-    project = FakeProject(*chain("m"))
+    project = FakeProject(*trace_engine_package("m"))
     remaining = [2]
 
     def write(plan: ModelPlan) -> list[WrittenOutput]:
@@ -244,7 +244,7 @@ def test_outputs_with_damaged_blobs_are_written_after_their_step_has_run_again()
 
 @pytest.mark.parametrize("rebuild_lost", [True, False])
 def test_outputs_that_cannot_be_read_after_every_retry_are_an_error(rebuild_lost: bool) -> None:
-    project = FakeProject(*chain("m"))
+    project = FakeProject(*trace_engine_package("m"))
     attempts = []
 
     def write(plan: ModelPlan) -> list[WrittenOutput]:
@@ -258,7 +258,7 @@ def test_outputs_that_cannot_be_read_after_every_retry_are_an_error(rebuild_lost
 
 
 def test_a_step_whose_result_disappears_each_time_is_an_error_and_not_an_endless_loop() -> None:
-    project = FakeProject(*chain("m"))
+    project = FakeProject(*trace_engine_package("m"))
 
     def run(step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
         ran = project.run(step, plan)
@@ -273,7 +273,7 @@ def test_a_step_whose_result_disappears_each_time_is_an_error_and_not_an_endless
 
 
 def test_only_the_model_that_cannot_be_planned_again_fails() -> None:
-    project = FakeProject(*chain("m"), *chain("n"))
+    project = FakeProject(*trace_engine_package("m"), *trace_engine_package("n"))
     original_plan = project.plan
 
     def plan(name: str) -> ModelPlan:
@@ -293,8 +293,8 @@ def test_a_step_waits_for_memory_unless_no_other_step_runs() -> None:
     assert project.most_running == 1
 
 
-def test_a_failed_key_is_not_run_again_for_another_model() -> None:
-    project = FakeProject(*chain("m", key="same"), *chain("n", key="same"))
+def test_the_key_of_a_failed_step_is_not_run_for_another_model() -> None:
+    project = FakeProject(*trace_engine_package("m", key="same"), *trace_engine_package("n", key="same"))
     project.failing_steps = {"m/engine/e", "n/engine/e"}
     outcome = project.execute(jobs=1, keep_going=True)
     assert len([name for name in project.ran if "engine" in name]) == 1
@@ -322,7 +322,7 @@ def test_an_interrupted_build_aborts_and_does_not_wait_for_a_thread_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("trtbuild.driver.building.execution.executor.SHUTDOWN_TIMEOUT_S", 0.1)
-    project = FakeProject(*chain("m"), *chain("n"))
+    project = FakeProject(*trace_engine_package("m"), *trace_engine_package("n"))
     may_end, aborted, ended = threading.Event(), [], []
 
     def run(step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
@@ -339,7 +339,7 @@ def test_an_interrupted_build_aborts_and_does_not_wait_for_a_thread_that_hangs(
 
 
 class AnnouncingProject(FakeProject):
-    """A project whose traces announce their results, and end only when `checked` is set."""
+    """A project whose traces announce their results, and end when `checked` is set. With `fails`, their checks fail."""
 
     def __init__(self, *steps: Step, fails: bool = False) -> None:
         super().__init__(*steps)

@@ -110,7 +110,7 @@ def test_the_inner_limit_applies_to_every_step() -> None:
 def test_several_gpus_build_engines_at_once_and_never_two_on_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executor, the pool and the processes (`engine_worker`) are real. ``CUDA_VISIBLE_DEVICES`` names three GPUs."""
+    """The executor, the pool and the worker processes (`engine_worker`) are real, but the three GPUs are not."""
     arguments = [str(Path(__file__).with_name("engine_worker.py")), str(tmp_path), "3"]
     monkeypatch.setattr(
         worker_process, "command", lambda kind, store, project: [sys.executable, *arguments, str(store)]
@@ -137,4 +137,4 @@ def test_several_gpus_build_engines_at_once_and_never_two_on_one(
         pids_by_gpu[gpu].append(pid)
     assert set(pids_by_gpu) == {"5", "GPU-8932f937", "2"}
     assert sum(map(len, pids_by_gpu.values())) == len(steps)
-    assert all(len(set(pids)) == 1 for pids in pids_by_gpu.values())  # each GPU has one worker for all its engines
+    assert all(len(set(pids)) == 1 for pids in pids_by_gpu.values())  # one worker builds all engines of a GPU

@@ -1,7 +1,4 @@
-"""A build for a target of the toolchain `tensorrt` uses all GPUs.
-
-The GPUs and the toolchain are fakes, and torch is hidden.
-"""
+"""A build for a target of the toolchain `tensorrt` uses all GPUs. The GPUs and the toolchain are fakes."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ def test_a_build_compiles_an_engine_on_each_gpu_and_its_keys_do_not_depend_on_th
     # the target keeps the name `ada`, although it is for SM 90 now
     target = f"ada: {{sm: 90, toolchain: tensorrt, version: {VERSION}}}"
     copy_project("two_models", command_line.project, ("ada: {sm: 89}", target))
-    command_line("build", "--until", "convert")  # without a GPU
+    command_line("build", "--until", "convert")  # these steps need no GPU
     planned_keys = {
         step["id"]: step["key"] for step in command_line("plan", expect=2)["steps"] if step["stage"] == "engine"
     }

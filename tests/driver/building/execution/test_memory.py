@@ -1,4 +1,4 @@
-"""A step starts beside others only if the memory that it needs is free. One step may always run."""
+"""A step starts beside others only if enough memory is free. One step may always run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def test_an_estimate_follows_from_the_last_peak_or_from_the_weights() -> None:
 
 
 def free_bytes_with(tmp_path: Path, groups: str, files: dict[str, str]) -> int | None:
-    """The free memory if 8 GiB are available to the process, which is in the cgroups `groups` with the given files."""
+    """The free memory of a process to which Linux says that 8 GiB are available.
+
+    `groups` is the text of ``/proc/self/cgroup``. `files` are the texts of files below ``/sys/fs/cgroup``, by path.
+    """
     proc = tmp_path / "proc"
     (proc / "self").mkdir(parents=True)
     (proc / "meminfo").write_text(f"MemTotal: 16000000 kB\nMemAvailable:   {8 << 20} kB\n")

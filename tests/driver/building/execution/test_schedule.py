@@ -26,7 +26,6 @@ def a_plan(model: str, *steps: Step) -> ModelPlan:
 
 
 def take_all(schedule: Schedule) -> Iterator[Step]:
-    """Take steps until none may start."""
     while (step := schedule.take_step()) is not None:
         yield step
 
@@ -51,7 +50,7 @@ def test_a_step_waits_until_the_steps_before_it_are_hits() -> None:
     assert [step.id for step in take_all(schedule)] == ["m/lower/l"]
 
 
-def test_one_of_several_steps_with_the_same_key_runs_and_all_their_models_are_planned_again() -> None:
+def test_one_of_several_steps_with_the_same_key_runs_and_all_their_models_are_due() -> None:
     schedule = Schedule()
     for name in "mn":
         schedule.put_plan(a_plan(name, a_step(name, "engine", "e", key="same")), {})
@@ -60,7 +59,7 @@ def test_one_of_several_steps_with_the_same_key_runs_and_all_their_models_are_pl
     assert sorted(schedule.take_due_models()) == ["m", "n"]
 
 
-def test_a_key_that_is_tried_again_may_run_for_the_other_model() -> None:
+def test_a_key_whose_step_is_tried_again_may_run_for_the_other_model() -> None:
     schedule = Schedule()
     for name in "mn":
         schedule.put_plan(a_plan(name, a_step(name, "engine", "e", key="same")), {})

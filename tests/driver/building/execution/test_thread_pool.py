@@ -1,4 +1,4 @@
-"""Threads that run steps. A thread starts when it is needed, and the process does not wait for it at exit."""
+"""A thread of the pool starts when it is needed, and the process does not wait for it at exit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_an_idle_thread_takes_the_next_task() -> None:
     for number in range(3):
         pool.submit(number, lambda: threading.current_thread().name)
         task, name = results.get(timeout=30)
-        pool.open_task_count -= 1  # in a build, the reader of the results does this
+        pool.open_task_count -= 1  # in a build, the executor does this
         assert task == number
         names.add(name)
     assert len(names) == 1

@@ -53,8 +53,8 @@ class FakeWatcher(Watcher):
 
 
 def send_all_events(watcher: Watcher) -> None:
-    """Send every event except `close`. Arguments are None where the watchers of these tests ignore them."""
-    ignored: Any = None
+    """Send every event except `close`."""
+    ignored: Any = None  # the watchers of these tests ignore this argument
     watcher.model_planned(ignored)
     watcher.build_started(1, lambda _: None)
     watcher.step_started(ignored)

@@ -1,4 +1,4 @@
-"""The recorder turns the calls that it receives from a build into events."""
+"""The recorder turns the calls of a build into events."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_steps_that_run_together_have_separate_workers_and_workers_are_reused() 
     assert sink.is_closed
 
 
-def test_a_step_that_starts_again_frees_its_worker_and_a_step_that_never_started_frees_none() -> None:
+def test_a_step_that_starts_again_frees_its_worker_and_a_step_that_never_started_frees_no_worker() -> None:
     sink = FakeSink()
     recorder = Recorder([sink])
     first, second = a_step("a", "engine"), a_step("b", "engine")
@@ -81,7 +81,7 @@ def test_a_new_plan_lists_only_the_steps_that_differ() -> None:
         (ValueError("a bug"), "error", 0),
     ],
 )
-def test_an_exception_ends_the_events_with_its_kind(error: BaseException, status: str, count: int) -> None:
+def test_the_last_event_has_the_kind_of_the_exception(error: BaseException, status: str, count: int) -> None:
     sink = FakeSink()
     recorder = Recorder([sink])
     with pytest.raises(type(error)), recorder, recorder.phase("plan"):

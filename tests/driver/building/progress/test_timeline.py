@@ -19,7 +19,6 @@ from trtbuild.errors import ToolchainError, UsageError
 
 
 def fail(message: str) -> None:
-    """Fail the test, because the timeline has reported an error."""
     raise AssertionError(message)
 
 
@@ -34,7 +33,7 @@ def result_of(step: Step) -> StepRun:
 
 
 def checked_events(document: Any) -> dict[str, Any]:
-    """Check that a viewer of traces can show a document, and return its complete events (``X``) by name."""
+    """Check that a viewer can show the document, and return its complete events (``X``) by name."""
     assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
     names, lanes, events = set(), defaultdict(list), {}
     for event in document["traceEvents"]:
@@ -54,7 +53,7 @@ def checked_events(document: Any) -> dict[str, Any]:
     for (process, lane), spans in lanes.items():
         assert ("thread_name", process, lane) in names
         assert ("process_name", process, 0) in names
-        # times and durations, in µs, are rounded to a tenth
+        # in µs: times and durations are rounded to a tenth
         assert all(end <= start + 0.2 for (_, end), (start, _) in pairwise(spans)), "events of a lane overlap"
     return events
 

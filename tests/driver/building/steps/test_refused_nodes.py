@@ -1,4 +1,4 @@
-"""An error about refused ONNX nodes names their operators and modules."""
+"""An error about ONNX nodes that TensorRT refused names their operators and modules."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_unknown_names_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("fault", [StoreUnavailable("the cache cannot be used"), OSError("no file descriptors")])
-def test_an_error_of_the_store_does_not_hide_that_of_the_compiler(
+def test_an_error_of_the_store_does_not_hide_the_error_of_tensorrt(
     fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, faults = FakeWorld(), [fault]
@@ -56,4 +56,4 @@ def test_an_error_of_the_store_does_not_hide_that_of_the_compiler(
     monkeypatch.setattr(world, "blob", blob)
     name_operators(error, plan, plan.steps["net/engine/layers.1@ada"], world)  # type: ignore[arg-type]
     assert error.text == _refused().text
-    assert faults == [], "the store was not asked"
+    assert faults == [], "the store was read"

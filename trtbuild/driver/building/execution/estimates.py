@@ -1,7 +1,6 @@
-"""Estimates for a step before it runs: its duration and its memory.
+"""The expected duration and memory of a step, from the project's history and from file sizes.
 
-The estimates come from the project's history and from file sizes. They decide the order of steps and the number of parallel
-steps, but never a result.
+Estimates decide the order of steps and the number of parallel steps, but never a result.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Estimates:
         return last.peak_rss_bytes or None if last is not None else None
 
     def estimate_bytes(self, step: Step) -> int:
-        """The expected memory peak of a step in bytes (driver/building/execution/memory.py, rule 3)."""
+        """The expected memory peak of a step in bytes (memory.py, rule 3)."""
         weights = weights_bytes(step) if step.stage == "engine" else self._weights_bytes.get(step.model, 0)
         return memory.estimate_bytes(step.stage, weights, self.last_peak_bytes(step.id))
 

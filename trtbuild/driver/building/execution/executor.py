@@ -1,24 +1,23 @@
 """Run the steps of plans in parallel. A step may start as soon as its inputs exist. Steps with the same key run once.
 
 Rules
-1. The plan decides which steps run, not the executor. When steps have finished, their model is planned again before any
-   step that reads their outputs starts. Then the steps with the verdict ``run`` whose inputs exist may start, the most
-   urgent first (core/planning/priorities.py).
+1. The plan decides which steps run, not the executor. After a step, its model is planned again before a step starts that
+   reads the outputs. A step may start if its verdict is ``run`` and its inputs exist. The most urgent step starts first
+   (core/planning/priorities.py).
 2. If several steps have the same key, one of them runs. The others wait for it and become hits. `LayeredStore.building`
-   locks a key across processes. A process that had to wait for the lock looks in the store again before it runs the step.
-3. A step that finds a missing or damaged blob has not failed. The store moves a damaged blob to the quarantine, and it is
-   then missing. The next plan runs the step that makes the missing blob. The step that needs the blob fails only after
-   `MAX_RETRIES` retries.
-4. When a step fails, the steps that depend on it are skipped. Without ``keep_going`` no step is started after a failure,
-   but the running steps are finished.
-5. A model's outputs are written as soon as all of its steps are hits, even if other models still run or have failed. If
-   a blob of the outputs cannot be read, the model is planned again as in rule 3.
-6. A step starts beside others only if the limit allows it: enough memory is free (memory.py), and a GPU or a worker of a
-   scheduler is idle if the step needs one. An allowed step may start before a more urgent one that has to wait.
+   locks a key across processes. After the wait for a lock, a process looks in the store again before it runs the step.
+3. A step that finds a missing or damaged blob has not failed. The next plan runs the step that makes the blob. The step
+   that needs the blob fails only after `MAX_RETRIES` retries.
+4. When a step fails, the steps that depend on it are skipped. Without ``keep_going``, no step starts after a failure, but
+   the running steps are finished.
+5. The outputs of a model are written as soon as all of its steps are hits, even if other models still run or have failed.
+   If a blob of the outputs cannot be read, the model is planned again as in rule 3.
+6. A step starts beside others only if the limit allows it: enough memory is free (memory.py), and the GPU or the worker of
+   a scheduler that the step needs is idle. Such a step may start before a more urgent step that has to wait.
 7. Only the caller's thread makes plans and changes the executor's state. Other threads only call `run` and `write`.
-8. A step may announce its results before it has checked them. Its model is then planned again, and the steps that read
-   these results start. One announced step that still runs does not count as a job. The model's outputs are written after
-   the end of the announced step.
+8. A step may announce its results before it has checked them. Then its model is planned again, and the steps that read
+   these results start. One announced step that still runs does not count as a job. The outputs of the model are written
+   after the check.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput, is_done
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreError, TrtbuildError
 
-#: The largest number of retries after a blob could not be read: for each step, and for writing each model's outputs.
+#: The largest number of retries after a blob could not be read, for each step and for the outputs of each model.
 MAX_RETRIES = 8
 
 #: Seconds between two calls of the limit, while a step waits for memory, a GPU or a worker.
@@ -54,11 +53,10 @@ class Callbacks:
     """The functions that an executor calls.
 
     `replan` plans a model again, `run` runs one step, and `write` writes the outputs of a finished model. `abort` ends the
-    running steps if `execute` ends with an exception. `last_duration_s` takes a step's id, and returns the seconds
-    that the step took last time.
+    running steps if `execute` ends with an exception. `last_duration_s`: step id → seconds of its last run.
 
-    The last argument of `run` is a function that announces the results of the step (rule 8). `run` may call it once, when
-    `replan` can already use these results.
+    The last argument of `run` announces the results of the step (rule 8). `run` may call it once, as soon as `replan` can
+    use the results.
     """
 
     replan: Callable[[str], ModelPlan]
@@ -70,12 +68,12 @@ class Callbacks:
 
 @dataclass(frozen=True)
 class _Announcement:
-    """A running step sends this message when its results can be used (rule 8)."""
+    """The message that the results of a running step can be used (rule 8)."""
 
     step: Step
 
 
-#: A step to run, or the name of a model whose outputs are to be written. A running step sends announcements.
+#: A step to run, or the name of a model whose outputs have to be written. Running steps send announcements.
 _Task = Step | str | _Announcement
 _Result = StepRun | list[WrittenOutput]
 
@@ -92,10 +90,10 @@ def execute(
 ) -> None:
     """Run the steps of all plans, and write the outputs of each finished model.
 
-    At the end every step of the requested stages is a hit, has failed, or depends on a failed step. Without `keep_going`,
-    a failure may also leave steps that were not started. `outcome` contains the first plans and the requested stages, and
-    the executor keeps it up to date. Without `rebuild_lost`, no step runs again to replace an unreadable blob that an
-    output needs. `outcome.unwritten` then has the error.
+    `outcome` has the first plans and the requested stages, and is kept up to date. At the end, every step of these stages
+    is a hit, has failed, or depends on a failed step. Without `keep_going`, a failure may also leave steps that were not
+    started. If outputs need a blob that cannot be read, its step runs again. Without `rebuild_lost` it does not, and
+    `outcome.unwritten` has the error.
     """
     execution = _Execution(outcome, callbacks, watcher, limit or NoLimit(), jobs, keep_going, rebuild_lost)
     try:
@@ -131,7 +129,7 @@ class _Execution:
         self._finished_tasks: SimpleQueue[FinishedTask[_Task, _Result]] = SimpleQueue()
         self._step_pool: ThreadPool[_Task, _Result] = ThreadPool(jobs + 1, self._finished_tasks)
         self._writer_pool: ThreadPool[_Task, _Result] = ThreadPool(1, self._finished_tasks)
-        #: Model → the run of a partition step that made conversions. The next plan of the model removes the entry.
+        #: Model → the run of its partition step, which made conversions. The next plan of the model removes the entry.
         self._conversions: dict[str, StepRun] = {}
         #: Model → the error about an unreadable blob that its outputs need. Writing the outputs removes the entry.
         self._errors_of_outputs: dict[str, TrtbuildError] = {}
@@ -177,7 +175,7 @@ class _Execution:
 
     @property
     def _job_count(self) -> int:
-        """The number of running steps. If some of them have announced their results, it is one less (rule 8)."""
+        """The number of running steps. One step that has announced its results is not counted (rule 8)."""
         return self._step_pool.open_task_count - bool(self._announced_keys)
 
     def _step_callback(self, step: Step, plan: ModelPlan) -> Callable[[], _Result]:
@@ -194,7 +192,6 @@ class _Execution:
     # -- finishing
 
     def _process_finished_tasks(self) -> None:
-        """Wait for a finished task, and process all finished tasks."""
         try:
             task, result = self._finished_tasks.get(timeout=LIMIT_POLL_S if self._limit_refused else None)
         except queue.Empty:
@@ -221,10 +218,9 @@ class _Execution:
         self._schedule.invalidate(step.model)
 
     def _process_end_of_check(self, step: Step, *, has_passed: bool) -> None:
-        """Mark the models that have to be planned again: that of `step`, and those with withheld outputs.
+        """Have the model of `step` planned again, and the models with withheld outputs.
 
-        If the check of `step` has failed, every model that has a step with the same key is marked, too, because it may use
-        the results of `step`.
+        If the check has failed, this also concerns each model with the key of `step`, because it may use the results.
         """
         key = step.key or step.id
         self._announced_keys.discard(key)
@@ -317,7 +313,7 @@ class _Execution:
 
 
 def _as_error(result: object) -> TrtbuildError:
-    """The TrtbuildError that a step or a writer raised. An exception of another type is a bug, and is raised again."""
+    """The TrtbuildError that a step or a writer raised. Any other exception is a bug, and is raised again."""
     if isinstance(result, TrtbuildError):
         return result
     if isinstance(result, BaseException):

@@ -1,18 +1,17 @@
-"""The memory limit: free memory of the machine and its control groups (cgroups), the estimate for a step, and whether
-it may start beside the running steps.
+"""The memory limit: whether enough memory is free to start a step beside the running steps.
 
 Rules
-1. A step may always start if no other step runs, even if its estimate is larger than the free memory. So a build on a
-   small machine runs one step at a time, but it makes progress.
-2. Another step starts only if its estimate is at most the memory that is free now. In addition, all estimates together
-   must be at most the memory that was free when no step ran. The first condition respects other programs. The second
-   respects memory that running steps have not allocated yet. A step whose estimate is 0 bytes may always start.
-3. An estimate is the peak of the step's last run, plus a tenth. Without a last run, it is `BASE_BYTES` plus
-   `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. The numbers in
-   both tables are larger than the measured ones, because a step that waits costs less than a step that the kernel kills.
-4. Free memory is the smaller of two values: Linux's MemAvailable, and the bytes that the control groups of this process
-   still allow. Page cache counts as free in both values; in control groups, only its inactive pages count. If neither
-   value can be read, no step waits for memory.
+1. A step may always start if no other step runs. So a build on a small machine makes progress with one step at a time.
+2. A step starts beside others only if its estimate is at most the memory that is free now. This condition respects other
+   programs. In addition, its estimate and those of all running steps must together be at most the memory that was free
+   when no step ran. This condition respects memory that running steps have not allocated yet. A step whose estimate is
+   0 bytes may always start.
+3. The estimate for a step is the memory peak of its last run, plus a tenth. Without a last run, it is `BASE_BYTES` plus
+   `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. Both tables
+   have larger numbers than measured, because a step that waits costs less than a step that the kernel kills.
+4. Free memory is the smaller of two values: Linux's MemAvailable, and the bytes that the control groups (cgroups) of this
+   process still allow. Page cache counts as free. In control groups, only its inactive pages count. If neither value can
+   be read, no step waits for memory.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from trtbuild.core.planning.graph import Stage, Step
 
 MIB = 1 << 20
 
-#: Bytes that a worker needs without weights (the interpreter and its libraries), by stage. Measured for the five stages
-#: from trace to engine with torch 2.13 and TensorRT-RTX 1.7.1, on a model of two layers: 345, 380, 495, 495 and 216 MiB.
+#: Stage → bytes that a worker needs without weights (the interpreter and its libraries). Measured from trace to engine:
+#: 345, 380, 495, 495 and 216 MiB, with torch 2.13 and TensorRT-RTX 1.7.1, on a model of two layers.
 BASE_BYTES: dict[Stage, int] = {
     "calibrate": 900 * MIB,
     "trace": 450 * MIB,
@@ -35,7 +34,7 @@ BASE_BYTES: dict[Stage, int] = {
     "engine": 300 * MIB,
     "package": 0,
 }
-#: Bytes for each byte of weights, by stage. Measured on ViTs of 120 and 343 MB: a trace 1.3, an engine 3.4.
+#: Stage → bytes for each byte of weights. Measured on ViTs of 120 and 343 MB: a trace 1.3, an engine 3.4.
 BYTES_PER_WEIGHT_BYTE: dict[Stage, float] = {
     "calibrate": 3.0,
     "trace": 3.0,
@@ -58,10 +57,10 @@ def estimate_bytes(stage: Stage, weights_bytes: int, last_peak_bytes: int | None
 
 
 def least_bytes(stage: Stage, weights_bytes: int) -> int:
-    """The memory in bytes without which a step certainly fails; 0 if that is not known.
+    """The bytes of memory without which a step certainly fails; 0 if not known.
 
-    An engine step has one copy of the weights, and TensorRT's own buffers. For each byte of float32 weights, TensorRT-RTX
-    1.7.1 needed 2.1 bytes (3.2 GB of weights), and 2.2 bytes if it computed in float16 (1.1 GB).
+    An engine step needs a copy of the weights, and TensorRT's own buffers. For each byte of float32 weights, TensorRT-RTX
+    1.7.1 needed 2.1 bytes (3.2 GB of weights), or 2.2 bytes if it computed in float16 (1.1 GB).
     """
     return int(1.5 * weights_bytes) if stage == "engine" else 0
 
@@ -69,9 +68,9 @@ def least_bytes(stage: Stage, weights_bytes: int) -> int:
 def may_start(
     estimate_bytes: int, running_estimates: Collection[int], free_at_rest_bytes: int | None, free_now_bytes: int | None
 ) -> bool:
-    """Whether a step may start beside the running steps, whose estimates are `running_estimates` (in bytes).
+    """Whether a step may start beside the running steps. `running_estimates` are their estimates in bytes.
 
-    `free_at_rest_bytes` is the memory that was free when no step ran. Free memory that is not known (None) sets no limit.
+    `free_at_rest_bytes` is the memory that was free when no step ran. Unknown free memory (None) sets no limit.
     """
     if not running_estimates or estimate_bytes == 0:
         return True
@@ -81,14 +80,14 @@ def may_start(
 
 
 def free_with_swap_bytes() -> int | None:
-    """The free memory (`free_bytes`) and the free swap together: a step that needs swap is slow, but it may succeed."""
+    """The sum of the free memory and the free swap. A step that needs swap is slow, but it may succeed."""
     free = free_bytes()
     swap = (int(line.split()[1]) * 1024 for line in _read_lines(Path("/proc/meminfo")) if line.startswith("SwapFree:"))
     return None if free is None else free + sum(swap)
 
 
 def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that this process and its children can still allocate (rule 4), or None if this number is unknown."""
+    """Bytes that this process and its children can still allocate (rule 4); None if unknown."""
     sizes = [_available_bytes(proc / "meminfo"), *_remaining_bytes_in_groups(proc / "self" / "cgroup", groups)]
     return min((size for size in sizes if size is not None), default=None)
 
@@ -115,7 +114,7 @@ def _remaining_bytes_in_groups(membership: Path, groups: Path) -> list[int | Non
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for root in roots:
-            # In a container, the path may be a path of the host. A directory that does not exist sets no limit.
+            # in a container, the path may be a path of the host: a directory that does not exist here sets no limit
             remaining_bytes += [
                 _remaining_bytes(root.joinpath(*parts[:length]), *names) for length in range(len(parts) + 1)
             ]
@@ -147,7 +146,7 @@ def _read_lines(path: Path) -> list[str]:
 
 
 class MemoryLimit:
-    """Decides which steps fit in memory beside the running ones. Not thread-safe.
+    """Allows the steps that fit in memory beside the running steps. Not thread-safe.
 
     `estimate` returns the expected memory peak of a step, and `free` returns the free memory, both in bytes.
     """
@@ -159,7 +158,6 @@ class MemoryLimit:
         self._running_estimates: dict[str, int] = {}
 
     def allows(self, step: Step) -> bool:
-        """Whether the step may start now."""
         if not self._running_estimates:
             return True
         return may_start(
@@ -167,11 +165,9 @@ class MemoryLimit:
         )
 
     def acquire(self, step: Step) -> None:
-        """Note that the step starts."""
         if not self._running_estimates:
             self._free_at_rest_bytes = self._free_bytes()
         self._running_estimates[step.id] = self._estimate_bytes(step)
 
     def release(self, step: Step) -> None:
-        """Note that the step has ended."""
         del self._running_estimates[step.id]

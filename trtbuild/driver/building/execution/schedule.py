@@ -1,17 +1,16 @@
 """The schedule: which steps may start next.
 
-A finished step changes only the entries of steps with its key, and of the steps that read their outputs. So the cost of
-one step does not grow with the number of all steps.
+A finished step changes only the entries of steps with its key, and of the steps that read their outputs. So the time for
+one finished step does not grow with the number of all steps.
 
 Rules
 1. A step may start if its verdict is ``run`` and all steps whose outputs it reads are hits. If several steps have the same
    key, one of them runs at a time.
-2. A finished step affects every model that has a step with its key. Such a model has to be planned again
-   (`take_due_models`) in two cases: all inputs of a waiting step of the model are finished, or the model has no open step.
-   Until then the model's other steps continue. So a model with a hundred engines is not planned again after each engine:
-   the package waits for all of them.
-3. A failed key is not started again, for any model.
-4. Only this module changes the schedule's plans and the state of their steps. It uses no thread, no clock and no file.
+2. A finished step counts in every model that has a step with its key. Such a model is *due*, which means that it has to be
+   planned again, in two cases: all inputs of a waiting step are finished, or no step of the model is open. So a model with
+   a hundred engines is not planned again after each engine, because its package waits for all of them.
+3. A step with the key of a failed step does not start, in any model.
+4. Only this module changes the plans of the schedule and the state of their steps. It uses no thread, no clock and no file.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dataclasses import dataclass, field
 
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Step
 
-#: The largest number of steps for which one call of `take_step` calls `fits`.
+#: One call of `take_step` calls `fits` for at most this many steps.
 MAX_OFFERED_STEPS = 16
 
 #: (-rank, order of arrival, model, step id, number of the plan that contains the step)
@@ -46,7 +45,7 @@ class _Model:
     consumers: dict[str, list[str]] = field(default_factory=dict)
     #: Key → the ids of the steps with this key that have to run.
     steps_of_key: dict[str, list[str]] = field(default_factory=dict)
-    #: Whether the model has to be planned again.
+    #: Whether the model has to be planned again (rule 2).
     is_due: bool = False
 
 
@@ -60,7 +59,7 @@ class Schedule:
         self._arrivals = itertools.count()
         self._plan_numbers = itertools.count()
         self._running_keys: set[str] = set()
-        #: The ids of the running steps. A running trace writes its dependencies, so a new plan may give it another key.
+        #: The ids of the running steps. A new plan may give a running trace another key, because its dependencies are new.
         self._running_ids: set[str] = set()
         self._failed_keys: set[str] = set()
         #: Key of a running step → the entries of other steps with that key, which could otherwise start.
@@ -70,7 +69,7 @@ class Schedule:
         self._due_models: dict[str, None] = {}
 
     def put_plan(self, plan: ModelPlan, ranks: Mapping[str, float]) -> None:
-        """Replace the plan of a model. `ranks` contains the urgency of its steps, by step id."""
+        """Replace the plan of a model. `ranks`: step id → urgency."""
         name = plan.model.name
         self._remove_model(name)
         model = self._models[name] = _Model(plan, next(self._plan_numbers))
@@ -95,7 +94,7 @@ class Schedule:
                 heapq.heappush(self._ready_entries, entry)
 
     def take_step(self, fits: Callable[[Step], bool] = lambda step: True) -> Step | None:
-        """Return the most urgent step that may start and for which `fits` is true, and mark it as running.
+        """Return the most urgent step that may start and fits, and mark it as running.
 
         Return None if no step may start, or if none of the `MAX_OFFERED_STEPS` most urgent steps fits.
         """
@@ -139,13 +138,13 @@ class Schedule:
         self._failed_keys.add(key)
 
     def note_retry(self, step: Step) -> None:
-        """Note that a running step has stopped because it could not read a blob: its model has to be planned again."""
+        """Note that a running step has stopped because it could not read a blob. Its model is due."""
         for entry in self._parked_entries.pop(self._mark_stopped(step), ()):
             heapq.heappush(self._ready_entries, entry)
         self.invalidate(step.model)
 
     def invalidate(self, model: str) -> None:
-        """Note that the model has to be planned again."""
+        """Note that the model is due: it has to be planned again."""
         if model in self._models:
             self._models[model].is_due = True
             self._due_models[model] = None
@@ -157,13 +156,13 @@ class Schedule:
         return next((step for step_id, step in removed.plan.steps.items() if step_id in removed.open_steps), None)
 
     def take_due_models(self) -> list[str]:
-        """Return the models that have to be planned again now. The next call does not return them again."""
+        """The models that have become due since the last call."""
         names = [name for name in self._due_models if name in self._models and self._models[name].is_due]
         self._due_models.clear()
         return names
 
     def outdated_models(self) -> list[str]:
-        """The models with a step that has finished since their last plan, and the models that have to be planned again."""
+        """The models with a step that has finished since their last plan, and the models that are due."""
         return [name for name, model in self._models.items() if model.finished_steps or model.is_due]
 
     def _remove_model(self, name: str) -> None:

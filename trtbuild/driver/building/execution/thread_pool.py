@@ -1,11 +1,10 @@
 """A thread pool that runs the steps of a build.
 
 Rules
-1. The threads are daemons: the process can end while they run. A step can wait for minutes where a signal cannot interrupt
-   it, for example for the lock of a key that another build holds. Ctrl-C must not wait for such a step. When the process
-   ends, its locks are released.
-2. Each thread lives until its pool is shut down. Linux ends a worker process when the thread that started it ends
-   (prctl(2), PR_SET_PDEATHSIG), and later steps can use the same worker.
+1. The threads are daemons, so the process can end while they run. A step can wait for minutes where a signal cannot
+   interrupt it, for example for the lock of a key that another build holds. Ctrl-C must not wait for such a step.
+2. Each thread lives until its pool is shut down, because Linux ends a worker process when the thread that started it ends
+   (prctl(2), PR_SET_PDEATHSIG). Later steps use the same worker process.
 3. A thread is started only when there is a task for it.
 """
 
@@ -25,14 +24,14 @@ FinishedTask = tuple[Task, "Result | BaseException"]
 
 
 class ThreadPool(Generic[Task, Result]):
-    """Up to `size` threads. Results go to the queue `results`, which several pools may share."""
+    """Up to `size` threads. Their results go to the queue `results`, which several pools may share."""
 
     def __init__(self, size: int, results: SimpleQueue[FinishedTask[Task, Result]]) -> None:
         self._size = size
         self._results = results
         self._tasks: SimpleQueue[tuple[Task, Callable[[], Result]] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        #: The number of submitted tasks whose results are not yet processed. The reader of `results` decrements it.
+        #: The number of submitted tasks whose results were not read yet. The reader of `results` decrements it.
         self.open_task_count = 0
 
     def submit(self, task: Task, work: Callable[[], Result]) -> None:

@@ -1,6 +1,6 @@
-"""The events of a running build, and the classes that receive them.
+"""The watchers of a build: objects that receive its events.
 
-Input: the calls that `build` and `execution` make. `events` has the base class `Watcher` with a method for each event.
-`recorder` writes the events of ``--events`` and of reports, and `timeline` writes the file of ``--trace``. The displays of
-a terminal are in `trtbuild.cli.terminal`. This package imports no other package of `building`.
+`events` has the base class `Watcher`, which has a method for each event. `build` and `execution` call these methods.
+`recorder` makes the events of ``--events`` and of reports, and `timeline` writes the file of ``--trace``. The watchers that
+print to a terminal are in `trtbuild.cli.terminal`. This folder imports no other folder of `building`.
 """

@@ -1,10 +1,10 @@
-"""The base class of a build's watchers, which receive its events. Watchers are the progress display, the timeline of
+"""The base class of watchers, which receive the events of a build. Watchers are the progress display, the timeline of
 `--trace`, and the recorder of `--events`.
 
 Rules
 1. Several threads call a watcher, so a watcher with state needs a lock.
-2. A watcher never raises an error about its display: a closed terminal must not fail a build.
-3. Events contain only values that the build has already computed. The cost of one call is at most linear in the number of
+2. A watcher never raises an error about its output, because a closed terminal must not fail a build.
+3. Events contain only values that the build has already computed. The time of one call is at most linear in the number of
    a model's steps.
 4. A build without watchers gives the same results.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.errors import TrtbuildError
 
-if TYPE_CHECKING:  # only for annotations: these modules import code that a progress display does not need
+if TYPE_CHECKING:  # at run time, these modules would import code that a progress display does not need
     from types import TracebackType
 
     from trtbuild.driver.answers.documents import Build
@@ -31,19 +31,16 @@ LastDuration = Callable[[str], float | None]
 
 @dataclass
 class Work:
-    """The state of a block of `Watcher.work`: whether its work has failed."""
+    """Whether the work in a block of `Watcher.work` has failed."""
 
     failed: bool = False
 
 
 class Watcher:
-    """Receives the events of a build. The base class ignores them. As a context manager it calls `close` at the end."""
+    """Receives the events of a build. The base class ignores them. As a context manager, a watcher is closed at the end."""
 
     def build_started(self, jobs: int, last_duration_s: LastDuration) -> None:
-        """A build begins to run steps, at most `jobs` at once on this machine.
-
-        `last_duration_s` returns the seconds that a step took last time, by step id.
-        """
+        """A build begins to run steps, at most `jobs` at once on this machine."""
 
     def model_planned(self, plan: ModelPlan) -> None:
         """A model was planned, for the first time or again."""
@@ -52,7 +49,7 @@ class Watcher:
         """A step has started."""
 
     def step_finished(self, step: Step, ran: StepRun) -> None:
-        """A step has run in this build or, meanwhile, in another one (`StepRun.source`)."""
+        """A step has run in this build, or meanwhile in another build (`StepRun.source`)."""
 
     def step_failed(self, step: Step, error: TrtbuildError) -> None:
         """A step has failed."""
@@ -71,21 +68,20 @@ class Watcher:
         self.phase_started(name)
 
     def work_finished(self, name: str, *, succeeded: bool) -> None:
-        """A phase of `work_started` has ended. `succeeded` says whether its work has succeeded."""
+        """A phase of `work_started` has ended."""
         self.phase_finished(name, succeeded=succeeded)
 
     def outputs_written(self, outputs: Sequence[WrittenOutput]) -> None:
         """The outputs of a model are up to date."""
 
     def build_finished(self, document: Build) -> None:
-        """The build has ended, and `document` is its result. If an exception ends the build, `build_stopped` is called
-        instead."""
+        """The build has ended, with or without failed steps. `document` is its result."""
 
     def build_stopped(self, error: BaseException) -> None:
-        """An exception ends the build, for example an error of a manifest, or Ctrl-C."""
+        """An exception has ended the build, for example an error of a manifest, or Ctrl-C."""
 
     def close(self) -> None:
-        """The build has ended, with or without an error. No event follows."""
+        """No event follows."""
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Convert the calls that a build makes to its `Watcher` into events of `driver.event_log`, and pass them on in order."""
+"""The watcher that turns the calls of a build into events of `driver.event_log`, for ``--events`` and reports."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from trtbuild.toolchain.libraries.distributions import installed_version
 
 
 class Recorder(Watcher):
-    """Passes the events of a build to `sinks`. The events' times count from the recorder's creation."""
+    """Passes the events of a build to `sinks`, such as a file. Times count from the creation of the recorder."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = tuple(sinks)
         self._lock = threading.Lock()
         self._start_s = time.perf_counter()
         self._lanes = Lanes("worker")
-        #: Step id → its lane (a row of the timeline), for the running steps.
+        #: Step id → lane (a row of the timeline), for the running steps.
         self._lanes_by_step: dict[str, int] = {}
         #: Model → the steps of its last plan, by id.
         self._planned: dict[str, dict[str, Step]] = {}
-        #: Whether `BuildFinished` is written or the sinks are closed. Later events are ignored.
+        #: Whether the last event is written. Later events come from threads of an interrupted build, and are ignored.
         self._ended = False
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._write(
@@ -144,7 +144,7 @@ class Recorder(Watcher):
                 sink.close()
 
     def _free_worker(self, step: Step) -> str:
-        """Free the lane of a step that has ended, and return the lane's name; empty for a step that was not started."""
+        """Free the lane of a step that has ended. Return the lane's name; empty for a step that never started."""
         lane = self._lanes_by_step.pop(step.id, None)
         if lane is None:
             return ""
@@ -152,7 +152,7 @@ class Recorder(Watcher):
         return self._lanes.name_of(lane)
 
     def _write(self, event: events.Event) -> None:
-        if self._ended:  # a thread of an interrupted build still runs
+        if self._ended:
             return
         self._ended = isinstance(event, events.BuildFinished)
         for sink in self._sinks:
@@ -163,7 +163,7 @@ class Recorder(Watcher):
 
 
 def _is_same(before: Step | None, now: Step) -> bool:
-    """Whether the event of a planned step would be the same as before."""
+    """Whether a step is planned as in the last event about it."""
     return before is now or (
         before is not None
         and (before.verdict, before.key, before.reason, before.producers, before.source)

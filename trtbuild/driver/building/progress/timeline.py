@@ -1,14 +1,14 @@
 """The timeline of a build (`--trace`): when each step ran, as Chrome trace events.
 
-ui.perfetto.dev and chrome://tracing open the file. (Format: "Trace Event Format", the Catapult project; times are in µs.)
+ui.perfetto.dev and chrome://tracing open the file. Its format is "Trace Event Format" of the Catapult project, with times
+in µs.
 
 Rules
-1. Events within one lane (a "thread" of the format) do not overlap. A step uses the lowest free worker lane, and a phase
-   uses the lowest free lane of the build itself.
-2. The document is written when the build ends, with or without an error. It replaces a regular file atomically. Steps that
-   were still running are marked as interrupted.
-3. Before the build starts, the command fails if the file cannot be written. If writing fails at the end, the error is
-   only reported.
+1. Events in one lane (a row, which the format calls a "thread") do not overlap. Steps have the lanes of workers. Phases,
+   such as planning, have the lanes of the build.
+2. The file is written when the build ends, with or without an error. It replaces a regular file atomically. Steps that
+   still run are marked as interrupted.
+3. If the file cannot be written, the command fails before the build starts. A failure at the end is only reported.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from trtbuild.driver.building.progress.lanes import Lanes
 from trtbuild.driver.project.outcome import StepRun
 from trtbuild.errors import TrtbuildError, UsageError
 
-#: An event of the format, or a part of one.
+#: An event of the format, or a part of an event.
 JsonObject = dict[str, Any]
 
-#: The format's "processes": the build itself, and its workers.
+#: The two groups of lanes, which the format calls "processes".
 BUILD_PROCESS, WORKER_PROCESS = 1, 2
 
 
 class Timeline(Watcher):
-    """Collects events and writes them to `path`.
+    """Collects events and writes them to `path`. `report_error` gets a message if writing fails at the end.
 
-    Raises UsageError if `path` cannot be written. If writing fails at the end, `report_error` is called with a message.
+    Raises UsageError if `path` cannot be written.
     """
 
     def __init__(self, path: str | Path, report_error: Callable[[str], None]) -> None:
@@ -51,7 +51,7 @@ class Timeline(Watcher):
         self._start_s = time.perf_counter()
         self._start_unix_s = time.time()
         self._lanes = {BUILD_PROCESS: Lanes("build"), WORKER_PROCESS: Lanes("worker")}
-        #: (Process, name) → the lane, the start in µs, and the category and arguments of an event that has not ended.
+        #: (Process, name) → lane, start in µs, category and arguments, for events that have not ended.
         self._open_events: dict[tuple[int, str], tuple[int, float, JsonObject]] = {}
         self._events: list[JsonObject] = []
 
@@ -68,7 +68,7 @@ class Timeline(Watcher):
         self._begin(WORKER_PROCESS, step.id, step.stage, args)
 
     def step_finished(self, step: Step, ran: StepRun) -> None:
-        # a trace step's key is complete only now, with the observed dependencies
+        # only now is the key of a trace step known, because it contains the observed dependencies
         args: JsonObject = {
             "verdict": "run" if ran.source == "built" else "hit",
             "source": ran.source,
@@ -108,7 +108,7 @@ class Timeline(Watcher):
             self._report_error(f"the timeline could not be written to {self._path}: {error.strerror or error}")
 
     def document(self) -> JsonObject:
-        """The trace document: complete events (``X``) sorted by time, and metadata (``M``) with the names of lanes."""
+        """The content of the file: complete events (``X``) sorted by time, and metadata (``M``) with the names of lanes."""
         names = {BUILD_PROCESS: "trtbuild", WORKER_PROCESS: "workers"}
         metadata = [_metadata_event(process, 0, "process_name", name) for process, name in names.items()]
         for process, lanes in self._lanes.items():
@@ -134,7 +134,7 @@ class Timeline(Watcher):
                 self._close_event(process, name, args)
                 return
             lanes, now_us = self._lanes[process], self._now_us()
-            lane = lanes.add(name)  # a step has failed without a start: its model could not be planned again
+            lane = lanes.add(name)  # a step that never started fails if its model cannot be planned again
             lanes.remove(lane)
             self._events.append(_complete_event(process, lane, name, now_us, now_us, {"cat": "step", "args": args}))
 

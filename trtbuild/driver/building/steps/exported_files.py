@@ -1,4 +1,4 @@
-"""Create a package's ``.pt2`` files in a worker, and store them as records with their own recipes."""
+"""Create the ``.pt2`` files of a package (programs that `torch.export.load` reads), and store them as records."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from trtbuild.driver.workers.tasks import call
 
 
 def create_files(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
-    """Create the ``.pt2`` files of a model whose package has been built, if the outputs of the model include them and
-    the store lacks them. With ``--frozen``, create nothing.
+    """Create the ``.pt2`` files of a model whose package is built, if its outputs include them and the store lacks them.
 
-    Raises ToolchainMissing (torch is not installed), EnvironmentFault (the lock file requires other versions),
-    ConversionRefused or BlobMissing.
+    With ``--frozen``, create nothing. Raises ToolchainMissing (torch is not installed), EnvironmentFault (the lock file
+    requires other versions), ConversionRefused or BlobMissing.
     """
     package = plan.package
     if package is None or package.record is None:

@@ -1,4 +1,4 @@
-"""Create the record of a package from the blobs of its engines. The package step needs no worker."""
+"""Create the record of a package from the blobs of its engines. This needs no worker."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def publish_package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookup
 
 
 def create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
-    """Create a package from blobs in the store. Returns its record, which is not published. Raises BlobMissing."""
+    """Create a package from blobs in the store. Returns its unpublished record. Raises BlobMissing."""
     contents = plan.contents
     if contents is None:
         raise AssertionError("a package is made after its contents are known")
-    # all engines may be in a remote cache
+    # an engine may be in a remote cache only
     store.fetch(blob.sha256 for engine in contents.engines for blob in (engine.plan, engine.layers) if blob is not None)
     if contents.packed_library is not None:
         lookups.files.put_blobs(plan.model, [contents.packed_library.sha256])
@@ -50,7 +50,7 @@ def create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore, 
 
 
 def _quantized_types(contents: PackageContents, lookups: StoreLookups) -> list[str]:
-    """The quantized types in the layers of all engines of a package. Layers that cannot be parsed add no type."""
+    """The quantized types in the layers of the engines. Layers that cannot be parsed are ignored."""
     found: set[str] = set()
     for sha256 in {engine.layers.sha256 for engine in contents.engines if engine.layers is not None}:
         with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -1,7 +1,7 @@
-"""Name the PyTorch operator and module of each ONNX node that a compiler refused.
+"""Name the PyTorch operator and module of each ONNX node that TensorRT refused.
 
-A compiler reports the canonical names of ONNX nodes. Three documents of earlier steps relate a node to its operator and its
-module: the list of partitions, the origins of a conversion's nodes, and the module paths of the program.
+TensorRT reports the names of ONNX nodes. Three documents of earlier steps lead from a node to its operator and module: the
+list of partitions, the origins of a conversion's nodes, and the module paths of the program.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ _MAX_NODES = 5
 
 
 def name_operators(error: ToolchainError, plan: ModelPlan, step: Step, lookups: StoreLookups) -> None:
-    """Add the module and operator of at most `_MAX_NODES` refused nodes to `error`.
+    """Add the modules and operators of the refused nodes to `error`, which the engine step `step` has raised.
 
-    If `error` has no hint, it gets one that says how to keep the refused operators in PyTorch. `error` was raised by the
-    engine step `step`. Nodes without a known operator are left out.
+    Nodes without a known operator are left out. An error without a hint gets a hint: how to keep the operators in PyTorch.
     """
     try:
         operators_of_nodes = _operators_of_nodes(plan, step, lookups)
     except (TrtbuildError, OSError, LookupError, TypeError, ValueError, AttributeError):
-        return  # an error here must not hide the error of the compiler
+        return  # an error here must not hide the error of TensorRT
     known_nodes = [(node, *operators_of_nodes[node][:2]) for node in error.nodes if node in operators_of_nodes]
     if not known_nodes:
         return
@@ -43,10 +42,7 @@ def name_operators(error: ToolchainError, plan: ModelPlan, step: Step, lookups: 
 
 
 def _operators_of_nodes(plan: ModelPlan, step: Step, lookups: StoreLookups) -> Mapping[str, list[str]]:
-    """Node → [module path, operator], for the partition of an engine step.
-
-    Raises LookupError if the plan does not contain the partition.
-    """
+    """Node → [module path, operator], for the partition of an engine step. Raises LookupError for an unknown partition."""
     contents = plan.contents
     if contents is None or step.target is None:
         raise LookupError(step.id)

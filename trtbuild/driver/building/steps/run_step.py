@@ -1,4 +1,4 @@
-"""Run one step: call a worker with the step's job, and publish the record of its results."""
+"""Run one step: send its job to a worker, and publish the record of its results."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from trtbuild.stages.trace.job import TraceJob
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.toolchain.libraries.table import FLAVOURS
 
-#: The past participle of each stage with user code, for messages.
+#: Stage → past participle, for messages.
 _PARTICIPLES = {"calibrate": "calibrated", "trace": "traced"}
 
-#: Reasons to run a step although there may be a record under its key. The new record replaces that record.
+#: Reasons to run a step although its key may have a record. The new record replaces this record.
 _REPLACING_REASONS = ("forced", "evicted", "corrupt", "untrusted")
 
 
@@ -52,12 +52,12 @@ def run_step(
 ) -> StepRun:
     """Run one step whose inputs are in the store.
 
-    `publication` lets later steps start before the checks of this step have ended. It also publishes the step's record as
-    soon as all earlier steps have passed their checks. There are two exceptions: the step runs user code, or a worker of
-    `farm` compiles the engine. There the earlier steps have already passed, so the record does not have to wait.
+    `publication` announces the step's results before they are checked. It also publishes the record as soon as all earlier
+    steps have passed their checks. The records of user code, and of engines that a worker of `farm` compiles, are published
+    at once, because their earlier steps never announce results.
 
-    `gpu` is the number of the only GPU that the step's worker process can use; None if all GPUs can be used. With `farm`,
-    the workers of its scheduler compile engines.
+    `gpu` is the number of the only GPU that the step's worker process can use; None if it can use all GPUs. With `farm`,
+    the workers of a scheduler compile the engines.
 
     Raises TrtbuildError, OSError, or any error of the step.
     """
@@ -77,18 +77,18 @@ def run_step(
     job = step.job
     if isinstance(job, PartitionJob):
         job = replace(job, trust=store.local.trust.to_json())
-        if farm is None and not FLAVOURS[job.toolchain].needs_gpu:  # a worker for a GPU starts when its GPU is known
+        if farm is None and not FLAVOURS[job.toolchain].needs_gpu:  # otherwise the worker's GPU is not known yet
             pool.prepare("engine")
     if farm is not None and isinstance(job, EngineJob):
         return _compile_on_worker(step, job, farm, start_s)
     reply = call(pool, step.stage, job, gpu, publication.announce)
-    publication.compare(reply.outputs)
+    publication.compare_with_announced(reply.outputs)
     step_record = Record(step.recipe, reply.outputs, provenance(reply))
     conversions = [Record.from_bytes(conversion.record.encode()) for conversion in reply.conversions.values()]
 
     def put() -> Record:
         for conversion in conversions:
-            # the partition step converts only if it cannot use a stored record, so such a record is replaced
+            # the partition step has converted because it could not use a stored record: this one replaces it
             store.put_record(conversion, replace=True)
         stored_record = store.put_record(step_record, replace=step.reason.code in _REPLACING_REASONS)
         if step.stage == "partition":
@@ -120,12 +120,12 @@ def _compile_on_worker(step: Step, job: EngineJob, farm: Farm, start_s: float) -
 
 
 def _trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
-    """The job of a trace step. `planned` is the part of the job that the plan has computed."""
+    """The job of a trace step. `planned` is the part of it that the plan has computed."""
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
     shapes = plan.declared_shapes
-    # `untied_pairs`: pairs of symbols (dynamic sizes) that must not become one symbol, because their opts differ
+    # `untied_pairs`: symbols (variables for dims) that must not become one symbol, because their opt sizes differ
     points, untied_pairs = proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
     return TraceJob(
         model.source,
@@ -141,7 +141,6 @@ def _trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
 
 
 def _user_code_job(step: Step, plan: ModelPlan) -> TraceJob | CalibrateJob:
-    """The job of a calibrate or a trace step."""
     if isinstance(step.job, TraceStep):
         return _trace_job(plan, step.job)
     if plan.model.quantization is None:
@@ -157,14 +156,13 @@ def _run_user_code(
     pool: WorkerPool,
     publication: Publication,
 ) -> StepRun:
-    """Run a calibrate or a trace step."""
     start_s = time.monotonic()
     if step.stage not in USER_CODE_STAGES:
         raise AssertionError(f"{step.stage} runs no user code")
     code = plan.user_code[step.stage]
     store.fetch(sha256 for _, sha256 in blobs_read_by(step))
     reply = call(pool, step.stage, _user_code_job(step, plan), on_announced=publication.announce)
-    publication.compare(reply.outputs)
+    publication.compare_with_announced(reply.outputs)
     observations = [Observation(Dependency.from_part(part), state) for part, state in reply.observations]
     changed_dependencies = lookups.find_changed_dependencies(observations)
     if changed_dependencies:
@@ -178,7 +176,7 @@ def _run_user_code(
     if not plan.model.source.cacheable:
         uncacheable = "the manifest says `cacheable: false`"
     if uncacheable:
-        # No links (`chain.extend`) lead to this record, and it is not stored, so no other build can find it.
+        # the record is not stored, so no other build can find it
         record = Record(keys.user_code(code.declared, code.observations), reply.outputs, provenance(reply))
         return StepRun(
             record,
@@ -189,6 +187,7 @@ def _run_user_code(
             peak_rss_bytes=reply.peak_rss_bytes,
         )
     lookups.use_observations(observations)
+    # the links of the chain, which name the dependencies, lead later builds to the record
     chained = chain.extend(code.declared, observations, lookups.read_link, lookups.write_link, lookups.observe)
     recipe = keys.user_code(code.declared, chained)
     record = Record(recipe, reply.outputs, provenance(reply))
@@ -210,9 +209,9 @@ def _publish_for_any_versions(
     lookups: StoreLookups,
     store: LayeredStore,
 ) -> None:
-    """Publish a pointer record, whose output is `record`, under a recipe without versions (`with_any_versions`).
+    """Publish a pointer record, whose output is `record`, under a recipe without versions.
 
-    So a machine without torch finds the trace or the calibration.
+    A machine without torch finds the trace or the calibration by this recipe (`with_any_versions`).
     """
     declared = declared.without_versions()
     unversioned = [entry for entry in observations if entry.dependency.kind != "distribution"]
@@ -223,9 +222,9 @@ def _publish_for_any_versions(
 
 
 def _publish_partitions_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
-    """If machines use different parsers for the toolchain, publish a pointer record (`partition_with_any_parser`).
+    """Publish a pointer record, whose output is `record`, if machines use different parsers for the toolchain.
 
-    The output of the pointer record is `record`. So a machine without a parser finds the partitions.
+    A machine without a parser finds the partitions by its recipe (`partition_with_any_parser`).
     """
     pointer_recipe = partition_with_any_parser(record.recipe)
     toolchain = str(dict(pointer_recipe.parts)["parser"][0])  # type: ignore[index]

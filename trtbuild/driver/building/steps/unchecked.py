@@ -1,13 +1,13 @@
-"""Steps whose unchecked results are used by later steps, and the records that wait for the checks.
+"""Steps whose results are used before the results are checked, and the records that wait for the checks.
 
-A trace announces its program before the proof (a comparison with the module) has ended. A lower step announces its program
-before the comparison with the traced program has ended. The steps that read these programs start at once.
+A trace announces its program, and then compares the program with the module. A lower step announces its program, and then
+compares it with the traced program. The steps that read an announced program start at once.
 
 Rules
-1. A step is *unchecked* from its announcement to its end. Plans use its results (`StoreLookups.note_announced`), and the
-   store does not have its record yet.
-2. The record of a step is published when all steps before it have passed their checks. Until then the record waits
-   here. The step itself does not wait.
+1. A step is *unchecked* from its announcement to its end. Plans use its results (`StoreLookups.note_announced`), although
+   the store does not have its record yet.
+2. The record of a step is published when all steps before it have passed their checks. Until then the record waits here,
+   but the step ends.
 3. If a check fails, the records that wait for it are dropped, and the next plan does not use them.
 4. The thread that ends the last check publishes the records that waited for it, in the order of their arrival.
 """
@@ -27,13 +27,13 @@ from trtbuild.errors import InternalError
 
 @dataclass
 class _WaitingRecords:
-    """Records of one step. The records wait until earlier steps have passed their checks."""
+    """The records of one step, which wait until earlier steps have passed their checks."""
 
     step_id: str
     records: Sequence[Record]
     #: Publishes the records, and returns the last one.
     put: Callable[[], Record]
-    #: The keys of the unchecked steps for which the records wait.
+    #: The keys of the unchecked steps that the records wait for.
     keys: set[str]
 
 
@@ -51,14 +51,16 @@ class UncheckedSteps:
 
     @property
     def unpublished_ids(self) -> set[str]:
-        """The ids of the steps that have run and whose records were dropped, could not be published, or still wait."""
+        """The ids of the steps that ran, and whose records were dropped, could not be published, or still wait."""
         with self._lock:
             return self._dropped_ids.union(waiting.step_id for waiting in self._waiting)
 
     @contextlib.contextmanager
     def running(self, step: Step, plan: ModelPlan, on_announced: Callable[[], None] | None) -> Iterator[Publication]:
-        """Enter a block that runs `step`. `on_announced` is called after an announcement. If `on_announced` is None, the
-        step announces nothing."""
+        """Enter a block that runs `step`.
+
+        `on_announced` is called after an announcement. If it is None, the step announces nothing.
+        """
         publication = Publication(self, step, _keys_before(step, plan), on_announced)
         try:
             yield publication
@@ -74,10 +76,11 @@ class UncheckedSteps:
             self._failed_keys.discard(record.recipe.key)  # the step has started again
             self._lookups.note_announced(step.id, record)
 
-    def let_wait(self, step: Step, keys: frozenset[str], records: Sequence[Record], put: Callable[[], Record]) -> bool:
-        """Drop records if a step with one of `keys` has failed. Let them wait if a step with one of `keys` is unchecked.
+    def hold_back(self, step: Step, keys: frozenset[str], records: Sequence[Record], put: Callable[[], Record]) -> bool:
+        """Drop the records of `step` if an earlier step has failed. Keep them here if an earlier step is unchecked.
 
-        Returns True if the records wait or were dropped, and False if the caller has to publish them."""
+        `keys` are the keys of the earlier steps. Returns False if the caller has to publish the records now.
+        """
         with self._lock:
             if not self._failed_keys.isdisjoint(keys):
                 self._dropped_ids.add(step.id)
@@ -94,27 +97,27 @@ class UncheckedSteps:
             return True
 
     def note_finished(self, step: Step, record: Record) -> None:
-        """Note that a step has finished, and that its record does not wait."""
+        """Note that a step has finished, and that its record is published."""
         with self._lock:
             self._lookups.note_run(step.id, record)
-            if step.key is not None and step.key != record.recipe.key:  # the dependencies differ from the planned ones
+            if step.key is not None and step.key != record.recipe.key:  # the step had other dependencies than planned
                 self._lookups.forget(step.key)
             self._dropped_ids.discard(step.id)
 
     def note_passed(self, key: str) -> None:
         """Note that the step with this key has passed its check. Publish the records that wait for no other check.
 
-        Raises the first error of publishing a record.
+        If records cannot be published, raises the first error at the end.
         """
         with self._lock:
             self._unchecked_keys.discard(key)
             for waiting in self._waiting:
                 waiting.keys.discard(key)
-            due = [waiting for waiting in self._waiting if not waiting.keys]
+            ready = [waiting for waiting in self._waiting if not waiting.keys]
             self._waiting = [waiting for waiting in self._waiting if waiting.keys]
-            self._dropped_ids -= {waiting.step_id for waiting in due}
+            self._dropped_ids -= {waiting.step_id for waiting in ready}
         errors: list[Exception] = []
-        for waiting in due:
+        for waiting in ready:
             try:
                 self._lookups.note_run(waiting.step_id, waiting.put())
             except Exception as error:
@@ -139,7 +142,7 @@ class UncheckedSteps:
 
 
 class Publication:
-    """Announces the outputs and publishes the records of one running step."""
+    """Announces the outputs of one running step, and publishes its records."""
 
     def __init__(
         self, steps: UncheckedSteps, step: Step, keys_before: frozenset[str], on_announced: Callable[[], None] | None
@@ -153,33 +156,35 @@ class Publication:
 
     @property
     def has_announced(self) -> bool:
-        """Whether the step has announced its outputs."""
         return self._announced_outputs is not None
 
     def announce(self, outputs: Mapping[str, Output]) -> None:
-        """Let later steps use the outputs of this step before it has checked the outputs."""
+        """Let later steps use the outputs of this step, which are not checked yet."""
         if self._on_announced is None or self._step.recipe is None:
             return
         self._announced_outputs = dict(outputs)
         self._steps.note_announced(self._step, Record(self._step.recipe, self._announced_outputs))
         self._on_announced()
 
-    def compare(self, outputs: Mapping[str, Output]) -> None:
+    def compare_with_announced(self, outputs: Mapping[str, Output]) -> None:
         """Raise InternalError if the step has announced other outputs than `outputs`, which it returned."""
         if self._announced_outputs is not None and dict(outputs) != self._announced_outputs:
             raise InternalError(f"{self._step.id} has announced other outputs than it returned")
 
     def publish(self, records: Sequence[Record], put: Callable[[], Record]) -> Record:
-        """Publish `records` when all steps before this step have passed their checks. The last record is the step's own.
+        """Publish `records` when all earlier steps have passed their checks. The last record is the step's own.
 
-        `put` publishes the records, and returns the step's record in the store. This method returns the same record. If
-        the records have to wait or were dropped, the result is the last of `records`. Raises the errors of `put`."""
-        self._has_to_wait = self._steps.let_wait(self._step, self._keys_before, records, put)
+        `put` publishes the records, and returns the step's record in the store. Returns the same record. If the records
+        wait or were dropped, returns the last of `records`. Raises the errors of `put`.
+        """
+        self._has_to_wait = self._steps.hold_back(self._step, self._keys_before, records, put)
         return records[-1] if self._has_to_wait else put()
 
     def finish(self, record: Record) -> None:
-        """Note that the step has ended with `record`, and publish the records that waited for its check. Raises the first
-        error of publishing them."""
+        """Note that the step has ended with `record`, and publish the records that waited for its check.
+
+        Raises the first error of publishing them.
+        """
         if not self._has_to_wait:
             self._steps.note_finished(self._step, record)
         if self.has_announced:

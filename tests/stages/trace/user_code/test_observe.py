@@ -1,4 +1,4 @@
-"""States of dependencies (`observe`), dependencies that a manifest declares (`patterns`), and owners of files (`Places`)."""
+"""States of dependencies (`observe`), dependencies of the manifest (`patterns`), and owners of files (`Places`)."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ Rules
 3. A dependency's name has the separator ``/``. The name of a path inside the project is relative, other names are
    absolute. If a path leads through a symbolic link, the path and its target are both recorded. If user code reads the
    link itself (``Path.resolve``), the link is a dependency.
-4. The recorded value of an environment variable is its value at the start of this process, even if torch or other
-   installed code has changed it since, because the next build compares its own value at the start.
+4. The recorded value of an environment variable is its value at the start of this process, because the next build
+   compares its own value at the start. Torch or other installed code may have changed the variable since.
    As in rule 2, a variable that user code sets and then reads is not a dependency.
 5. If a file belongs to a distribution, the distribution is recorded, not the file. Files of Python, of trtbuild and in
    `places.IGNORED_PATHS` are not recorded.

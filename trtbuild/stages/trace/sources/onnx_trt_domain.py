@@ -5,7 +5,7 @@
 | TRT_FP8QuantizeLinear, TRT_FP8DequantizeLinear | float8e4m3fn, since opset 19 |
 | TRT_INT4QuantizeLinear, TRT_INT4DequantizeLinear, DequantizeLinear of int4 weights | int4, since opset 21 |
 
-The operators in `_REFUSED` are refused.
+Operators that have no such form are refused (`_REFUSED`).
 """
 
 from __future__ import annotations

@@ -53,15 +53,15 @@ class Frames:
         return {"file": self.shown_path(code.co_filename), "line": code.co_firstlineno}
 
     def innermost_place(self, frames: Sequence[traceback.FrameSummary]) -> tuple[str, int] | None:
-        """File and line of the innermost frame in the user's files. If there is none, those of the innermost frame; None
-        if `frames` is empty."""
+        """File and line of the innermost frame in the user's files, or else of the innermost frame; None if `frames` is
+        empty."""
         own_frames = [frame for frame in frames if self._places.is_user(frame.filename)]
         for frame in reversed(own_frames or list(frames)):
             return self.shown_path(frame.filename), frame.lineno or 0
         return None
 
     def place_between(self, frame: FrameType | None, outermost: FrameType) -> tuple[str, int] | None:
-        """The `innermost_place` of the shown frames from `frame` to its callers, up to `outermost`, which does not count."""
+        """The `innermost_place` of `frame` and its callers, without `outermost` and the callers of `outermost`."""
         shown: list[traceback.FrameSummary] = []
         while frame is not None and frame is not outermost:
             if self.is_shown(frame.f_code.co_filename):

@@ -2,9 +2,8 @@
 
 Rules
 1. Every module of the user is read once: the same bytes are hashed and compiled. ``.pyc`` files are neither read nor
-   written. (Python compares only the source's size and its time in whole seconds with those in the ``.pyc`` file. After an
-   edit that keeps both, Python would run the old code.) The rule holds for every way to import a module, because trtbuild
-   replaces the method `get_code`, which all loaders of source files share.
+   written, because Python would run old code after an edit that keeps the source's size and its time in whole seconds.
+   This holds for every way to import a module, because all loaders of source files share the replaced method `get_code`.
 2. The roots of the source (``source: {roots: […]}``) are first on ``sys.path``. An import by user code looks for files
    there and in the user's other directories. Each file that it does not find is a dependency, because the import would
    load this file if it appeared.
@@ -179,7 +178,7 @@ class ImportRules:
 
 
 class _Finder:
-    """The first finder on ``sys.meta_path``. It calls the other finders, and records the files that they did not find."""
+    """The first finder on ``sys.meta_path``. It calls the others, and records the files that they did not find."""
 
     def __init__(self, recorder: Recorder, roots: Sequence[str], patches: dict[str, Patch]) -> None:
         self._recorder = recorder

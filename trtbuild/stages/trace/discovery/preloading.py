@@ -241,8 +241,8 @@ class ProcessCounts:
 def why_not_kept(preloaded: Preloaded, before: ProcessCounts) -> str | None:
     """Return the reason why this process must not be kept (rule 4); None if it may be kept.
 
-    OpenBLAS is the only library whose threads may exist: it ends them before a fork, and starts them again after the fork.
-    Each copy of OpenBLAS has one thread less than there are cores.
+    Only OpenBLAS may have threads, because it ends them before a fork, and starts them again after the fork. Each copy of
+    OpenBLAS has one thread less than there are cores.
     """
     now = ProcessCounts.now()
     threads_of_blas = (now.blas_libraries - before.blas_libraries) * (len(os.sched_getaffinity(0)) - 1)

@@ -137,7 +137,6 @@ class Recorder:
         return path.replace(os.sep, "/")
 
     def is_in_project(self, path: str) -> bool:
-        """Whether `path` is inside the project."""
         return os.path.abspath(path).startswith(self._project + os.sep)
 
     def record_file(self, path: Any, digest: str | None = None) -> None:
@@ -191,7 +190,6 @@ class Recorder:
             self._pins.setdefault(Dependency("distribution", name), None)
 
     def record_variable(self, name: str) -> None:
-        """Record that an environment variable was read."""
         if name not in self._set_variables and name not in PARENT_VARIABLES:
             value = self._environment.get(name)
             observed = ABSENT if value is None else environment_digest(value)
@@ -202,13 +200,12 @@ class Recorder:
         self._set_variables.add(name)
 
     def refuse_storage(self, reason: str) -> None:
-        """Record a reason why the result must not be stored."""
         if reason not in self.storage_refusals:
             self.storage_refusals.append(reason)
 
     @property
     def record_counts(self) -> tuple[int, ...]:
-        """The number of records of each kind. Each new record changes one of these numbers."""
+        """Each new record changes one of these numbers."""
         return (
             len(self._pins),
             len(self._digest_pins),

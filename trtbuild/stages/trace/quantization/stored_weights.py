@@ -183,7 +183,7 @@ class _QuantizerReplacer:
             self._graph.erase_node(unused)
 
     def reuse(self, node: torch.fx.Node) -> bool:
-        """Replace a quantizer by the replacement of an equal quantizer. Returns whether there is such a replacement."""
+        """Replace a quantizer by the replacement of an equal one. Returns False if there is no such replacement."""
         result = self._results.get(self._key(node))
         if result is not None:
             self._replace(node, result)

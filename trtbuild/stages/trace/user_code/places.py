@@ -72,7 +72,7 @@ class Place:
 
 
 class Places:
-    """Finds the `Place` of paths. Answers are cached, because the same files are looked up thousands of times."""
+    """Finds the `Place` of paths, and caches it, because a file is looked up thousands of times."""
 
     def __init__(self) -> None:
         self._places_by_path: dict[str, Place] = {}

@@ -74,8 +74,7 @@ ABSENT = {
     "shared_name.py": "found in the second root; the first root is searched before",
 }
 
-#: Directories in `data`. trtbuild lists `declared` (for `deps`), `importlib_website.py` lists `by name`, and
-#: `models/net.py` lists the others.
+#: Directories in `data`. trtbuild lists `declared` (for `deps`), and the model's code lists the others.
 LISTED = ("listed", "scanned", "globbed", "walked", "walked/deep", "declared", "by name")
 
 #: Files that are not dependencies. The model itself writes `data/written.txt` before it reads the file.
@@ -141,9 +140,7 @@ def build(**kwargs):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: Any) -> Path:
-    """A project with the files of `READ` and `NOT_DEPENDENCIES`. `outside.py` is beside the project, in `elsewhere`.
-
-    The model itself creates `data/written.txt`."""
+    """A project with the files of `READ` and `NOT_DEPENDENCIES`. `outside.py` is beside the project, in `elsewhere`."""
     root = Path(os.path.realpath(tmp_path_factory.mktemp("discovery"))) / "project"
     for name in (
         "models",
@@ -198,6 +195,7 @@ def project(tmp_path_factory: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def child(project: Path, job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_factory: Any) -> Any:
+    """The result of a trace of the project in a child process."""
     source = Source(
         "python", "models.net:build", deps=("data/declared/*.yaml",), env=("DECLARED",), roots=(".", "shared")
     )

@@ -1,4 +1,4 @@
-"""Traces, mostly in a child process: bytecode, shadowed modules, uncacheable traces, custom operators, changed files."""
+"""Old bytecode, shadowed modules, uncacheable traces, custom operators, and files that change during a trace."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ torch.library.register_fake("mine::thrice", lambda x: torch.empty_like(x), lib=l
 
 @pytest.fixture(scope="module")
 def child(job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The result of a trace of `MODEL` in a child process."""
     root = Path(os.path.realpath(tmp_path_factory.mktemp("isolation"))) / "project"
     root.mkdir()
     (root / "kernels.py").write_text(KERNELS)

@@ -29,7 +29,7 @@ def recorder(project: Path) -> Recorder:
 
 
 def parts(recorder: Recorder) -> dict[str, str]:
-    """Dependency, such as ``file:a.txt`` → its observed state."""
+    """Dependency (such as ``file:a.txt``) → its observed state."""
     return {seen.dependency.part: seen.state for seen in recorder.observations()}
 
 
@@ -202,8 +202,8 @@ def test_a_thread_may_record_while_dependencies_are_observed(
 def test_the_digest_of_compiled_bytes_stays_the_pin_in_each_segment(recorder: Recorder, project: Path) -> None:
     """The file changes after Python has compiled it. This is an error, whichever segments another recorder gets.
 
-    A pin is the recorded state of a dependency, with which its state at the end is compared. A segment has the pins that
-    a recorder stored between two calls of `take`.
+    The pin of a dependency is its state at the first use, with which its state at the end is compared. A segment has the
+    pins that a recorder stored between two calls of `take`.
     """
     digest = hashlib.sha256(b"a").hexdigest()
     segments = []

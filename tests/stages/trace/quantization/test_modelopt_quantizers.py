@@ -1,4 +1,4 @@
-"""Quantizers of Model Optimizer become operators that torch.export can trace. The models are quantized by the library."""
+"""Quantizers of Model Optimizer become operators that torch.export can trace."""
 
 from __future__ import annotations
 

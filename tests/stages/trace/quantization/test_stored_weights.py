@@ -1,4 +1,4 @@
-"""Quantized weights are stored in the type of their quantizer, or stay floats. Program and module give equal results."""
+"""Quantized weights are stored in the type of their quantizer, or stay floats. The results do not change."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Linear(nn.Module):
 
 
 def stored_types(module: nn.Module, *, sizes: Any = (64,), dtype: str = "float32") -> list[tuple[str, tuple[int, ...]]]:
-    """The dtypes and shapes of the program's weights with several axes. The conversion is compared with the module."""
+    """The dtypes and shapes of the program's weights with several axes. Also compares the ONNX model with the module."""
     case = Case(module.eval(), [(dtype, [(1, 3, 8), *sizes])])
     built = build(case, engines=False)
     comparison = differences(case, built)
@@ -135,7 +135,7 @@ def test_a_computed_weight_keeps_its_quantizer(layout: QuantizerLayout) -> None:
             return nn.functional.linear(x, self.weight_quantizer(self.linear.weight * 1.5))
 
     case = Case(Computed(layout).eval(), [("float32", [(1, 3, 8), 64])])
-    built = build(case)  # with an engine
+    built = build(case)
     comparison = differences(case, built)
     assert not comparison.differences and not comparison.unchecked and comparison.compared
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]

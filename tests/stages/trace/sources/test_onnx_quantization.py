@@ -1,7 +1,7 @@
 """Quantized ONNX files.
 
-An int32 bias becomes the floats that onnxruntime computes from it. Operators that compute with integers are
-errors, and so are quantizers to unsigned types.
+An int32 bias becomes the floats that onnxruntime computes from it. Operators that compute with integers and quantizers to
+unsigned types are errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnx import helper as h
 
 from tests.builds.quantized.test_quantized import quantized_file
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.sources.onnx_quantization import refuse_asymmetric, write_biases
+from trtbuild.stages.trace.sources.onnx_quantization import dequantize_biases, refuse_unsupported_quantization
 from trtbuild.stages.trace.sources.onnx_weights import numbers_in
 
 JOB: Any = SimpleNamespace(source=SimpleNamespace(target="m.onnx"), place=lambda *_: {})
@@ -36,7 +36,7 @@ def results(model: onnx.ModelProto, x: Any) -> Any:
 def test_the_rewritten_file_equals_the_original() -> None:
     original = quantized_file()
     model = onnx.ModelProto.FromString(original.SerializeToString())
-    write_biases(model.graph, READ_NUMBERS)
+    dequantize_biases(model.graph, READ_NUMBERS)
     # the input and the weights keep their DequantizeLinear, the bias does not
     assert [node.op_type for node in model.graph.node].count("DequantizeLinear") == 2
     onnx.checker.check_model(model)
@@ -47,11 +47,11 @@ def test_the_rewritten_file_equals_the_original() -> None:
 def test_rejects_an_integer_operator_and_names_it() -> None:
     graph = h.make_graph([h.make_node("MatMulInteger", ["a", "b"], ["c"], "product")], "g", [], [])
     with pytest.raises(SourceError, match="MatMulInteger, which computes with integers"):
-        refuse_asymmetric(graph, READ_NUMBERS, JOB)
+        refuse_unsupported_quantization(graph, READ_NUMBERS, JOB)
 
 
 def quantizer(inputs: list[str], zero_point: int | None = None, **attributes: int) -> onnx.GraphProto:
-    """A graph with one QuantizeLinear. `zero_point` is the type of the initializer ``z``."""
+    """A graph with one QuantizeLinear. `zero_point` is the element type of the initializer ``z``, None without ``z``."""
     node = h.make_node("QuantizeLinear", inputs, ["q"], "quantizer", **attributes)
     initializers = [] if zero_point is None else [h.make_tensor("z", zero_point, [], [0])]
     return h.make_graph([node], "g", [], [], initializers)
@@ -61,8 +61,8 @@ def quantizer(inputs: list[str], zero_point: int | None = None, **attributes: in
 def test_a_quantizer_without_a_zero_point_or_a_type_is_unsigned(inputs: list[str]) -> None:
     for attributes in ({}, {"output_dtype": onnx.TensorProto.UNDEFINED}):
         with pytest.raises(SourceError, match="quantizes to uint8"):
-            refuse_asymmetric(quantizer(inputs, **attributes), READ_NUMBERS, JOB)
-    refuse_asymmetric(quantizer(inputs, output_dtype=onnx.TensorProto.INT8), READ_NUMBERS, JOB)
+            refuse_unsupported_quantization(quantizer(inputs, **attributes), READ_NUMBERS, JOB)
+    refuse_unsupported_quantization(quantizer(inputs, output_dtype=onnx.TensorProto.INT8), READ_NUMBERS, JOB)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,13 @@ def test_rejects_a_quantizer_whose_attribute_or_zero_point_is_unsigned(type_: in
         quantizer(["x", "s", "z"], zero_point=type_),
     ):
         with pytest.raises(SourceError, match=error):
-            refuse_asymmetric(graph, READ_NUMBERS, JOB)
+            refuse_unsupported_quantization(graph, READ_NUMBERS, JOB)
 
 
 def test_accepts_quantizers_to_signed_types() -> None:
     for type_ in (onnx.TensorProto.INT8, onnx.TensorProto.FLOAT8E4M3FN):
-        refuse_asymmetric(quantizer(["x", "s", "z"], zero_point=type_), READ_NUMBERS, JOB)
-        refuse_asymmetric(quantizer(["x", "s", "z"], zero_point=type_, output_dtype=type_), READ_NUMBERS, JOB)
-        refuse_asymmetric(quantizer(["x", "s"], output_dtype=type_), READ_NUMBERS, JOB)
+        refuse_unsupported_quantization(quantizer(["x", "s", "z"], zero_point=type_), READ_NUMBERS, JOB)
+        refuse_unsupported_quantization(
+            quantizer(["x", "s", "z"], zero_point=type_, output_dtype=type_), READ_NUMBERS, JOB
+        )
+        refuse_unsupported_quantization(quantizer(["x", "s"], output_dtype=type_), READ_NUMBERS, JOB)

@@ -13,7 +13,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.sources.onnx_trt_domain import write_trt_domain
+from trtbuild.stages.trace.sources.onnx_trt_domain import replace_trt_operators
 
 JOB: Any = SimpleNamespace(
     source=SimpleNamespace(target="m.onnx"), place=lambda *_: {"file": "trtbuild.yaml", "line": 7}
@@ -55,9 +55,9 @@ def results(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     return np.asarray(result)
 
 
-def test_fp8_quantizers_saturate_at_448_steps() -> None:
+def test_fp8_quantizers_saturate_at_448_times_the_scale() -> None:
     model = fp8_file()
-    write_trt_domain(model, JOB)
+    replace_trt_operators(model, JOB)
     assert {entry.domain for entry in model.opset_import} == {""}
     x = np.tile(np.array([100, -100, 0.3, 0.0], np.float32), 32).reshape(1, 128)
     np.testing.assert_allclose(results(model, x)[0, :4], [4.48, -4.48, 0.3, 0], rtol=1 / 16)
@@ -65,7 +65,7 @@ def test_fp8_quantizers_saturate_at_448_steps() -> None:
 
 def test_int4_weights_keep_their_blocks() -> None:
     model = int4_file()
-    write_trt_domain(model, JOB)
+    replace_trt_operators(model, JOB)
     low, high = np.arange(256) & 15, np.arange(256) >> 4  # each byte has two numbers; the first is in the low bits
     numbers = np.stack([low, high], -1).reshape(4, 128)
     weight = (numbers - 16 * (numbers > 7)) * 0.5  # 8 to 15 stand for -8 to -1
@@ -78,7 +78,7 @@ def test_bytes_of_float8_weights_get_their_type() -> None:
     model = onnx_model(
         [node("TRT_FP8DequantizeLinear", ["w", "s"], "d")], [weight, h.make_tensor("s", T.FLOAT, [], [0.5])]
     )
-    write_trt_domain(model, JOB)
+    replace_trt_operators(model, JOB)
     assert model.graph.initializer[0].data_type == T.FLOAT8E4M3FN
 
 
@@ -108,12 +108,12 @@ def test_rejects_operators_without_a_standard_form_and_names_them(
     model: onnx.ModelProto, problem: str, hint: str
 ) -> None:
     with pytest.raises(SourceError) as caught:
-        write_trt_domain(model, JOB)
+        replace_trt_operators(model, JOB)
     assert problem in caught.value.text and hint in str(caught.value.hint)
     assert (caught.value.file, caught.value.line) == ("trtbuild.yaml", 7)
 
 
 def test_other_operators_of_the_domain_stay() -> None:
     model = onnx_model([node("SomePlugin", ["x"], "y")], [])
-    write_trt_domain(model, JOB)
+    replace_trt_operators(model, JOB)
     assert model.graph.node[0].domain == "trt" and len(model.opset_import) == 2

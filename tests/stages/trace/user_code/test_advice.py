@@ -1,4 +1,4 @@
-"""Hints about exceptions of the user's code: one for each known kind of exception, and none for other exceptions."""
+"""Hints about known kinds of exceptions of user code."""
 
 from __future__ import annotations
 

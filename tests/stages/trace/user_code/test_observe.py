@@ -1,4 +1,4 @@
-"""`observe` returns a dependency's state, patterns declare dependencies, `Places` finds a file's owner, such as Python."""
+"""States of dependencies (`observe`), dependencies of the manifest (`patterns`), and owners of files (`Places`)."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ The module `recording` stores the dependencies. Six modules find them: `hooks` (
 operators) and `patterns` (files that the manifest declares).
 
 A trace does not notice the network, the clock, other processes, or edits inside installed distributions. Libraries in C,
-C++ or Rust that are not in ``wrappers.READERS`` may read files without an audit event. A trace finds such a file only if
-the file is still mapped into memory at the end. A manifest can declare the dependencies that a trace misses:
+C++ or Rust that are not in ``wrappers.READERS`` may read files without an audit event. Such a file is found only if it is
+still mapped into memory at the end of the trace. A manifest can declare the dependencies that a trace misses:
 ``source: {deps: […], env: […], cacheable: false}``.
 """
 
@@ -45,14 +45,14 @@ class Discovery:
         """`environment` contains the environment variables at the start of this process. `loaded_modules` are the modules
         that this process imported before trtbuild imported torch. They are dependencies only if user code imports them."""
         self._project = project
-        # if other code than trtbuild's has loaded torch, that code may also have imported these modules
+        # if torch is among them, user code may have run before trtbuild: then all of these modules are dependencies
         self._loaded_modules = set() if "torch" in loaded_modules else set(loaded_modules)
         self._import_rules: ImportRules | None = None
         #: Files that are mapped into memory before user code runs, or by trtbuild's own work. They are not dependencies.
         self._mapped_before: frozenset[str] = frozenset()
         #: Files that were mapped at the end of the block `preloading`; None without such a block.
         self._mapped_after_preloading: frozenset[str] | None = None
-        #: ``sys.path`` and the finders at the end of the block `preloading`.
+        #: ``sys.path`` and ``sys.meta_path`` at the end of the block `preloading`.
         self._search_state: SearchState | None = None
         self.places = Places()
         self._recorder = Recorder(project, self.places, environment)
@@ -67,8 +67,8 @@ class Discovery:
 
     @contextmanager
     def recording(self, follower: ImportFollower | None = None) -> Iterator[None]:
-        """Record the dependencies of user code that runs inside the block. `follower` is called before this
-        code imports a module."""
+        """Record the dependencies of user code that runs inside the block. `follower` observes the imports of this
+        code."""
         mapped = mapped_files()
         if self._mapped_after_preloading is None:
             self._mapped_before = mapped
@@ -84,8 +84,8 @@ class Discovery:
 
     @contextmanager
     def preloading(self) -> Iterator[None]:
-        """Record dependencies inside the block. A later `recording` begins with the ``sys.path`` and the finders that
-        exist at the end of this block."""
+        """Record dependencies inside the block. A later `recording` begins with the ``sys.path`` and the
+        ``sys.meta_path`` of the end of this block."""
         self._mapped_before = mapped_files()
         with self._installed():
             yield
@@ -96,7 +96,6 @@ class Discovery:
 
     @contextmanager
     def _installed(self, follower: ImportFollower | None = None) -> Iterator[None]:
-        """Install all hooks for the block."""
         wrappers = ReaderWrappers(self._recorder)
         roots = [os.path.normpath(self._project / root) for root in self._source.roots]
         import_rules = ImportRules(
@@ -128,8 +127,8 @@ class Discovery:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """During the recording, enter a block for trtbuild's own work. The files that trtbuild reads there and the modules
-        that it loads there do not become dependencies."""
+        """During the recording, enter a block for trtbuild's own work. The files that it reads and the modules that it
+        loads do not become dependencies."""
         if self._import_rules is None:
             raise AssertionError("nothing is recorded now")
         mapped = mapped_files()
@@ -138,7 +137,7 @@ class Discovery:
         self._mapped_before |= mapped_files() - mapped
 
     def implementation_digest(self, name: str) -> str:
-        """The digest of a custom operator's implementation. `program_text` writes it into the canonical text."""
+        """The digest of the implementation of a custom operator."""
         return self._operators.implementation_digest(name)
 
     def dependency_state(self) -> object:
@@ -148,7 +147,6 @@ class Discovery:
 
     @property
     def recorder(self) -> Recorder:
-        """The records of the dependencies."""
         return self._recorder
 
     @property
@@ -157,7 +155,8 @@ class Discovery:
         return dict(self._operators.digests)
 
     def custom_operators(self) -> list[dict[str, Any]]:
-        """The JSON of each custom operator that the program calls. Raises SourceError if two modules register it."""
+        """The JSON of each custom operator that the program calls. Raises SourceError if two modules register one of
+        them."""
         return [operator.to_json() for operator in self._operators.describe()]
 
     def observations(self) -> tuple[Observation, ...]:

@@ -1,7 +1,6 @@
-"""Python calls the audit hook when code opens, links, changes or removes a file, lists a directory, or loads a library.
+"""Record audit events of Python: code opens, links, changes or removes a file, lists a directory, or loads a library.
 
-Python cannot remove an audit hook. So this module installs one hook, once in a process. The hook passes each event to the
-active recorder, and ignores events while no recorder is active.
+Python cannot remove an audit hook. So a process installs one hook, which ignores events while no recorder is active.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _LISTING_PREFIXES = ("importlib", "<frozen importlib")
 
 
 def set_recorder(recorder: Recorder | None) -> None:
-    """Pass events to `recorder` from now on. None ends the recording."""
+    """Record events with `recorder` from now on. None ends the recording."""
     global _active_recorder, _is_installed
     _active_recorder = recorder
     if recorder is not None and not _is_installed:
@@ -71,10 +70,10 @@ def _record_listing(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_import_listing(places: Places) -> bool:
-    """Whether the import system lists a directory now. The nearest frame outside trtbuild decides this.
+    """Whether the nearest frame outside trtbuild, which lists a directory now, belongs to the import system.
 
-    If that frame is in ``pkgutil``, the caller of ``pkgutil`` decides: user code that imports all modules of a package
-    depends on the list of these modules.
+    Listings by ``pkgutil`` count as those of its caller, because user code that imports all modules of a package depends
+    on the list of these modules.
     """
     frame: Any = sys._getframe(3)  # the caller of `_audit_hook`
     while frame is not None and places.of(frame.f_code.co_filename).owner == "trtbuild":
@@ -87,7 +86,7 @@ def _is_import_listing(places: Places) -> bool:
 
 
 def _is_import_system(file: str, places: Places) -> bool:
-    """Whether `file` belongs to the import system. No file of the user does, even if it is called ``site.py``."""
+    """Whether `file` belongs to the import system. A file of the user does not, even if it is called ``site.py``."""
     owner = places.of(file).owner
     parts = Path(file).parts[-3:]  # the directories above may have any name
     if owner == "user":

@@ -2,16 +2,15 @@
 
 Rules
 1. Every module of the user is read once: the same bytes are hashed and compiled. ``.pyc`` files are neither read nor
-   written. (Python compares only the source's size and its time in whole seconds with those in the ``.pyc`` file. After an
-   edit that keeps both, Python would run the old code.) The rule holds for every way to import a module, because trtbuild
-   replaces the method `get_code`, which all loaders of source files share.
-2. The roots of the source are first on ``sys.path``. An import by user code looks for files there and in other
-   directories of the user. Each file that the import looks for and does not find is a dependency: if the file appeared,
-   the import would load it.
-3. An import by installed code or by the standard library prefers installed modules. So a project file does not replace a
-   library's dependency of the same name, and the file is not a dependency of the trace.
-4. If no finder finds a name, a distribution of that name is recorded, too, as absent. This does not hold for imports by
-   Python and torch (`_are_missing_names_recorded`).
+   written, because Python would run old code after an edit that keeps the source's size and its time in whole seconds.
+   This holds for every way to import a module, because all loaders of source files share the replaced method `get_code`.
+2. The roots of the source (``source: {roots: […]}``) are first on ``sys.path``. An import by user code looks for files
+   there and in the user's other directories. Each file that it does not find is a dependency, because the import would
+   load this file if it appeared.
+3. An import by installed code or by the standard library searches the roots last. So a project file does not replace an
+   installed module of the same name, and is not a dependency.
+4. If an import finds no module, a distribution of that name is recorded as absent, so that its installation is noticed.
+   Imports by Python and torch are an exception (`_are_missing_names_recorded`).
 5. Modules that this process loaded before the trace (`loaded_modules`) are dependencies only if user code imports them.
 """
 
@@ -38,14 +37,15 @@ from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.observe import normalized
 from trtbuild.stages.trace.user_code.places import PACKAGE_PARENT, Place
 
+#: A function that changes a module as soon as the module is loaded.
 Patch = Callable[[ModuleType], None]
 
-#: ``sys.path``, and the finders; None stands for the finder of `ImportRules`.
+#: ``sys.path`` and ``sys.meta_path``; None stands for the finder of `ImportRules`.
 SearchState = tuple[list[str], list[Any]]
 
 
 class ImportFollower(ABC):
-    """Follows the imports that user code makes. Each method is called before Python executes the code or the import."""
+    """Observes the imports of user code. Each method is called before Python executes the code or the import."""
 
     @abstractmethod
     def saw_code(self, path: str, sha256: str) -> None:
@@ -57,8 +57,7 @@ class ImportFollower(ABC):
 
 
 class ImportRules:
-    """Installs and removes the rules above. `patches` maps the name of a module to a function. The function is called with
-    the module as soon as the module is loaded."""
+    """Installs and removes the rules above. `patches`: name of a module → its patch."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class ImportRules:
         sys.path[:0] = self._roots
         sys.meta_path.insert(0, self._finder)
         importlib.invalidate_caches()
-        self._record_loaded_imports()
+        self._wrap_import()
 
         def restore() -> None:
             sys.dont_write_bytecode = previous_flag
@@ -115,7 +114,7 @@ class ImportRules:
             self._undo.pop()()
 
     def search_state(self) -> SearchState:
-        """The present ``sys.path`` and finders. Imports may have changed them."""
+        """The present ``sys.path`` and ``sys.meta_path``. Imports may have changed them."""
         return list(sys.path), [None if finder is self._finder else finder for finder in sys.meta_path]
 
     def use_search_state(self, state: SearchState) -> None:
@@ -142,13 +141,13 @@ class ImportRules:
             for name in loaded & self._patches.keys():
                 self._patches[name](sys.modules[name])
 
-    def _record_loaded_imports(self) -> None:
-        """Apply rule 5 here, because the import of a loaded module calls no finder. Report imports by user code to the
-        follower."""
+    def _wrap_import(self) -> None:
+        """Replace ``__import__``, to apply rule 5 and to call the follower. A finder could not do this, because Python
+        calls no finder for a loaded module."""
         recorder, loaded_modules, original = self._recorder, self._loaded_modules, builtins.__import__
         follower = self._follower
-        #: Absolute path of a file → whether its code is that of the user. An export calls `recording_import` about 100,000
-        #: times, because functions of torch import modules.
+        #: Absolute path of a file → whether it is user code. An export calls `recording_import` about 100,000 times,
+        #: because functions of torch import modules.
         is_user_by_path: dict[str, bool] = {}
 
         def is_user_file(path: str) -> bool:
@@ -179,7 +178,7 @@ class ImportRules:
 
 
 class _Finder:
-    """The first finder on ``sys.meta_path``. It calls the other finders, and records the files that they did not find."""
+    """The first finder on ``sys.meta_path``. It calls the others, and records the files that they did not find."""
 
     def __init__(self, recorder: Recorder, roots: Sequence[str], patches: dict[str, Patch]) -> None:
         self._recorder = recorder
@@ -269,19 +268,18 @@ def _importing_file() -> str:
 
 
 def _are_missing_names_recorded(importer: Place) -> bool:
-    """Whether a name is recorded if `importer`, which is not user code, does not find it. Python and torch also try names
-    that do not exist (``_winapi``, ``z3``). These names depend on the versions of Python and torch and on the platform.
-    The key contains the versions and the platform, so such names are not recorded."""
+    """Whether a name is recorded if `importer`, which is not user code, does not find it.
+
+    Python and torch also try names that do not exist (``_winapi``, ``z3``). Such names need not be recorded: they depend
+    only on the platform and on the versions of Python and torch, which are in the key."""
     return importer.owner == "distribution" and importer.distribution != "torch"
 
 
 def _candidate_files(directory: str, last_name: str, found_file: str | None) -> list[str]:
     """The files that an import of `last_name` looks for in a directory, in the order of `FileFinder`.
 
-    If there is a package directory, the first file is its ``__init__.py``. Otherwise it is the path that the
-    package directory would have.
-
-    `found_file` is the file that the import found, None if it found no file.
+    If there is no package directory, its path stands for its ``__init__.py``. `found_file` is the file that the import
+    found, None if it found no file.
     """
     package = os.path.join(directory, last_name)
     first = os.path.join(package, "__init__.py") if os.path.isdir(package) else package

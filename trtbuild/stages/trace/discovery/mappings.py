@@ -1,5 +1,8 @@
-"""Find files that are mapped into this process. Some libraries read files by mapping them, without an audit event. This
-module finds these files even if no wrapper (`wrappers`) exists for the library."""
+"""Find the files that are mapped into the memory of this process.
+
+Some libraries map a file instead of reading it. Python has no audit event for this. `mapped_files` also finds the files of
+libraries that the module `wrappers` does not know.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,15 @@
 """Find the implementations of custom operators: the files or distributions that their digests cover.
 
 Rules
-1. While user code runs, registrations of operators are recorded. If the implementation is a Python function, its source
-   file is recorded. If ``torch.ops.load_library`` or the import of an extension module loads the operator from a library,
-   the file of the library is recorded.
+1. While user code runs, registrations of operators are recorded, with the file of the implementation: the source file of
+   a Python function, or a library that ``torch.ops.load_library`` or the import of an extension module loads.
 2. The digest of an operator of an installed distribution covers the name and version of the distribution.
-3. The digest of an operator of the user covers whole files: any edit of a file that defines the operator changes the
-   digest.
+3. The digest of a user's operator covers whole files, so any edit of a file that defines the operator changes it.
 4. If the implementation of an operator cannot be found, its digest is `UNKNOWN_IMPLEMENTATION`, and the trace is not
    cacheable.
 5. A module registers an operator if its code calls torch to define the operator or to load the operator's library. An
-   extension module registers the operators that appear when it is imported. If two modules define operators with the same
-   name, the last one replaces the first, and a loaded package could get either. So this is an error.
+   extension module registers the operators that appear when it is imported. It is an error if two modules register the
+   same operator: the last one replaces the first, and a loaded package could get either.
 """
 
 from __future__ import annotations
@@ -86,8 +84,8 @@ class Operators:
             self._undo.pop()()
 
     def implementation_digest(self, name: str) -> str:
-        """The digest of the implementation of ``namespace.operator.overload``. `program_text` writes it into the canonical
-        text."""
+        """The digest of the implementation of ``namespace.operator.overload``. The text of the program contains it, so a
+        changed implementation changes the program's digest."""
         if name not in self.digests:
             self.digests[name] = self._digest(name)
         return self.digests[name]
@@ -113,7 +111,7 @@ class Operators:
         return custom_operator(name, module, distribution, version)
 
     def _record_new(self, load: Callable[[], Any], file: str, module: str | None) -> Any:
-        """Call `load`, and record `file` and `module` for each operator that `load` has added to torch."""
+        """Call `load`, and record `file` and `module` for each operator that it adds to torch."""
         before = set(torch._C._dispatch_get_all_op_names())
         result = load()
         for name in set(torch._C._dispatch_get_all_op_names()) - before:
@@ -165,8 +163,8 @@ def custom_operator(
 def _names_torch(file: str) -> bool:
     """Whether the bytes of a library contain the name ``torch``, as in every library that registers operators.
 
-    For other libraries, torch's operators need not be listed before and after the import. A list takes 3 ms, and many
-    models import a hundred libraries."""
+    The import of another library adds no operators, so torch's operators need not be listed before and after it. A list
+    takes 3 ms, and many models import a hundred libraries."""
     try:
         with open(file, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(b"torch") >= 0

@@ -1,10 +1,10 @@
 """``source.deps``: the dependencies that the manifest declares for a trace.
 
 A pattern is a path relative to the project. It may contain the wildcards ``*``, ``?``, ``[…]`` and ``**``. Each file that
-matches is a file dependency. If a directory matches, all files below it are dependencies. A search leaves out entries whose
-names are in `IGNORED_ENTRIES`. Each directory that is searched is a listing dependency: when a new file appears there, the
-trace runs again. If symbolic links lead from a directory back to it or to a parent of it, the search ends there, and the
-links are dependencies.
+matches is a dependency. If a directory matches, all files below it are dependencies, except entries whose names are in
+`IGNORED_ENTRIES`. The list of names in each searched directory is a dependency, too: when a new file appears there, the
+trace runs again. If symbolic links lead the search back to a directory that it came through, the search ends there, and
+these links are dependencies.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.

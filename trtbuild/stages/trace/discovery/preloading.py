@@ -4,17 +4,16 @@
 trace must have the same result and the same dependencies as in a process that has imported only torch.
 
 Rules
-1. The libraries are those that the source imports before its code does anything else (`LeadingImports`). They are
-   imported by statements that seem to be in a file of the project (`_FILE`), with the hooks, the seeds and the roots of
-   a trace.
-2. The dependencies of each statement are stored. The trace adds them when the source executes this statement, so their
-   order is that of a trace without preloaded imports. The trace itself records the dependencies that the manifest declares.
-3. The trace checks that the source executes the steps of its `LeadingImports`, and no other, until the last of the
-   statements (`Follower`). If not, it raises UnfitLibraries, and its caller starts it again in another process. The trace
-   also checks this before it announces its program, because later steps then use the program.
+1. The libraries are those that the source imports before its code does anything else (`LeadingImports`). The import
+   statements seem to be in a file of the project (`_FILE`). They run with the hooks, the seeds and the roots of a trace.
+2. The dependencies of each import statement are stored. The trace adds them when the source executes this statement, so
+   their order is that of a trace without preloaded imports. The trace itself records the dependencies that the manifest
+   declares.
+3. `Follower` checks that the source executes exactly the steps of its `LeadingImports`, up to the last import. If not, the
+   trace raises UnfitLibraries, and its caller starts it again in another process. The trace also makes this check before
+   it announces its program, because later steps then use the program.
 4. `why_not_kept` returns a reason not to keep the process, if a trace in a fork of it could differ from a trace in a new
-   process. This is so if the imports started threads or processes, left files open, wrote files, deleted environment
-   variables, executed code of the project, or cannot be recorded.
+   process.
 5. The imports are out of date if a file that they have looked up, or the file of an imported module, has changed
    (`Preloaded.is_current`).
 6. A fork gives the module ``random`` a new seed. So the trace restores the states of the random generators.
@@ -54,8 +53,7 @@ from trtbuild.stages.trace.user_code.leading_imports import (
 )
 from trtbuild.stages.trace.user_code.places import Places
 
-#: The name of the file in which the import statements seem to be, so that they count as code of the project. The file does
-#: not exist.
+#: The file in which the import statements seem to be, so that they count as code of the project. It does not exist.
 _FILE = "imports of trtbuild watch.py"
 
 
@@ -95,8 +93,8 @@ class Preloaded:
             sys.modules["numpy"].random.set_state(numpy_state)
 
     def follower(self, source: Source, project: Path) -> Follower:
-        """Return the check of rule 3 for a trace of `source`. Raises UnfitLibraries if `source` has other leading imports
-        or other roots."""
+        """Return the `Follower` for a trace of `source`. Raises UnfitLibraries if `source` has other leading imports or
+        other roots."""
         leading = leading_imports(source, os.fspath(project))
         if leading is None or (leading.statements, source.roots) != (self.statements, self.roots):
             raise UnfitLibraries
@@ -113,7 +111,7 @@ class Follower(ImportFollower):
     _is_unfit: bool = field(default=False)
 
     def saw_code(self, path: str, sha256: str) -> None:
-        self._take(Code(path, sha256))
+        self._compare(Code(path, sha256))
 
     def saw_import(self, name: str, names: Sequence[str], level: int) -> None:
         position = self._position
@@ -121,9 +119,9 @@ class Follower(ImportFollower):
             return
         expected = self.leading.steps[position]
         number = expected.statement if isinstance(expected, Import) else None
-        self._take(Import(name, tuple(names), level, number))
+        self._compare(Import(name, tuple(names), level, number))
         if number is not None:
-            if number == 0 and self.preloaded.output:
+            if number == 0 and self.preloaded.output:  # the output of all imports appears at the first one
                 sys.stderr.flush()
                 os.write(2, self.preloaded.output)
             self.preloaded.discovery.recorder.add(self.preloaded.segments[number])
@@ -133,7 +131,8 @@ class Follower(ImportFollower):
         if self._is_unfit or self._position < len(self.leading.steps):
             raise UnfitLibraries
 
-    def _take(self, step: Code | Import) -> None:
+    def _compare(self, step: Code | Import) -> None:
+        """Compare a step of the source with the next expected step."""
         if self._position < len(self.leading.steps):
             if self._is_unfit or step != self.leading.steps[self._position]:
                 self._is_unfit = True
@@ -141,7 +140,7 @@ class Follower(ImportFollower):
             self._position += 1
 
 
-#: The imports of this process.
+#: The imports of this process; empty if `preload` was not called.
 _kept: list[Preloaded] = []
 
 
@@ -153,7 +152,7 @@ def preload(
     loaded_modules: frozenset[str],
 ) -> Preloaded:
     """Execute import statements as code of the project does, for the traces in forks of this process. Raises the
-    errors of the statements. `environment` and `loaded_modules` are those of `Discovery`."""
+    errors of the statements. For `environment` and `loaded_modules` see `Discovery`."""
     project = project.resolve()
     discovery = Discovery(project, Source("python", "", roots=tuple(roots)), environment, loaded_modules)
     preloaded = Preloaded(discovery, roots, statements)
@@ -180,10 +179,10 @@ def _state_of(path: str) -> object:
 
 @dataclass(frozen=True)
 class BegunTrace:
-    """The discovery of a trace, a context manager that records its dependencies, and a function for rule 3.
+    """The discovery of a trace, a context manager that records its dependencies, and the check of rule 3.
 
     `refuse_unfit` raises UnfitLibraries if the source has not executed all imports of `preload` yet, or has executed
-    another step before the last of them. The end of the `with` block calls `refuse_unfit`, too.
+    another step before the last of them. The end of `recording` calls `refuse_unfit`, too.
     """
 
     discovery: Discovery
@@ -215,7 +214,7 @@ def _recording(discovery: Discovery, follower: Follower) -> Iterator[None]:
         with discovery.recording(follower):
             yield
     finally:
-        follower.refuse_unfit()  # also if the block has raised another error: UnfitLibraries replaces that error
+        follower.refuse_unfit()  # UnfitLibraries replaces an error of the block
 
 
 @dataclass(frozen=True)
@@ -242,8 +241,8 @@ class ProcessCounts:
 def why_not_kept(preloaded: Preloaded, before: ProcessCounts) -> str | None:
     """Return the reason why this process must not be kept (rule 4); None if it may be kept.
 
-    OpenBLAS is the only library whose threads may exist: it ends them before a fork, and starts them again after the fork.
-    Each copy of OpenBLAS has one thread less than there are cores.
+    Only OpenBLAS may have threads, because it ends them before a fork, and starts them again after the fork. Each copy of
+    OpenBLAS has one thread less than there are cores.
     """
     now = ProcessCounts.now()
     threads_of_blas = (now.blas_libraries - before.blas_libraries) * (len(os.sched_getaffinity(0)) - 1)

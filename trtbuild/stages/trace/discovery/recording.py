@@ -4,14 +4,14 @@ Rules
 1. At the first use of a dependency its state is stored: this is its *pin*. The pin of a file is its size, times, inode
    and device. If the digest of the file is already known, the pin is the digest. The pin is also the digest if the file
    changed a moment ago, because the next change may leave the times unchanged. Files, links and listings are observed
-   again at the end. One that differs from its pin has changed during the trace.
+   again at the end. If one of them differs from its pin, it has changed during the trace, which is an error.
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
    and then writes it, the trace is not cacheable. A second trace is cacheable if it only reads the file.
-3. Names of dependencies have the separator ``/``. Paths inside the project are relative, other paths are absolute. If a
-   path leads through a symbolic link, the path and its target are both recorded. If user code reads the link itself
-   (``Path.resolve``), the link is a dependency.
-4. The recorded value of an environment variable is its value at the start of this process, even if torch or other
-   installed code has changed it since. The reason is that the next build compares its own value at the start.
+3. A dependency's name has the separator ``/``. The name of a path inside the project is relative, other names are
+   absolute. If a path leads through a symbolic link, the path and its target are both recorded. If user code reads the
+   link itself (``Path.resolve``), the link is a dependency.
+4. The recorded value of an environment variable is its value at the start of this process, because the next build
+   compares its own value at the start. Torch or other installed code may have changed the variable since.
    As in rule 2, a variable that user code sets and then reads is not a dependency.
 5. If a file belongs to a distribution, the distribution is recorded, not the file. Files of Python, of trtbuild and in
    `places.IGNORED_PATHS` are not recorded.
@@ -47,7 +47,7 @@ PARENT_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHOND
 class _OwnReads(threading.local):
     """A block in which the recorder itself reads. Each thread has its own `depth`.
 
-    The module `wrappers` enters the block thousands of times. So this is a plain class, faster than ``contextmanager``."""
+    This is not a ``contextmanager``, because the block is entered thousands of times, and a plain class is faster."""
 
     depth = 0
 
@@ -61,8 +61,9 @@ class _OwnReads(threading.local):
 
 @dataclass(frozen=True)
 class Segment:
-    """The records of a part of the recording: pins in the order of first use, and the recorded paths."""
+    """The records of a part of the recording."""
 
+    #: Dependency → its pin, in the order of first use.
     pins: dict[Dependency, Any]
     paths: frozenset[str]
     #: Files whose pin is the digest of the bytes that Python compiled.
@@ -88,8 +89,8 @@ class Recorder:
         self._own_reads = _OwnReads()
 
     def ignore_own_reads(self) -> AbstractContextManager[bool]:
-        """Enter a block in which the recorder itself reads: its reads are not recorded. `__enter__` returns False
-        inside another such block."""
+        """Enter a block in which the recorder itself reads. `with … as outermost` is False inside another such block:
+        then nothing must be recorded."""
         return self._own_reads
 
     @contextmanager
@@ -136,7 +137,6 @@ class Recorder:
         return path.replace(os.sep, "/")
 
     def is_in_project(self, path: str) -> bool:
-        """Whether `path` is inside the project."""
         return os.path.abspath(path).startswith(self._project + os.sep)
 
     def record_file(self, path: Any, digest: str | None = None) -> None:
@@ -190,7 +190,6 @@ class Recorder:
             self._pins.setdefault(Dependency("distribution", name), None)
 
     def record_variable(self, name: str) -> None:
-        """Record that an environment variable was read."""
         if name not in self._set_variables and name not in PARENT_VARIABLES:
             value = self._environment.get(name)
             observed = ABSENT if value is None else environment_digest(value)
@@ -201,13 +200,12 @@ class Recorder:
         self._set_variables.add(name)
 
     def refuse_storage(self, reason: str) -> None:
-        """Record a reason why the result must not be stored."""
         if reason not in self.storage_refusals:
             self.storage_refusals.append(reason)
 
     @property
     def record_counts(self) -> tuple[int, ...]:
-        """The number of records of each kind. Each new record changes one of these numbers."""
+        """Each new record changes one of these numbers."""
         return (
             len(self._pins),
             len(self._digest_pins),
@@ -218,7 +216,7 @@ class Recorder:
 
     def observations(self) -> tuple[Observation, ...]:
         """The observations of all dependencies, in the order of first use. Raises SourceError (``changed-during-trace``)
-        if a dependency now differs from its pin, and this process did not write it."""
+        if a dependency has changed since its first use, but not by a recorded write."""
         observations = []
         with self.ignore_own_reads():
             for dependency, pin in list(self._pins.items()):  # threads of user code may still add records
@@ -230,7 +228,7 @@ class Recorder:
     def _pin_file(self, path: str, digest: str | None) -> None:
         place = self.places.of(path)
         if place.distribution is not None and "-info" + os.sep not in path:
-            # metadata does not count: a search for plugins reads the metadata of all distributions, even of unused ones
+            # a read of metadata does not count: a search for plugins also reads that of unused distributions
             self.record_distribution(place.distribution)
         if place.owner != "user" or self._is_project_or_parent(path):
             return
@@ -256,8 +254,8 @@ class Recorder:
         return bool(_status_pin(os.path.join(self._project, dependency.name)) == pin)
 
     def _observe_again(self, dependency: Dependency, pin: Any) -> str | None:
-        """The state of a dependency at the end of the trace. None if this process changed the dependency: the
-        trace's result is then not stored."""
+        """The state of a dependency at the end of the trace. None if this process changed the dependency: then the
+        trace is not cacheable."""
         path = os.path.join(self._project, dependency.name)
         if dependency.kind == "environment":
             return str(pin)
@@ -311,8 +309,8 @@ def _path_and_target(path: str) -> tuple[str, ...]:
 
 
 def _make_pin(path: str) -> Any:
-    """The pin of a path (rule 1): the result of `_status_pin` for a file that has not changed lately, otherwise the
-    observed state of the path."""
+    """The pin of a path (rule 1): its `_status_pin` if it is a file that has not changed lately, otherwise its observed
+    state."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -5,13 +5,12 @@ Rules
    inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four functions. Calls by
    ``inspect``, ``linecache`` and ``os.path.samefile`` are not recorded. When Python resolves a path (``realpath``), only
    the symbolic links that it follows are recorded.
-2. ``os.environ``: a variable is recorded when user code reads it. Reads by installed code (``HF_HOME``,
-   ``OMP_NUM_THREADS``) are not recorded, because these values differ between machines without an effect on the model.
-   ``source: {env: […]}`` declares variables that do have an effect. If user code calls the standard library, and the
-   library reads a ``PYTHON…`` variable or one of `MACHINE_VARIABLES`, the read is not recorded either. If user code reads
-   all variables at once, the trace is not cacheable. A variable that user code reads is a
-   dependency even if installed code sets it: installed code often sets a variable only if it does not exist
-   (``os.environ.setdefault``), so the value may still come from outside.
+2. ``os.environ``: a variable is recorded when user code reads it, even if installed code has set it: code often sets a
+   variable only if it does not exist (``os.environ.setdefault``), so the value may still come from outside.
+   Reads by installed code (``HF_HOME``, ``OMP_NUM_THREADS``) are not recorded, because these values differ between
+   machines without an effect on the model. ``source: {env: […]}`` declares variables that do have an effect.
+   If user code calls the standard library, the library's reads of `MACHINE_VARIABLES` and of ``PYTHON…`` variables are
+   not recorded. If user code reads all variables at once, the trace is not cacheable.
 3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed.
 """
@@ -111,7 +110,7 @@ class ReaderWrappers:
         try:
             setattr(target, name, value)
         except (AttributeError, TypeError):
-            return  # this type cannot be changed: only mappings.py can find the files that it reads
+            return  # this type cannot be changed: only the module `mappings` finds the files that it reads
         self._undo.append(lambda: delattr(target, name) if is_inherited else setattr(target, name, original))
 
     def _wrap_reader(self, target: Any, name: str, position: int, keyword: str) -> None:

@@ -1,12 +1,12 @@
 """The ``FakeQuantize`` modules of ``torch.ao.quantization``, as ``prepare_qat`` leaves them.
 
-The values of buffers decide whether such a module observes its input, and whether it rounds the input. torch.export cannot
-trace a branch on the value of a buffer. So each module gets a new forward without these branches.
+Such a module may observe its input, to find its scale, and may round it. Two of its buffers decide this. torch.export
+cannot trace a branch on the value of a buffer. So each module gets a new forward without these branches.
 
 Rules
-1. An observing module changes its scale at each call, and an engine cannot do that. So such a module is an error. The
+1. A module that observes changes its scale at each call, and an engine cannot do that. So such a module is an error. The
    error names the module and the function that ends the observation.
-2. The new forward gives the results of the original forward. To check this, both run on random numbers.
+2. The new forward gives the results of the original. To check this, both run on random numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from trtbuild.errors import SourceError
 
 _MODULE = "torch.ao.quantization.fake_quantize"
-#: How many random numbers are compared: in all, or for each channel.
+#: How many random numbers are compared for each scale.
 _SAMPLES = 1024
 
 
@@ -30,7 +30,7 @@ def has_fake_quantizers(module: torch.nn.Module) -> bool:
 
 
 def write_fake_quantizers(module: torch.nn.Module, place: Mapping[str, Any]) -> None:
-    """Replace the forwards of FakeQuantize modules in place. `place` is the place where `module` is created. Raises
+    """Replace the forwards of FakeQuantize modules in place. `place` has the file and line for errors. Raises
     SourceError (rules 1 and 2)."""
     for name, quantizer in _fake_quantizers(module):
         if bool(quantizer.observer_enabled[0]):
@@ -67,7 +67,7 @@ def _fake_quantizers(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _forward_of(quantizer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The forward of a module that does not observe, and whose settings do not change any more."""
+    """The forward of a module that does not observe, for its present settings."""
     limits = (quantizer.activation_post_process.quant_min, quantizer.activation_post_process.quant_max)
 
     def forward(x: torch.Tensor) -> torch.Tensor:

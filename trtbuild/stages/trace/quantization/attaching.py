@@ -1,7 +1,7 @@
 """Attach the quantizers of a calibration to the layers of a model, before it is exported.
 
-A layer gets a subclass of its class. If it has a quantizer of its weight, its `weight` is the rounded weight. If it has a
-quantizer of its input, its call rounds the first argument. The names of parameters and modules do not change.
+A layer gets a subclass of its class. With a quantizer for the weight, its `weight` is the rounded weight. With a quantizer
+for the input, its forward rounds the first argument. The names of parameters and modules do not change.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trtbuild.stages.trace.quantization.stored import StoredQuantizers
 
 
 def attach_quantizers(module: torch.nn.Module, quantizers: bytes, job: TraceJob) -> None:
-    """Attach the quantizers of a calibration (`StoredQuantizers`) to `module`, in place. Also copy the weights that the
-    calibration has changed into `module`.
+    """Attach the quantizers of a calibration (`StoredQuantizers`) to `module`, in place. Also copy the changed weights of
+    the calibration to it.
 
     From now on, this process does not use the fast path of nn.TransformerEncoderLayer, because that path calls no inner
     layer. Raises SourceError if the model does not have the layers that were calibrated."""

@@ -1,7 +1,7 @@
 """Put the result of ``convert_pt2e`` into evaluation mode.
 
-A module from torch.export cannot be switched by ``eval()``, which raises an error: the mode is part of its graph, for
-example as a dropout in training mode. torchao's `move_exported_model_to_eval` replaces such operators.
+``eval()`` raises an error for a module from torch.export, because the mode is part of its graph, for example as a dropout
+in training mode. torchao's `move_exported_model_to_eval` replaces such operators.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtbuild.stages.program.quantized import NAMESPACE
 def in_evaluation_mode(module: torch.nn.Module, *, copied: bool = False) -> torch.nn.Module:
     """Return `module`, in evaluation mode if it is a result of ``convert_pt2e``. Other modules are not changed.
 
-    With `copied`, `module` itself is never changed: if a change is needed, a changed copy is returned.
+    With `copied`, `module` itself is never changed; a copy is returned if necessary.
     """
     if not (module.training and isinstance(module, torch.fx.GraphModule) and is_quantized(module)):
         return module

@@ -1,7 +1,6 @@
 """Let torch.export trace ``torch.fake_quantize_*``.
 
 torch.export calls operators on tensors without data. ``torch.fake_quantize_*`` has no kernel for such tensors (torch 2.13).
-Its result has the shape and the type of the first input.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import torch
 
 
 def _result_and_mask(x: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """The results have the shape of the first input `x`."""
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
 
 

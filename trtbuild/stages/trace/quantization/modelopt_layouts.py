@@ -82,10 +82,9 @@ def scale_of(quantizer: Any, layout: QuantizerLayout) -> torch.Tensor:
     return torch.where(amax > _LARGEST_ZERO, amax / LARGEST_NUMBERS[layout.type], 1.0).flatten()
 
 
-def shape_of(quantizer: Any, layout: QuantizerLayout, samples: int) -> list[int]:
-    """The shape of the random input for a comparison. If a quantizer accepts inputs of several shapes, the input has at
-    least `samples` numbers for each scale. Raises UnknownLayout if the quantizer accepts only one shape, and this
-    shape is not known."""
+def comparison_shape(quantizer: Any, layout: QuantizerLayout, samples: int) -> list[int]:
+    """The shape of the random input for a comparison. The input has at least `samples` numbers for each scale, except if
+    the quantizer accepts only one shape. Raises UnknownLayout if this shape is not known."""
     if layout.block is not None and layout.type != FLOAT4:
         sizes: Sequence[int] | None = getattr(quantizer, "_original_shape", None)
         if sizes is None:

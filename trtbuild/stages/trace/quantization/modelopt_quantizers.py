@@ -5,13 +5,13 @@ quantizer gets a new forward with operators that torch.export can trace (`quanti
 
 Rules
 1. A new quantizer gives the results of the original. To check this, both run on random numbers, unless the original
-   only scales its input. A number between two steps may be rounded to either step, because the original
-   multiplies by the inverse of a scale.
+   only scales its input. The new quantizer may round a few numbers to the neighbor of the original's result, because it
+   divides by a scale, and the original multiplies by the scale's inverse.
 2. Scales are computed from the calibrated maxima (``amax``) of the traced module. They are not in a weights file.
 3. The table of `modelopt_layouts` lists the quantizers that are replaced. A disabled quantizer is replaced only if it
    scales its input (SmoothQuant, AWQ); otherwise it returns its input unchanged. Any other quantizer is an error that names
    the quantizer.
-4. Model Optimizer's quantizer for NVFP4 needs a GPU (0.47). So the results to compare with come from the class
+4. Model Optimizer's quantizer for NVFP4 needs a GPU (0.47). So the new quantizer is compared with the class
    `NVFP4QTensor`, which packs weights.
 """
 
@@ -28,10 +28,10 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.quantization.modelopt_layouts import (
     UnknownLayout,
+    comparison_shape,
     largest_numbers,
     layout_of,
     scale_of,
-    shape_of,
 )
 from trtbuild.stages.trace.quantization.quantizer import FLOAT4, FLOAT8, INT4, INT8, Quantizer
 
@@ -39,8 +39,8 @@ _MODULE = "modelopt.torch.quantization.nn.modules.tensor_quantizer"
 _MODULE_OF_NVFP4 = "modelopt.torch.quantization.qtensor.nvfp4_tensor"
 #: At least this many numbers are compared for each scale, if the quantizer accepts inputs of that size.
 _SAMPLES = 1024
-#: The share of numbers that may be rounded to the other step (rule 1).
-_MAX_OTHER_STEP = 0.01
+#: The share of numbers that may be rounded to the neighbor of the original's result (rule 1).
+_MAX_NEIGHBOR_SHARE = 0.01
 #: Type → the largest distance between two neighbors among its numbers, relative to its largest number.
 _LARGEST_STEPS = {INT8: 1 / 127, INT4: 1 / 7, FLOAT8: 32 / 448, FLOAT4: 2 / 6}
 
@@ -104,7 +104,7 @@ def _compare(original: Any, quantizer: Quantizer) -> None:
     """Raise UnknownLayout if the two quantizers give different results (rule 1)."""
     layout, scale = quantizer.layout, quantizer.scale
     assert layout.type is not None and scale is not None
-    shape = shape_of(original, layout, _SAMPLES)
+    shape = comparison_shape(original, layout, _SAMPLES)
     largest = largest_numbers(original, layout, shape)
     numbers = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * largest / 2
     if quantizer.pre_scale is not None:
@@ -113,9 +113,9 @@ def _compare(original: Any, quantizer: Quantizer) -> None:
     with torch.no_grad():
         expected, results = forward(numbers), quantizer(numbers)
     difference = (results - expected).abs()
-    is_other_step = difference > 1e-4 * torch.maximum(results.abs(), expected.abs())
+    is_other = difference > 1e-4 * torch.maximum(results.abs(), expected.abs())
     is_too_far = difference > 1.01 * _LARGEST_STEPS[layout.type] * largest
-    if bool(is_too_far.any()) or float(is_other_step.float().mean()) > _MAX_OTHER_STEP:
+    if bool(is_too_far.any()) or float(is_other.float().mean()) > _MAX_NEIGHBOR_SHARE:
         raise UnknownLayout("does not quantize as its settings say")
 
 

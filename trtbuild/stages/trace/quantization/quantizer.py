@@ -1,7 +1,6 @@
 """A quantizer: a module that rounds a tensor to the numbers of a narrow type, with operators that torch.export can trace.
 
-Its `layout` has the type, and says which numbers share a scale. Its tensors are the scales. A calibration stores the layout
-and the tensors, which are enough to make the quantizer again.
+A calibration stores the layout and the tensors of a quantizer, which are enough to make it again.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FLOAT4", "FLOAT8", "INT4", "INT8", "LARGEST_NUMBERS", "Quantizer", "QuantizerLayout"]
 
-#: The largest number of each type.
+#: Type → its largest number.
 LARGEST_NUMBERS: Mapping[str, float] = {INT8: 127, INT4: 7, FLOAT8: 448, FLOAT4: 6}
 
 
@@ -28,15 +27,16 @@ LARGEST_NUMBERS: Mapping[str, float] = {INT8: 127, INT4: 7, FLOAT8: 448, FLOAT4:
 class QuantizerLayout:
     """The type of a quantizer, and which numbers share a scale.
 
-    `type` is ``int8``, ``int4``, ``float8e4m3fn`` or ``float4e2m1``; None if the quantizer only multiplies its input by
-    `pre_scale`. `axis` is the axis with one scale for each channel; None if all numbers share one scale, or if blocks
-    have scales. `smallest` is the smallest number to which the quantizer rounds (-127 or -128 for int8); 0 if `type` is
-    not an integer type. `block` says how many numbers along the last axis share a scale; None without blocks. With the
-    type float4e2m1 (NVFP4), the scale of a block is computed from the block's numbers and one scale for all blocks."""
+    With the type float4e2m1 (NVFP4), the scale of a block is computed from the block's numbers and one scale for all
+    blocks."""
 
+    #: ``int8``, ``int4``, ``float8e4m3fn`` or ``float4e2m1``; None if the quantizer only multiplies by `pre_scale`.
     type: str | None
+    #: The axis with one scale for each channel; None if all numbers share one scale, or if blocks have scales.
     axis: int | None
+    #: The smallest number to which the quantizer rounds (-127 or -128 for int8); 0 if `type` is not an integer type.
     smallest: int
+    #: How many numbers along the last axis share a scale; None without blocks.
     block: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -51,9 +51,9 @@ class QuantizerLayout:
 class Quantizer(torch.nn.Module):
     """Rounds its input as `layout` says.
 
-    `scale` is float32 with one number, one number for each channel, or one number for each block, in the order of the
-    blocks; None if the layout has no type. The input is multiplied by `pre_scale` before the rounding (SmoothQuant, AWQ).
-    `pre_scale` has one number for each index of the input's last axis.
+    `scale` is float32, with one number in all, for each channel, or for each block; None if the layout has no type. The
+    input is multiplied by `pre_scale` before the rounding (SmoothQuant, AWQ). `pre_scale` has one number for each index
+    of the input's last axis.
     """
 
     scale: torch.Tensor | None

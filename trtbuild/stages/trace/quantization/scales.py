@@ -18,9 +18,7 @@ _aten = torch.ops.aten
 
 
 def refuse_scales(graph: torch.fx.Graph, values: Mapping[torch.fx.Node, torch.Tensor], job: TraceJob) -> None:
-    """Raise SourceError for the first quantizer whose scale is 0, negative, infinite or NaN.
-
-    `values` are the values of weights and constants."""
+    """Raise SourceError for the first quantizer with such a scale. `values` are the values of weights and constants."""
     register_operators()
     quantized = torch.ops.quantized_decomposed
     packets = (
@@ -33,7 +31,7 @@ def refuse_scales(graph: torch.fx.Graph, values: Mapping[torch.fx.Node, torch.Te
         scale = node.args[1]
         numbers = values.get(scale) if isinstance(scale, torch.fx.Node) else torch.tensor(scale, dtype=torch.float64)
         if numbers is None:
-            continue  # it is computed, or comes from a weights file
+            continue  # the scale is computed, or comes from a weights file
         wrong = numbers[~(torch.isfinite(numbers) & (numbers > 0))].flatten()
         if wrong.numel():
             modules = list((node.meta.get("nn_module_stack") or {}).values())

@@ -1,8 +1,8 @@
 """The result of a calibration: the quantizers of each layer, and the weights that the calibration has changed.
 
-It is stored as a safetensors file (https://github.com/huggingface/safetensors, "Format"). The file's metadata has the
-layout of each quantizer: the type, and which numbers share a scale. Equal results have equal bytes, so a calibration that
-finds the same scales changes no later step.
+It is stored as a safetensors file (https://github.com/huggingface/safetensors, "Format"), with the layouts of the
+quantizers in the file's metadata. Equal results have equal bytes, so a calibration that finds the same scales changes no
+later step.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ if TYPE_CHECKING:
 
 SCHEMA = "trtbuild.quantizers/1"
 
-#: The tensor that a quantizer of a layer rounds.
+#: The tensor of a layer that a quantizer rounds.
 Role = Literal["input", "weight"]
 
 
 @dataclass(frozen=True)
 class StoredQuantizers:
-    """`layers` maps module paths to the quantizers of a layer. `weights` are the changed weights by name."""
+    """The quantizers and the changed weights."""
 
+    #: Module path of a layer → role (``input`` or ``weight``) → quantizer.
     layers: Mapping[str, Mapping[str, Quantizer]] = field(default_factory=dict)
+    #: Name of a changed weight → its value.
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:

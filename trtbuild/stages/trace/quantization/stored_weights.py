@@ -1,17 +1,17 @@
 """Store quantized weights as the numbers of their type.
 
-A quantizer of a weight reads the weight as floats. The trace has the weight, and computes the numbers that the quantizer
-gives. They become a weight of the program. A dequantizer replaces a quantizer that returns floats. An int8 quantizer is
+A model has weights as floats, and quantizers that read them. The trace computes the numbers that such a quantizer gives,
+and stores them as a weight of the program. A dequantizer replaces a quantizer that returns floats. An int8 quantizer is
 removed, and the dequantizer after it stays. So an engine contains 4 or 8 bits for each number.
 (TensorRT-RTX 1.7.1 does this itself for QuantizeLinear of int4 and float8 weights, but not for int8.)
 
 Rules
 1. The results of the dequantizer equal those of the quantizer in every bit: both call the same functions.
-2. int8 weights are stored if no other operand of their product is quantized. In other models TensorRT chooses the
-   arithmetic from the quantizers on both sides, and the program stays as it is.
+2. An int8 weight is stored if the other operand of its product is not quantized. If both are quantized, TensorRT chooses
+   the arithmetic from the two quantizers, so both stay.
 3. Blocks have to divide the last axis of a matrix, and this axis must have an even size, because two 4-bit numbers share a
-   byte. Other weights in blocks are stored as floats that are rounded already, because neither ONNX's blocks nor
-   TensorRT's kernels fit them.
+   byte. Other weights in blocks are rounded, but stay floats, because neither ONNX's blocks nor TensorRT's kernels fit
+   them.
 4. Weights with two levels of scales (NVFP4) are stored as float4 numbers, float8 scales of blocks and one float32 scale.
    Their quantizer computes its scales from its input. An input that is not a known weight is an error, because ONNX has no
    such quantizer, and no reference on a CPU could compute its results.
@@ -33,7 +33,7 @@ from trtbuild.stages.program.quantized import register_operators
 from trtbuild.stages.trace.quantization.weight_limits import COPIES
 
 _aten = torch.ops.aten
-#: Operators whose result has the numbers of their input at other places.
+#: Operators that move the numbers of their input to other places, and do not change them.
 _MOVES = (_aten.t.default, _aten.transpose.int, _aten.permute.default, _aten.view.default, _aten.reshape.default)
 
 Values = Mapping[torch.fx.Node, torch.Tensor]
@@ -41,7 +41,7 @@ Values = Mapping[torch.fx.Node, torch.Tensor]
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A new weight of a program: its placeholder, its name and its value."""
+    """A new weight of a program. `node` is its placeholder."""
 
     node: torch.fx.Node
     name: str
@@ -79,11 +79,9 @@ def store_weights(
 
 
 class _QuantizerReplacer:
-    """Replaces quantizers of a graph. `stored` are the new weights."""
-
     def __init__(self, graph: torch.fx.Graph, values: Values, names: Mapping[torch.fx.Node, str]) -> None:
         self._graph, self._values, self._names = graph, values, names
-        #: The key of a quantizer → its replacement. A module that is called twice has two equal quantizers.
+        #: The `_key` of a quantizer → its replacement. A module that is called twice has two equal quantizers in the graph.
         self._results: dict[Any, torch.fx.Node] = {}
         self.stored: list[StoredWeight] = []
 
@@ -96,7 +94,7 @@ class _QuantizerReplacer:
 
     def store_single_level(self, node: torch.fx.Node) -> None:
         """Store the weight of a ``fake_quantize``, with one scale, or with scales of channels or blocks (rule 3). Do
-        nothing if the weight or its scales are not known. `smallest` is the lower limit of an integer type."""
+        nothing if the weight or its scales are not known."""
         weight, (scale, element, axis, block_size, smallest) = self.weight_of(node), node.args[1:]
         scales = self._values.get(scale)
         if weight is None or scales is None:
@@ -146,8 +144,8 @@ class _QuantizerReplacer:
         return self._values.get(argument, argument)
 
     def _add_weight(self, node: torch.fx.Node, suffix: str, value: torch.Tensor) -> torch.fx.Node:
-        """Add a placeholder for a new weight. Its name is that of the weight that the quantizer `node` reads, with
-        `suffix`."""
+        """Add a placeholder for a new weight. Its name is ``NAME:suffix``, where NAME is the name of the weight that the
+        quantizer `node` reads."""
         name = f"{self._names[_placeholder_of(node)]}:{suffix}"
         used = {weight.name for weight in self.stored}
         name = next(text for text in (name, *(f"{name}{number}" for number in range(2, 1 << 16))) if text not in used)
@@ -185,7 +183,7 @@ class _QuantizerReplacer:
             self._graph.erase_node(unused)
 
     def reuse(self, node: torch.fx.Node) -> bool:
-        """Replace a quantizer by the replacement of an equal quantizer. Returns whether there is such a replacement."""
+        """Replace a quantizer by the replacement of an equal one. Returns False if there is no such replacement."""
         result = self._results.get(self._key(node))
         if result is not None:
             self._replace(node, result)

@@ -3,7 +3,7 @@
 PyTorch quantizes weights to -127..127, and TensorRT to -128..127. The lower step writes a clamp for the difference.
 TensorRT 8.6 cannot compute a quantizer that reads a clamped weight ("Could not find any implementation"), and other
 releases would not store the weight in int8. But a scale is usually the largest weight divided by 127, so the clamp changes
-nothing. The trace has the weights, and checks this.
+nothing. If this is true for all weights of a quantizer, its limits become -128..127, and no clamp is needed.
 
 With ``weights:``, the weights are read after the trace, so nothing is widened.
 """
@@ -66,7 +66,7 @@ def _quantized_numbers(node: torch.fx.Node, axis: int | None, values: Values) ->
 
 
 def source_of(node: Any) -> Any:
-    """The node before all copies that lead to `node`. It has the same value."""
+    """The node whose value `node` has, before copies that do not change the dtype."""
     while isinstance(node, torch.fx.Node) and node.target in COPIES:
         source = node.all_input_nodes[0]
         if source.meta["val"].dtype != node.meta["val"].dtype:

@@ -1,13 +1,14 @@
 """Replace the zero points of a program by numbers.
 
-TensorRT accepts a quantizer only if its zero points are 0. In a traced program, zero points are buffers, which could
-contain any number, so the quantizer would stay in PyTorch. So a buffer that contains one number becomes this number. The
-number is in the text of the program, so the keys of later steps depend on it.
+TensorRT accepts a quantizer only if its zero points are known to be 0. In a traced program, zero points are buffers, which
+could contain any number. So a buffer that contains one number becomes this number. The number is in the text of the
+program, so the keys of later steps depend on it.
 
 Rules
 1. If the zero points of all channels are the same number, they become ``torch.full``. Different numbers stay a buffer,
    because TensorRT refuses them in any case.
-2. A scale and a zero point of a whole tensor become numbers in the call, as PT2E writes them.
+2. If a quantizer has one scale and one zero point for the whole tensor, both become numbers in its call, as PT2E writes
+   them.
 3. With ``weights:``, scales and zero points come from a file that is read after the trace. Then all of them stay buffers.
 """
 

@@ -17,8 +17,8 @@ from trtbuild.stages.trace.job import TraceJob
 def refuse_other_input_names(names: Sequence[str], job: TraceJob, place: dict[str, Any] | None = None) -> None:
     """Raise SourceError if the names of the model's inputs are not those of the manifest. The order does not matter.
 
-    `place` is the file and line of an error about an input that the manifest does not declare. By default it is the place
-    of the manifest's inputs.
+    `place` has the file and line of an error about an input that the manifest does not declare. The default is the place of
+    the manifest's inputs.
     """
     target, declared = job.source.target, [entry.name for entry in job.inputs]
     for name in declared:
@@ -44,12 +44,11 @@ def refuse_other_input_names(names: Sequence[str], job: TraceJob, place: dict[st
 def refuse_other_input(
     entry: Input, shape: Sequence[Axis], dtype: str, sizes: Sequence[int | None], job: TraceJob, place: Any = None
 ) -> None:
-    """Raise SourceError if an input of the model differs from the manifest. `entry` and `shape` are the input in the
-    manifest. `dtype` and `sizes` are those in the model; None is a dynamic size. `place` is the file and line of the error;
-    by default it is the line of the input in the manifest.
+    """Raise SourceError if an input of the model differs from the manifest.
 
-    If a size is fixed in the model, the manifest must declare this size. If it is dynamic in the model, the manifest may
-    declare a static or a dynamic size.
+    `entry` and `shape` come from the manifest, `dtype` and `sizes` from the model. A size of None is dynamic: the manifest
+    may declare any size. Otherwise it must declare the same size. `place` has the file and line of the error; the default
+    is the place of the input in the manifest.
     """
     target = job.source.target
     place = place or job.place(f"inputs.{entry.name}")
@@ -94,8 +93,7 @@ def graph_interface(
 ) -> dict[str, Any]:
     """The interface of a source that is a graph already, in the form of `trtbuild.stages.trace.export.interface`.
 
-    `outputs` are (name, dtype, shape). A model with one output returns a tensor. A model with several outputs returns a
-    tuple, in the model's order.
+    `outputs` are (name, dtype, shape). A model with one output returns a tensor, a model with several returns a tuple.
     """
     leaves = [{"kind": "tensor", "index": index} for index in range(len(outputs))]
     return {

@@ -1,7 +1,7 @@
 """``exported_program:`` sources: a ``.pt2`` file of torch.export.save.
 
-The program is traced again with the manifest's dims. This narrows the ranges of its symbols, or makes its axes static.
-Module paths and names of weights stay the same.
+The program is traced again with the manifest's dims, which may have narrower ranges, or may be static. Module paths and
+names of weights stay the same.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ExportedProgramSource(SourceReader):
 
 
 def _first_error(error: BaseException) -> BaseException:
-    """The error that caused `error`, directly or through other errors; `error` itself if no other error caused it."""
+    """The first error in the chain of causes of `error`; `error` itself if it has no cause."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return error
@@ -54,8 +54,8 @@ def _first_error(error: BaseException) -> BaseException:
 
 @dataclass(frozen=True)
 class _ExportedAxis:
-    """A dynamic axis of an exported program. Its size is `multiple` times a symbol, and is between `low` and `high` (None
-    if there is no bound)."""
+    """A dynamic axis of an exported program. Its size is `multiple` times a symbol, from `low` to `high` (None if there is
+    no upper bound)."""
 
     multiple: int
     low: int
@@ -106,9 +106,7 @@ def _refuse_other_axis(
     exported_axis: int | _ExportedAxis | str,
     job: TraceJob,
 ) -> None:
-    """Raise SourceError if the manifest's `axis` at `where` (``image.2``) does not fit the axis of the file.
-
-    `exported_axis` is a text if its size is neither a number nor a multiple of one symbol."""
+    """Raise SourceError if the manifest's `axis` at `where` (``image.2``) does not fit the `exported_axis` of the file."""
     plan, file = job.shapes, job.source.target
     place = job.place(f"inputs.{where.rpartition('.')[0]}")
     if isinstance(axis, SymbolAxis):
@@ -155,6 +153,7 @@ def _refuse_other_axis(
 
 
 def _exported_axis(size: Any, exported: ExportedProgram) -> int | _ExportedAxis | str:
+    """The axis of a given size. The result is a text if the size is neither a number nor a multiple of one symbol."""
     if isinstance(size, int):
         return size
     multiple_and_symbol = _multiple_and_symbol(size.node.expr)

@@ -3,9 +3,9 @@
 Rules
 1. The function is ``define(network, trt, **kwargs)``. It adds the manifest's inputs by their names, adds layers, and marks
    the outputs. Dynamic sizes are -1. Optimization profiles come from the manifest.
-2. The function runs only here, in the process of the trace. Its calls are recorded, and engines are compiled from this
-   recording. Its dependencies are discovered as for a ``python:`` model.
-3. An error names a line of the function if one is known, and a line of the manifest otherwise.
+2. The function runs only in the process of the trace. Its calls are recorded, and engines are compiled from this recording.
+   Its dependencies are discovered as for a ``python:`` model.
+3. An error names a line of the function if one is known, otherwise a line of the manifest.
 """
 
 from __future__ import annotations

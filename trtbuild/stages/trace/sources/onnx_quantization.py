@@ -6,9 +6,9 @@ Rules
 2. onnxruntime's static quantizer stores a bias as int32 numbers, which a DequantizeLinear node reads. TensorRT dequantizes
    integers of at most 8 bits. So the node is replaced by its result, which onnx's reference evaluator computes. The result
    does not depend on any input of the model.
-3. Operators that compute with integers (``QLinearConv``, ``MatMulInteger``) are refused. TensorRT has no such operators: it
-   chooses integer arithmetic where it finds quantizers and dequantizers.
-4. Scales are positive. Other scales are refused.
+3. Operators that compute with integers (``QLinearConv``, ``MatMulInteger``) are refused, because TensorRT has no such
+   operators. It chooses integer arithmetic where it finds quantizers and dequantizers.
+4. Scales that are not positive and finite are refused.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _SYMMETRIC_HINT = (
     'extra_options={"ActivationSymmetric": True, "WeightSymmetric": True})'
 )
 
-#: A tensor of the file → its numbers.
+#: A function that returns the numbers of a tensor of the file.
 Read = Callable[[onnx.TensorProto], np.ndarray]
 
 
-def write_biases(graph: onnx.GraphProto, read: Read) -> None:
+def dequantize_biases(graph: onnx.GraphProto, read: Read) -> None:
     """Replace each DequantizeLinear of int32 initializers by its result, in place (rule 2)."""
     initializers = {tensor.name: tensor for tensor in graph.initializer}
     kept = []
@@ -55,7 +55,7 @@ def write_biases(graph: onnx.GraphProto, read: Read) -> None:
         graph.node.extend(kept)
 
 
-def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None:
+def refuse_unsupported_quantization(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None:
     """Raise SourceError for the first node that rule 1, 3 or 4 refuses."""
     initializers = {tensor.name: tensor for tensor in graph.initializer}
     constants = {

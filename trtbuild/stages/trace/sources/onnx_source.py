@@ -2,12 +2,11 @@
 
 Rules
 1. Only the trace reads the file. The file and the files of its external data are dependencies. The keys of later steps do
-   not contain: the names of nodes and values, documentation, metadata, the way in which numbers are stored.
+   not depend on names of nodes and values, on documentation and metadata, or on the form in which numbers are stored.
 2. Inputs are matched by name, and get the manifest's shapes. A dynamic size becomes the manifest's symbol or number. A
    fixed size must be equal to the manifest's size. Outputs keep their names and their order.
-3. Large initializers are weights, and become blobs: `trtbuild.stages.trace.sources.onnx_weights`.
-4. If ONNX's shape inference finds the size of an output, this size is a number or an expression over the manifest's
-   symbols. Otherwise the size counts as a size that depends on data.
+3. Large initializers are weights (`onnx_weights`).
+4. If ONNX's shape inference does not find the size of an output, this size counts as a size that depends on data.
 5. Only ONNX's own operators are supported, and operators of Model Optimizer that can be written as these
    (`onnx_trt_domain`). Functions that the model defines are inlined.
 """
@@ -33,8 +32,8 @@ from trtbuild.stages.trace.sources.declared_inputs import (
     refuse_other_input_names,
     size_expression,
 )
-from trtbuild.stages.trace.sources.onnx_quantization import refuse_asymmetric, write_biases
-from trtbuild.stages.trace.sources.onnx_trt_domain import write_trt_domain
+from trtbuild.stages.trace.sources.onnx_quantization import dequantize_biases, refuse_unsupported_quantization
+from trtbuild.stages.trace.sources.onnx_trt_domain import replace_trt_operators
 from trtbuild.stages.trace.sources.onnx_weights import (
     all_initializers,
     all_nodes,
@@ -59,7 +58,7 @@ class OnnxSource(SourceReader):
         job, path = self.job, self.path
         model = _load_model(path, job)
         graph = model.graph
-        write_trt_domain(model, job)
+        replace_trt_operators(model, job)
         _name_nodes(graph)
         _refuse_unsupported(model, job)
         # compare the inputs with the manifest
@@ -71,9 +70,9 @@ class OnnxSource(SourceReader):
             _refuse_other_value(inputs[entry.name], entry, shape, job)
         # take the weights out of the graph, and make them its first inputs
         read_numbers = numbers_in(path.parent, job)
-        refuse_asymmetric(graph, read_numbers, job)
+        refuse_unsupported_quantization(graph, read_numbers, job)
         lift_constants(graph)
-        write_biases(graph, read_numbers)
+        dequantize_biases(graph, read_numbers)
         weights = take_weights(graph, path.parent, job)
         graph.ClearField("input")
         for name, value in weights.items():
@@ -189,13 +188,13 @@ def _refuse_other_value(value: onnx.ValueInfoProto, entry: Any, shape: Any, job:
 
 
 def _with_sizes(value: onnx.ValueInfoProto, shape: Any) -> onnx.ValueInfoProto:
-    """Make an input with the name and element type of `value`, and the manifest's shape. Symbols get names that do not
-    occur in ONNX files."""
+    """Make an input with the name and element type of `value`, and the manifest's shape."""
     sizes = [_size_name(axis.symbol) if isinstance(axis, SymbolAxis) else axis for axis in shape]
     return onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, sizes)
 
 
 def _size_name(symbol: int) -> str:
+    """The name of a symbol in the graph. ONNX files do not contain such names."""
     return f"trtbuild:symbol:{symbol}"
 
 

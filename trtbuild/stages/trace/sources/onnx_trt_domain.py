@@ -1,12 +1,11 @@
-"""Model Optimizer's own operators in ONNX files (domain ``trt``, nvidia-modelopt 0.47): write them as ONNX's operators.
+"""Replace Model Optimizer's own operators in ONNX files (domain ``trt``, nvidia-modelopt 0.47) by ONNX's operators.
 
 | operator | QuantizeLinear or DequantizeLinear of |
 |---|---|
 | TRT_FP8QuantizeLinear, TRT_FP8DequantizeLinear | float8e4m3fn, since opset 19 |
 | TRT_INT4QuantizeLinear, TRT_INT4DequantizeLinear, DequantizeLinear of int4 weights | int4, since opset 21 |
 
-The operators in `_REFUSED` are refused: they compute scales while the model runs, use MXFP8, or stand for weights that
-Model Optimizer's exporter has not quantized yet.
+Operators that have no such form are refused (`_REFUSED`).
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ _OPERATORS: Mapping[str, tuple[str, int, int]] = {
     "TRT_INT4DequantizeLinear": ("DequantizeLinear", _INT4, 21),
     "DequantizeLinear": ("DequantizeLinear", _INT4, 21),
 }
-_FINISH = "finish the export: modelopt.onnx.export has an exporter for each format, which stores quantized weights"
+_FINISH_HINT = "finish the export: modelopt.onnx.export has an exporter for each format, which stores quantized weights"
 #: Operator → the problem and the hint.
 _REFUSED: Mapping[str, tuple[str, str]] = {
-    "TRT_FP4QDQ": ("stands for weights that are not quantized yet", _FINISH),
+    "TRT_FP4QDQ": ("stands for weights that are not quantized yet", _FINISH_HINT),
     "TRT_FP4DynamicQuantize": (
         "computes the scales of NVFP4 while the model runs",
         "quantize weights only, with W4A16_NVFP4_CFG of Model Optimizer, or to fp8",
@@ -45,9 +44,9 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
 }
 
 
-def write_trt_domain(model: onnx.ModelProto, job: TraceJob) -> None:
-    """Replace the operators of the table in place. Raises SourceError for an operator in `_REFUSED`, for an opset that does
-    not have the type, and for weights that are not quantized yet. Unknown operators of the domain stay."""
+def replace_trt_operators(model: onnx.ModelProto, job: TraceJob) -> None:
+    """Replace the operators of the table in place. Raises SourceError for an operator in `_REFUSED`, for an opset without
+    the type, and for weights that are not quantized yet. Unknown operators of the domain stay."""
     nodes = [node for node in model.graph.node if node.domain == DOMAIN]
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -92,7 +91,9 @@ def _set_stored_type(tensor: onnx.TensorProto, element: int, name: str, job: Tra
         tensor.data_type = element  # Model Optimizer's exporter stores float8 numbers as uint8
     if tensor.data_type != element:
         type_name = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
-        raise _error(f"{name} dequantizes {tensor.name!r}, which is not quantized yet: it is {type_name}", _FINISH, job)
+        raise _error(
+            f"{name} dequantizes {tensor.name!r}, which is not quantized yet: it is {type_name}", _FINISH_HINT, job
+        )
 
 
 def _error(problem: str, hint: str, job: TraceJob) -> SourceError:

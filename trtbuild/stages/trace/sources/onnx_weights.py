@@ -20,10 +20,10 @@ import torch
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 
-#: The smallest size of an initializer that becomes a weight.
+#: An initializer with fewer bytes does not become a weight.
 WEIGHT_BYTES = 1024
-#: Element types with several elements in a byte → the bits of an element. Weights cannot have these types, because torch
-#: has no tensors of them.
+#: Element type with several elements in a byte → the bits of an element. A weight cannot have such a type, because torch
+#: has no tensors of it.
 _BITS_OF_SMALL_TYPES = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
@@ -106,7 +106,7 @@ def dtype_name(element: int) -> str:
 
 
 def _weight_value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torch.Tensor | None:
-    """The value of an initializer; None if weights cannot have its element type."""
+    """The value of an initializer; None if a weight cannot have its element type."""
     dtype = getattr(torch, dtype_name(tensor.data_type), None)
     if not isinstance(dtype, torch.dtype) or dtype_name(tensor.data_type).startswith(("float8", "complex")):
         return None

@@ -1,7 +1,7 @@
 """``python:`` sources: call a function or class of the project, which returns the module.
 
-An error names the place to correct. This is the callable if it does not return a module, and the manifest if it names
-something that does not exist.
+An error names the place to correct: the callable if it does not return a module, the manifest if it names something that
+does not exist.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PythonSource(SourceReader):
     """Reads a ``python:`` source."""
 
     def read(self) -> torch.nn.Module:
-        """The `torch.nn.Module` that the source names, or that its callable returns. Raises SourceError."""
+        """The `torch.nn.Module` that the source names, or that the named callable returns. Raises SourceError."""
         job, project, frames = self.job, self.project, self.frames
         target, place = job.source.target, job.place("source.python", "source")
         source_object = import_source_object(job, project, frames)
@@ -117,7 +117,7 @@ def call_source(function: Callable[..., Any], job: TraceJob, frames: Frames) -> 
     """Call the source's callable with the kwargs of the job. Raises SourceError if the call fails."""
     kwargs = yaml_values(job.source.kwargs)
     refuse_kwargs(function, kwargs, job)
-    # with this, torch.empty fills its memory, so a model that keeps such a tensor is the same in every process
+    # then torch.empty fills its memory, so a model that keeps such a tensor is the same in every process
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         return function(**kwargs)

@@ -1,5 +1,8 @@
-"""Read the source of a model. The table of `trtbuild.core.model.source_kinds` names a class for each kind of source. The
-class returns a module to trace, or a graph."""
+"""Read the source of a model.
+
+The table of `trtbuild.core.model.source_kinds` names a class for each kind of source. The class returns a module to trace,
+or a graph.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class SourceReader(ABC):
 
     @abstractmethod
     def read(self) -> torch.nn.Module | SourceGraph:
-        """Return a module that can be called, or a graph. The table says which of the two a kind of source returns. Raises
+        """Return a module that can be called, or a graph, as the table says for this kind of source. Raises
         SourceError."""
 
     @property
@@ -40,8 +43,7 @@ class SourceReader(ABC):
 
     @property
     def graph_functions(self) -> GraphFunctions:
-        """The functions for sources that are a graph already. Raises AssertionError if the caller of the trace has not
-        passed them."""
+        """The functions for sources that are a graph already. Raises AssertionError if the caller has not passed them."""
         if self._graph_functions is None:
             raise AssertionError("the trace of a source of this kind needs `graph_functions`")
         return self._graph_functions
@@ -49,11 +51,8 @@ class SourceReader(ABC):
     def make_graph(
         self, blob_arguments: Sequence[Any], interface: dict[str, Any], weights: list[tuple[int, torch.Tensor]]
     ) -> SourceGraph:
-        """Make the graph that `read` returns.
-
-        `blob_arguments` are the arguments of the handler's function `blob` for this kind of graph. The other arguments
-        are fields of `SourceGraph`.
-        """
+        """Make the graph that `read` returns. `blob_arguments` are the arguments of the handler's function `blob` for this
+        kind of graph. The other arguments are fields of `SourceGraph`."""
         handler = self.graph_functions.handler(self.job.source.graph.name)
         blob = handler.blob(*blob_arguments)
         return SourceGraph(blob, handler.text(blob), handler.names(blob), interface, weights)

@@ -1,4 +1,4 @@
-"""Describe sources that are a graph already: ONNX models and TensorRT networks. Their trace does not call torch.export."""
+"""Types for sources that are a graph already: ONNX models and TensorRT networks. Their trace does not call torch.export."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
 class SourceGraph:
     """The graph that a source describes, with its interface and its weights.
 
-    `blob` is the form in which the steps store the graph. The handler of the graph's kind
-    (`trtbuild.stages.graphs.handlers`) makes `text` (the graph text for keys) and `names` from the blob. `names` has for
-    each node: the name in the user's graph, the operator, and an empty text. `interface` has the form of
-    `trtbuild.stages.trace.export.interface`. `weights` are (slot number, value) of all weights, on the CPU.
+    The handler of the graph's kind (`trtbuild.stages.graphs.handlers`) makes `text` and `names` from `blob`.
     """
 
+    #: The form in which the steps store the graph.
     blob: bytes
+    #: The text of the graph, of which keys are computed.
     text: str
+    #: For each node: the name in the user's graph, the operator, and an empty text in place of the modules around it.
     names: list[tuple[str, str, str]]
+    #: In the form of `trtbuild.stages.trace.export.interface`.
     interface: dict[str, Any]
+    #: (slot number, value) of all weights, on the CPU.
     weights: list[tuple[int, torch.Tensor]]
 
 
@@ -43,11 +45,9 @@ class GraphHandler(Protocol):
 @dataclass(frozen=True)
 class GraphFunctions:
     """Functions that a trace calls for sources that are a graph already. The caller of the trace passes them, because a
-    trace imports neither a toolchain nor `trtbuild.stages.graphs`.
+    trace imports neither a toolchain nor `trtbuild.stages.graphs`."""
 
-    `handler` returns the handler of a kind of graph, by the kind's name. `record` records the calls with which a
-    function defines a TensorRT network (`trtbuild.toolchain.networks.recording.record_network`).
-    """
-
+    #: Returns the handler of a kind of graph, by the kind's name.
     handler: Callable[[str], GraphHandler]
+    #: Records the calls with which a function defines a TensorRT network (`toolchain.networks.recording.record_network`).
     record: Callable[..., Any]

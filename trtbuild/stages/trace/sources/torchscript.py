@@ -2,12 +2,12 @@
 
 Rules
 1. The converter is ``torch._export.converter.TS2EPConverter`` (torch 2.9 to 2.13). Its last step exports the graph with
-   ``Dim.AUTO``, which drops guards. So this step is replaced: the graph is exported with the manifest's dims, like every
-   other source.
-2. A call of the module runs the script; only torch.export uses the converted graph. So the proof of a trace compares the
-   program with the script itself, at the min and max of every profile.
-3. The converter changes its script, so it converts a copy. Weights have the script's names. The converter also makes
-   buffers for tensors of the graph that are not weights. A weights file does not contain these buffers.
+   ``Dim.AUTO``, which drops guards. So this step is left out, and the graph is exported with the manifest's dims, like
+   every other source.
+2. A call of the module runs the script; only torch.export uses the converted graph. So the trace compares its program with
+   the script itself, at the min and max of every profile.
+3. The converter changes its script, so it gets a copy. Weights have the script's names. The converter also makes buffers
+   for tensors of the graph that are not weights. A weights file does not contain these buffers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ _CONTROL_FLOW = {"Loop": "loop", "If": "branch"}
 
 
 class _Argument(NamedTuple):
-    """An argument of a script's forward. `default` is the value of an optional argument that
-    is not passed."""
+    """An argument of a script's forward. `default` is used if an optional argument is not passed."""
 
     name: str
     optional: bool
@@ -48,14 +47,13 @@ class TorchScriptSource(SourceReader):
     """Reads a ``torchscript:`` source."""
 
     def read(self) -> torch.nn.Module:
-        """A module that runs the script when called, and its converted graph when exported. Raises SourceError."""
+        """The module of `make_script_module` for the script in the file. Raises SourceError."""
         job, project, frames = self.job, self.project, self.frames
         return make_script_module(lambda: _load_script(job, project, frames), job, frames)
 
 
 def module_of_script(script: torch.jit.ScriptModule, job: TraceJob, frames: Frames) -> torch.nn.Module:
-    """A module that runs a copy of `script` when called, and its converted graph when exported. `script` does not change.
-    Raises SourceError."""
+    """The module of `make_script_module` for a copy of `script`, which does not change. Raises SourceError."""
     buffer = io.BytesIO()
     try:
         torch.jit.save(script, buffer)
@@ -67,8 +65,8 @@ def module_of_script(script: torch.jit.ScriptModule, job: TraceJob, frames: Fram
 
 
 def make_script_module(load: Callable[[], torch.jit.ScriptModule], job: TraceJob, frames: Frames) -> torch.nn.Module:
-    """A module that runs the script when called, and its converted graph when exported. `load` returns a new copy of
-    the script at each call. Raises SourceError."""
+    """A module that runs the script when it is called, and the converted graph when it is exported. `load` returns a new
+    copy of the script at each call. Raises SourceError."""
     script = load()
     if not hasattr(script, "forward"):
         raise SourceError(
@@ -114,7 +112,8 @@ def _forward_arguments(script: torch.jit.ScriptModule) -> list[_Argument]:
 
 
 def _example_values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
-    """The values of `arguments` in the example call. Raises SourceError if the script cannot take the manifest's inputs."""
+    """The values of `arguments` for the example inputs. Raises SourceError if the script cannot take the manifest's
+    inputs."""
     positional, keyword = call_arguments(job.inputs, example_tensors(job.inputs, job.shapes.example_shapes))
     names = [argument.name for argument in arguments]
     passed_values = dict(zip(names, positional, strict=False)) | keyword
@@ -166,8 +165,8 @@ def _convert(
 
 
 def _raise_control_flow(error: Exception, script: torch.jit.ScriptModule, job: TraceJob) -> None:
-    """Raise SourceError if `error` is about a loop or a branch. The message lists the known lines of all loops, or of all
-    branches, of the script."""
+    """Raise SourceError if `error` is about a loop or a branch. The message lists the lines of all loops (or branches) of
+    the script, as far as they are known."""
     match = re.search(r"failed for node prim::(Loop|If)\b", str(error))
     if match is None:
         return
@@ -195,7 +194,7 @@ def _line_of(node: Any) -> str:
 def _output_structure(
     script: torch.jit.ScriptModule, values: tuple[Any, ...], job: TraceJob, frames: Frames
 ) -> pytree.TreeSpec:
-    """The output structure of the script. The converted graph has another structure, with lists instead of tuples."""
+    """The structure of the script's outputs. The converted graph has lists instead of tuples."""
     try:
         with torch.no_grad():
             result = script(*values)
@@ -217,11 +216,9 @@ def _output_structure(
 def _make_module(
     graph: torch.fx.GraphModule, script: torch.jit.ScriptModule, arguments: list[_Argument], spec: pytree.TreeSpec
 ) -> torch.nn.Module:
-    """Make a module with the script's weights and arguments. A call runs the script; during an export, it runs the
-    graph (rule 2).
+    """Make a module with the script's weights and arguments (rule 2). `spec` is the structure of its outputs.
 
-    The module is not a GraphModule, because torch.export interprets the graph of a GraphModule and does not
-    call the module.
+    The module is not a GraphModule, because torch.export interprets the graph of a GraphModule instead of calling it.
     """
     run_graph = type(graph).forward
 
@@ -252,7 +249,7 @@ def _make_module(
 
 
 def _submodule_at(module: torch.nn.Module, path: str) -> torch.nn.Module:
-    """The submodule at a dotted path. If there is no submodule at the path, it is created."""
+    """The submodule at a dotted path. It is created if it does not exist."""
     for name in path.split(".") if path else ():
         if name not in module._modules:
             module.add_module(name, torch.nn.Module())
@@ -263,8 +260,8 @@ def _submodule_at(module: torch.nn.Module, path: str) -> torch.nn.Module:
 def _make_forward(
     arguments: list[_Argument], run: Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 ) -> Callable[..., Any]:
-    """Make a forward method with the script's parameters, so that it has the script's signature. The names of a script's
-    parameters are identifiers."""
+    """Make a forward method with the script's signature. The names of a script's parameters are identifiers, so they can
+    be part of the code."""
     parameters = ", ".join(argument.name + "=None" * argument.optional for argument in arguments)
     argument_items = ", ".join(f"{argument.name!r}: {argument.name}" for argument in arguments)
     namespace: dict[str, Any] = {"_run": run}

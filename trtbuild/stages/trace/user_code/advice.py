@@ -48,8 +48,8 @@ def advice(error: BaseException, failing_file: str | None = None) -> str | None:
 
 
 def shape_advice(error: BaseException, inputs: Sequence[Input], default_advice: str) -> str | None:
-    """Advice about a model that fails with the declared inputs: about their dtypes if the error's text names a dtype,
-    otherwise `default_advice`. None if the inputs cannot be the reason of the error."""
+    """Advice about a model that fails with the declared inputs. It is about their dtypes if the error's text names a dtype,
+    otherwise it is `default_advice`. None if the inputs cannot be the reason of the error."""
     text = text_of(error)
     declared = ", ".join(f"{entry.name}: {entry.dtype}" for entry in inputs)
     if _INTEGER_TEXT.search(text):

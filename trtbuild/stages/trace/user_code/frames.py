@@ -53,15 +53,15 @@ class Frames:
         return {"file": self.shown_path(code.co_filename), "line": code.co_firstlineno}
 
     def innermost_place(self, frames: Sequence[traceback.FrameSummary]) -> tuple[str, int] | None:
-        """File and line of the innermost frame in the user's files, or of the innermost frame if no frame is
-        in these files; None if `frames` is empty."""
+        """File and line of the innermost frame in the user's files, or else of the innermost frame; None if `frames` is
+        empty."""
         own_frames = [frame for frame in frames if self._places.is_user(frame.filename)]
         for frame in reversed(own_frames or list(frames)):
             return self.shown_path(frame.filename), frame.lineno or 0
         return None
 
     def place_between(self, frame: FrameType | None, outermost: FrameType) -> tuple[str, int] | None:
-        """The `innermost_place` of the shown frames outwards from `frame`, without `outermost` and its callers."""
+        """The `innermost_place` of `frame` and its callers, without `outermost` and the callers of `outermost`."""
         shown: list[traceback.FrameSummary] = []
         while frame is not None and frame is not outermost:
             if self.is_shown(frame.f_code.co_filename):
@@ -70,7 +70,7 @@ class Frames:
         return self.innermost_place(shown)
 
     def place_in_stack_trace(self, text: str | None) -> tuple[str, int] | None:
-        """The `innermost_place` of the shown frames in a ``stack_trace``, a text that torch stores at each node."""
+        """The `innermost_place` of the shown frames in a ``stack_trace``, the text that torch stores at each node."""
         frames = [
             traceback.FrameSummary(match["file"], int(match["line"]), match["name"] or "", lookup_line=False)
             for match in _STACK_LINE.finditer(text or "")
@@ -90,9 +90,8 @@ class Frames:
     ) -> NoReturn:
         """Raise a SourceError about `error`. It shows the `summary`, the error itself, and the `user_frames`.
 
-        `fallback` is the place if there is no frame to show (`is_shown`). If `internal` is true, the text of the error
-        is about torch's internals, and is left out if there is a frame to show. `advice` about the error replaces
-        `hint`.
+        `fallback` is the place if there are no such frames. `internal` says that the text of the error is about torch's
+        internals: then it is shown only without frames. `advice` about the error replaces `hint`.
         """
         frames = self.user_frames(error.__traceback__)
         place = self.innermost_place(frames)
@@ -125,8 +124,7 @@ class Frames:
 
 
 def describe_error(error: BaseException) -> str:
-    """The type of an error and the first lines of its text (``ValueError: its text``), without the additions of Python and
-    torch."""
+    """The type of an error and the first lines of its text: ``ValueError: its text``."""
     text = (error.msg or "") if isinstance(error, SyntaxError) else first_lines(text_of(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -1,17 +1,17 @@
 """Find the imports of installed libraries with which the code of a source begins.
 
 A process that stays between builds imports these libraries once (`trtbuild.stages.trace.discovery.preloading`). This is
-sound only if the code does nothing else before these imports. So the search follows the statements in the order in which
+allowed only if the code does nothing else before these imports. So the search follows the statements in the order in which
 Python executes them, and ends at the first statement that may do anything else.
 
 Rules
 1. The search follows imports. It passes over docstrings, ``pass``, blocks ``if TYPE_CHECKING:``, assignments of literals
    to names (but not to ``__…``, except ``__all__``), and functions whose defaults are literals. Such a function must not
    have decorators or type parameters. Annotations must not be evaluated. The search ends at every other statement.
-2. An import of a module of the project continues with the statements of this module.
-3. The result lists the modules of the project, with their digests, and the imports, in the order of their execution, up to
-   the last import of a library. A trace checks that Python really executes this (`Follower`). So an error in this search
-   costs time, but changes no result.
+2. At an import of a project's module, the search continues with the statements of this module.
+3. The result lists the steps of the execution up to the last import of a library: the files of the project that Python
+   runs, with their digests, and the imports. A trace checks that Python really executes these steps (`Follower`). So an
+   error in this search costs time, but changes no result.
 
 The parent process of a trace imports this module, too. So this module does not import torch.
 """
@@ -56,15 +56,16 @@ class Import:
 
 @dataclass(frozen=True)
 class LeadingImports:
-    """`statements` are the imports of modules from outside the project, as source text. `steps` are all steps up to the
-    last of these imports."""
+    """The imports with which the code of a source begins."""
 
+    #: The imports of modules from outside the project, as source text.
     statements: tuple[str, ...]
+    #: All steps up to the last of these imports.
     steps: tuple[Code | Import, ...]
 
 
 class UnfitLibraries(Exception):
-    """The code of a source does not begin with the imports that its process has made in advance."""
+    """The code of a source does not begin with the imports that this process has executed in advance."""
 
 
 def leading_imports(source: Source, project: str) -> LeadingImports | None:
@@ -89,11 +90,10 @@ def leading_imports(source: Source, project: str) -> LeadingImports | None:
 
 
 class _Search:
-    """Follows the statements of the project's modules. `is_open` is False after the end of the search."""
-
     def __init__(self, roots: Sequence[str]) -> None:
         self.statements: list[str] = []
         self.steps: list[Code | Import] = []
+        #: False after the end of the search.
         self.is_open = True
         self._roots = list(roots)
         #: Module of the project → the directories of its submodules.
@@ -115,8 +115,8 @@ class _Search:
         return True
 
     def _execute(self, parent: str, part: str, module: str) -> bool:
-        """Find the module in the directories of its parent, and follow its statements. Returns False if the project
-        does not have it."""
+        """Find a module in the directories of its parent, and follow its statements. Returns False if the project does not
+        have this module."""
         portions = []
         for directory in self._folders[parent]:
             base = os.path.join(directory, part)

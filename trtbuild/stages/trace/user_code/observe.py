@@ -1,9 +1,9 @@
-"""Look up the present state of a dependency. Planning also uses this module, so torch is not imported here.
+"""Look up the present state of a dependency, which is something that user code looked at, such as a file.
 
-A dependency is something that user code looked at, such as a file or an environment variable.
+Planning also uses this module, so torch is not imported here.
 
-* The state of a listing is a digest of the names of a directory's entries, with ``/`` after the names of directories. It
-  leaves out the names in `IGNORED_ENTRIES`. In the project's root, it also leaves out those in `IGNORED_IN_PROJECT`.
+* The state of a listing is a digest of the names of a directory's entries, with ``/`` after the names of directories,
+  without the names in `IGNORED_ENTRIES`. In the project's root, the names in `IGNORED_IN_PROJECT` are left out, too.
 * The state of a symbolic link is its target. An absolute target inside the project is written relative to the project,
   with ``./`` before it.
 * The state of a distribution is its version, which is in the name of its ``.dist-info`` or ``.egg-info`` entry. If
@@ -33,30 +33,30 @@ IGNORED_ENTRIES: dict[str, str] = {
 }
 
 #: Names of entries that trtbuild creates in the project's root → the reason. If they counted, the first build would change
-#: the listing of the project. Then the trace of a model whose code lists the project would run again.
+#: the listing of the project, and a trace that depends on this listing would run again.
 IGNORED_IN_PROJECT: dict[str, str] = {
     "dist": "a build writes its outputs there",
     "cache": "the default store",
     "trtbuild.lock": "`trtbuild lock` writes it",
 }
 
-#: The observation of a path that is neither a file nor a directory: a pipe, a socket, a device.
+#: The state of a path that is neither a file nor a directory: a pipe, a socket, a device.
 SPECIAL = "special"
 
-#: Prefixes of environment variables that workers do not inherit: the signing key, remotes, and the scheduler of a worker
-#: pool, with their credentials. User code cannot read them, so their state is always `ABSENT`.
+#: Prefixes of environment variables that workers do not inherit, because they may contain credentials. User code cannot
+#: read them, so their state is always `ABSENT`.
 HIDDEN = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE", "TRTBUILD_WORKERS")
 
 _METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 
-#: Directory → (its mtime_ns, {normalized name: version}).
+#: Directory → (its mtime_ns, normalized name of a distribution → version).
 _versions: dict[str, tuple[int, dict[str, str]]] = {}
 
 
 def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str | None]) -> str:
-    """Observe `dependency` now, in the form of `trtbuild.core.recipes.dependency`.
+    """The present state of `dependency`, in the form of `trtbuild.core.recipes.dependency`.
 
-    `sha256` returns the digest of a file's bytes by its path, None if it cannot be read.
+    `sha256` returns the digest of the file at a path, None if the file cannot be read.
     """
     if dependency.kind == "distribution":
         return installed_version(dependency.name) or ABSENT
@@ -130,7 +130,7 @@ def _hash_in_blocks(file: object) -> str:
 
 
 def normalized(name: str) -> str:
-    """A distribution's name as PEP 503 writes it."""
+    """The normalized name of a distribution (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

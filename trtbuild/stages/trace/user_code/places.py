@@ -1,7 +1,7 @@
 """Find the owner of a file: Python, an installed distribution, trtbuild, or the user.
 
 Rules
-1. A file belongs to an installed distribution if the RECORD of this distribution lists the file. An editable
+1. A file belongs to an installed distribution if the RECORD of the distribution lists the file. The RECORD of an editable
    distribution does not list its sources, so they belong to the user. All files without another owner belong to the user.
 2. The standard library and the files of the interpreter belong to Python. The version of Python is in the key.
 3. Files of the system and of this process (`IGNORED_PATHS`) do not affect a model.
@@ -65,14 +65,14 @@ PACKAGE_PARENT = os.path.dirname(_PACKAGE)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a path belongs: its owner, and the normalized name of the distribution if the owner is a distribution."""
+    """The owner of a path. `distribution` is the normalized name of the distribution, if the owner is one."""
 
     owner: Owner
     distribution: str | None = None
 
 
 class Places:
-    """Finds the `Place` of paths. Answers are cached, because the same files are looked up thousands of times."""
+    """Finds the `Place` of paths, and caches it, because a file is looked up thousands of times."""
 
     def __init__(self) -> None:
         self._places_by_path: dict[str, Place] = {}
@@ -132,7 +132,7 @@ class Places:
 
 
 class _Records:
-    """The RECORD files of one directory of installed distributions."""
+    """The RECORD files in one directory of installed distributions, such as ``site-packages``."""
 
     def __init__(self, directory: str) -> None:
         #: (name of the distribution, its files, the entries of `directory` that have these files).
@@ -154,9 +154,8 @@ class _Records:
                 break
 
     def distribution_of(self, relative: str) -> str | None:
-        """The distribution whose RECORD lists a file, or whose metadata directory contains the file; otherwise None.
-
-        `relative` is the path of the file in the directory of installed distributions."""
+        """The distribution whose RECORD lists the file `relative`, or whose metadata directory contains it; otherwise
+        None."""
         top_name = relative.split("/", 1)[0]
         candidates = [(name, files) for name, files, top_names in self._record_files if top_name in top_names]
         for name, files in candidates:
@@ -168,7 +167,7 @@ class _Records:
 
 
 def _path_and_target(path: str) -> Iterator[str]:
-    """`path`, then its real path. Finding the real path takes many system calls."""
+    """Yield `path`, then its real path, which takes many system calls and is often not needed."""
     yield path
     yield os.path.realpath(path)
 

@@ -28,11 +28,10 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 
 def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, frames: Frames) -> SourceError | None:
-    """Check whether the operators of `program` compute the sizes that `program` declares, at the ends of the ranges and
-    between them.
+    """The error for a program that declares other sizes than its operators compute; None if all sizes agree.
 
-    Returns the error if sizes differ, None otherwise. `raw` is the program of torch.export, which still has its stack
-    traces.
+    Sizes are compared at the ends of the ranges and between them. `raw` is the program of torch.export, which still has its
+    stack traces.
     """
     multiples = [symbol.multiple_of for symbol in job.shapes.symbols]
     points = [[size // multiple for size, multiple in zip(point, multiples, strict=True)] for point in job.points]
@@ -65,8 +64,8 @@ def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, f
 
 
 def _unequal_axes(program: Program, job: TraceJob) -> tuple[Difference, int, int] | None:
-    """Find two symbols that must be equal, and whose ranges end at 2. Returns the first value whose sizes are wrong where
-    the two symbols differ, and the numbers of the symbols."""
+    """Find two symbols that must be equal, and whose ranges end at 2. Returns the first wrong size where the two symbols
+    differ, and the numbers of the symbols."""
     symbols = job.shapes.symbols
     candidates = [number for number, symbol in enumerate(symbols) if symbol.max == 2 * symbol.multiple_of]
 
@@ -83,8 +82,7 @@ def _unequal_axes(program: Program, job: TraceJob) -> tuple[Difference, int, int
         difference, others = difference_at_1(one), [other for other in candidates if other != one]
         if difference:
             equal_symbols = [other for other in others if not difference_at_1(one, other)]
-            # if sizes are right when all candidates are 1, but not when only two are 1, three or more symbols must be
-            # equal: name two of them
+            # if sizes are right only when all candidates are 1, three or more symbols must be equal: name two of them
             if equal_symbols or not difference_at_1(*candidates):
                 first, second = sorted((one, (equal_symbols or others)[0]))
                 return difference, first, second

@@ -35,8 +35,8 @@ _MOST_NAMES = 4
 def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
     """Raise SourceError if any module of `module` is in training mode.
 
-    Every module counts, because trtbuild does not know which modules behave differently in training. ``.eval()`` of the
-    model costs nothing. `place` is the file and line of the function that creates the module.
+    Every module counts, because trtbuild does not know which modules behave differently in training. `place` is the file
+    and line of the function that creates the module.
     """
     names = [name for name, submodule in module.named_modules() if submodule.training]
     if not names:
@@ -101,7 +101,7 @@ def mutation_error(kind: str, name: str, job: TraceJob, place: Mapping[str, Any]
 
 
 def _place_of_write(name: str, raw: ExportedProgram | None, frames: Frames | None) -> dict[str, Any]:
-    """The place of a program's first write to the input, the buffer or the parameter `name`; empty if it is not known."""
+    """The file and line of the first write to the input, buffer or parameter `name`; empty if they are not known."""
     if raw is None or frames is None:
         return {}
     specs = raw.graph_signature.input_specs
@@ -181,7 +181,7 @@ def refuse_output_kinds(exported: ExportedProgram, job: TraceJob, place: Mapping
         raise SourceError(
             "the model returns numbers that depend on its inputs, and no tensor",
             code="output",
-            hint="leave it out (the caller knows the shapes), or return a tensor",
+            hint="return a tensor, too, or remove the model from the manifest: the caller can compute sizes itself",
             **(place or job.place("source")),
         )
     raise SourceError(

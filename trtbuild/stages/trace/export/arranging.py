@@ -103,7 +103,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     flat_outputs = list(output.args[0])
     unique_outputs = list(dict.fromkeys(flat_outputs))
     output.args = (tuple(unique_outputs),)
-    # the signature
+    # write the signature
     specs = [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node, _ in used_weights]
     specs += [
         InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(n.name), specs_by_name[n.name].target) for n in constants

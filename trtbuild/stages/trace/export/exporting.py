@@ -75,7 +75,7 @@ class Exported:
     ties: tuple[tuple[int, int], ...] = ()
 
 
-@dynamic_sizes_from_zero()
+@dynamic_sizes_from_zero()  # otherwise torch assumes that the data-dependent sizes of older operators are at least 2
 def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
     define_fake_kernels()

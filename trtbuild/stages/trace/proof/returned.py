@@ -12,7 +12,7 @@ from trtbuild.stages.trace.export.leaves import ConstantLeaf, Leaf, NumberLeaf, 
 
 
 class ResultMismatch(Exception):
-    """The module returns other kinds of values, or another constant, than the program. The text names the difference."""
+    """The module returns other kinds of values than the program, or another constant. The text names the difference."""
 
 
 def returned_tensors(result: Any, leaves: Sequence[Leaf]) -> list[torch.Tensor]:

@@ -1,9 +1,8 @@
 """Compare a stateful module with its new forward, which takes and returns the state.
 
-All other proofs call the new forward, so they do not notice state that the new forward does not take and return: a
-reference to a buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module counts up, or a
-tensor that it keeps elsewhere. Here the new forward and the original module each run two calls, one after the other.
-Outputs and states must agree.
+The other comparisons call the new forward only. So they do not notice state that the new forward does not take and return:
+a reference to a buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module counts up, or a
+tensor that it keeps elsewhere. Here both forwards run two calls, one after the other. Outputs and states must agree.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ _CALLS = 2
 
 
 def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> None:
-    """Call the new forward and the original module from the same state, and compare their results. Raises SourceError if
-    they differ.
+    """Raise SourceError if the new forward and the original module, from the same state, have other results.
 
     Afterwards the module has its original forward and a changed state: do not use the module again. The last inputs of
     `job` are the buffers of the state."""

@@ -1,4 +1,4 @@
-"""Trace a module that exists in the memory of the user's program, in the process of that program.
+"""Trace a module that exists in the memory of the user's program, inside this program.
 
 Rules
 1. The module is not changed. If some of its tensors are on another device, a copy with all tensors in main memory is

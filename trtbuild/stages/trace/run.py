@@ -169,7 +169,6 @@ def trace(
 
 
 def _trace_graph(source: SourceGraph) -> TraceResult:
-    """Convert a source that is a graph already. Nothing is exported."""
     return TraceResult(
         program=source.blob,
         graph=source.text,
@@ -229,7 +228,6 @@ def _export_and_prove(
     storage: WeightStorage,
     announce: Announce,
 ) -> TraceResult:
-    """Export a module whose weights and state are known, and compare the program with the module. Raises SourceError."""
     from trtbuild.stages.program.cpu_kernels import substitute_kernels
     from trtbuild.stages.program.custom_operators import schemas_in
     from trtbuild.stages.program.text import module_paths, program_text

@@ -138,7 +138,6 @@ def _memory(tensor: torch.Tensor) -> Any:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    """The XXH3 digest of a contiguous tensor's bytes."""
     if not tensor.numel():
         return xxhash.xxh3_128_hexdigest(b"")
     return xxhash.xxh3_128_hexdigest(memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy()))

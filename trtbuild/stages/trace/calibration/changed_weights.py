@@ -53,7 +53,6 @@ class ChangedWeights:
 
 
 def _is_different(now: torch.Tensor, before: torch.Tensor) -> bool:
-    """Whether two outputs differ. Infinities and NaN must be at the same places."""
     is_finite = before.isfinite()
     if not torch.equal(now.isfinite(), is_finite) or not torch.allclose(
         now[~is_finite], before[~is_finite], equal_nan=True

@@ -102,7 +102,7 @@ def rounds_inputs(name: str) -> bool:
 
 
 def _shared_weights(module: nn.Module) -> frozenset[int]:
-    """The ids of the parameters that the model has under several names (rule 4)."""
+    """The ids of the parameters with several names (rule 4)."""
     counts = Counter(id(value) for _, value in module.named_parameters(remove_duplicate=False))
     return frozenset(object_id for object_id, count in counts.items() if count > 1)
 

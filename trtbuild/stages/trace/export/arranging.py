@@ -168,13 +168,12 @@ def _two_levels_error(module: str, job: TraceJob) -> SourceError:
 
 
 def _tensors_by_name(exported: ExportedProgram) -> dict[str, torch.Tensor]:
-    """The weights and constants of a program that are tensors."""
     tensors = {name: value for name, value in exported.state_dict.items() if isinstance(value, torch.Tensor)}
     return tensors | {name: value for name, value in exported.constants.items() if isinstance(value, torch.Tensor)}
 
 
 def _manifest_order(exported: ExportedProgram, job: TraceJob) -> list[int]:
-    """For each of the manifest's inputs, its index among the program's inputs."""
+    """For each of the manifest's inputs: its index among the program's inputs."""
     spec = exported.call_spec.in_spec
     args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     positional = iter(args)

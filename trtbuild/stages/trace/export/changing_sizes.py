@@ -1,13 +1,11 @@
 """Find points of the declared ranges where the traced program declares wrong sizes.
 
-A program declares the size of each value as a formula over its symbols. Some operators behave differently where a size is
-1: ``squeeze`` removes an axis of size 1, and keeps every other axis. torch.export assumes that every dynamic size is 2 or
-more, so the program declares the shapes for these sizes. At size 1 the model and the program return equal tensors, but
-the rank of these tensors is not the declared one. An engine or a package cannot have such an output.
+A program declares each size as a formula over its symbols. torch.export assumes that every dynamic size is 2 or more. But
+at size 1, some operators return another shape: ``squeeze`` removes an axis of size 1 only. Model and program then return
+equal tensors, whose rank is not the declared one. An engine or a package cannot have such an output.
 
-torch.export treats an axis with the range 1..2 as the number 2. If a model adds two tensors with such axes,
-torch.export does not report that the axes must be equal. If one size is 1 and the other is 2, PyTorch broadcasts, and the
-program declares a wrong size.
+torch.export treats an axis with the range 1..2 as the number 2. So it does not report that two such axes must be equal if
+a model adds them. If one size is 1 and the other is 2, PyTorch broadcasts, and the program declares a wrong size.
 """
 
 from __future__ import annotations
@@ -100,7 +98,7 @@ def _hint(difference: Difference) -> str:
 
 
 def _place(difference: Difference, raw: ExportedProgram, job: TraceJob, frames: Frames) -> dict[str, Any]:
-    """The line of user code that computes the wrong value, found with the operator and the name of the value."""
+    """The line of user code that computes the wrong value. Its node in `raw` has the same operator, and often its name."""
     same_operator = [
         node for node in raw.graph.nodes if node.op == "call_function" and node.target is difference.node.target
     ]

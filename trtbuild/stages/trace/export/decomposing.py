@@ -227,7 +227,7 @@ class _GraphCopy:
         return self._size_nodes[expression]
 
     def _last_input_node(self) -> torch.fx.Node:
-        """The last of the nodes that are inputs or sizes of inputs. A retraced graph begins with these nodes."""
+        """The last of the inputs and sizes of inputs with which a retraced graph begins."""
         nodes = itertools.takewhile(_is_input_or_size, self._graph.nodes)
         return deque(nodes, maxlen=1).pop()
 

@@ -10,9 +10,9 @@ Rules
    views, and shows which buffers the model writes to.
 4. torch.export does not report some guards: those about derived dims, about relations between dims, and about sizes that
    torch assumes not to be 1. These guards are in `Exported.guards`, too, and `proof` tries sizes that break them.
-5. torch assumes that every dynamic size is 2 or more. So a dim whose range ends at 2 would become the number 2.
-   Therefore such a dim is traced with a range up to `LEAST_MAX`. If the model does not allow this (for example, it has a
-   table of two rows), the dim is traced with the declared range.
+5. torch assumes that every dynamic size is 2 or more. So a dim whose range ends at 2 would become the number 2. Such a dim
+   is traced with a range up to `LEAST_MAX` instead. If the model does not allow this (a table of two rows, for example),
+   the dim is traced with the declared range.
 6. If two symbols must be equal in the model, and are declared alike (`TraceJob.alike`), the model is traced again with one
    symbol for both: they are *tied*. If they are not declared alike, this is an error.
 7. If a guard fixes a symbol to the example's size, the model is traced with larger examples, because the guard may be
@@ -237,7 +237,7 @@ def _dynamic_shapes(
 
 
 def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
-    """Call the model at the example shapes, and raise SourceError if it fails. The error has the sizes as numbers, and not as
+    """Call the model at the example shapes, and raise SourceError if it fails. The error has the sizes as numbers, not as
     symbols of torch."""
     shapes = job.shapes.example_shapes
     args, kwargs = call_arguments(job.inputs, example_tensors(job.inputs, shapes))
@@ -283,7 +283,7 @@ def _raise_resize_error(error: BaseException, job: TraceJob, frames: Frames) -> 
 
 
 def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames) -> None:
-    """If `error` reports violations, raise SourceError with the line of user code that causes one, or of the manifest."""
+    """If `error` reports violations, raise SourceError with a line of user code, or of the manifest."""
     job = exporter.job
     found_violations = violations_in(error, job)
     if not found_violations:

@@ -8,9 +8,9 @@ Rules
 1. A guard on one symbol that holds at every declared size is removed. Every size is tried. If the symbol has more than
    `_MAX_SIZES` sizes, the guard stays. torch has a symbol for each axis. Here all axes of one dim have the same symbol,
    because a guard may be about several of them (``torch.chunk`` of two concatenated inputs, for example).
-2. Some guards compare a computed size with a number (``x.shape[0] - 1 != 1``). If such a guard fails only where the computed
-   size is 1, the guard is removed, too. torch adds such guards because broadcasts and strides are different at size 1.
-   `assumptions` contains the guard, and `proof` compares model and program at sizes that break it.
+2. Some guards compare a computed size with a number (``x.shape[0] - 1 != 1``), because broadcasts and strides are different
+   at size 1. If such a guard fails only where the computed size is 1, the guard is removed, too. It is then one of
+   `assumptions`, and `proof` compares model and program at sizes that break it.
 3. Every other guard stays. If torch reports it, the error names the line of user code that caused the guard.
 
 Two functions of torch are replaced while this thread exports a model. They are not public. If a version of torch lacks one
@@ -41,8 +41,8 @@ from trtbuild.stages.trace.user_code.frames import Frames
 #: The largest number of sizes of one symbol at which a guard is tried.
 _MAX_SIZES = 1_000_000
 
-#: A thread holds this lock while the functions of torch are replaced. Without the lock, two threads could restore them in
-#: the wrong order.
+#: A thread holds this lock while the functions of torch are replaced, because two threads could restore them in the wrong
+#: order.
 _PATCH_LOCK = threading.RLock()
 
 #: A file and a line number.

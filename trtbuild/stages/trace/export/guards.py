@@ -55,8 +55,8 @@ def guard_failures(
     """Find points at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
     instead of each tensor.
 
-    The proof tries `points` in any case. If one of `guards` fails at one of them, or at the point of an earlier result, this
-    point is its only result. Otherwise new points are added, up to about `_MAX_FAILURES` for all `guards` together.
+    The proof tries `points` in any case. If one of `guards` fails at one of them, or at the point of an earlier result,
+    this point is its only result. Otherwise new points are added, up to about `_MAX_FAILURES` for all `guards` together.
 
     `assumptions` are guards that `guard_filter` has removed. New points are always added for an assumption that fails."""
     results: list[GuardFailure] = []

@@ -35,9 +35,9 @@ def interface(
 ) -> dict[str, Any]:
     """The interface of a program. `exported` is the program before `arrange_program`: it still has the output structure.
 
-    `ties` are the pairs of declared symbols that must be equal. In `job`, the two symbols of a pair are one symbol. The last
-    inputs of `job` are those of `state`, and the last outputs of the program are the new states. Raises SourceError for an
-    output that a package cannot return."""
+    `ties` are the pairs of declared symbols that must be equal. In `job`, the two symbols of a pair are one symbol. The
+    last inputs of `job` are those of `state`, and the last outputs of the program are the new states. Raises SourceError
+    for an output that a package cannot return."""
     program = arranged.program
     symbols = Symbols(program)
     tree, names = _output_structure(exported, arranged, job, bool(state))

@@ -47,8 +47,8 @@ class TensorLeaf:
 
 @dataclass(frozen=True)
 class NumberLeaf:
-    """A number of the Python type `type`. `source_dtype` is the least exact dtype of the float tensors from which the number
-    was read; None without such a tensor."""
+    """A number of the Python type `type`. `source_dtype` is the least exact dtype of the float tensors from which the
+    number was read; None without such a tensor."""
 
     type: str
     source_dtype: torch.dtype | None
@@ -85,8 +85,8 @@ def leaves_of(exported: ExportedProgram) -> list[Leaf]:
 
 
 def numbers_as_tensors(exported: ExportedProgram) -> ExportedProgram:
-    """Replace each number that a program returns by a 0-d tensor. The graph of `exported` is changed, and the result has the
-    new signature."""
+    """Replace each number that a program returns by a 0-d tensor. The graph of `exported` is changed, and the result has
+    the new signature."""
     types = {
         spec.arg.name: _NUMBER_ARGUMENTS[type(spec.arg)]
         for spec in _user_outputs(exported)

@@ -41,7 +41,6 @@ def slice_used_pieces(graph: torch.fx.Graph) -> None:
 
 
 def _multiple(graph: torch.fx.Graph, size: torch.fx.Node | int, factor: int) -> torch.fx.Node | int:
-    """`size` times `factor`. If `size` is a node, the product is one, too."""
     if isinstance(size, int):
         return size * factor
     if factor in (0, 1):

@@ -10,8 +10,8 @@ Rules
 3. The buffers become plain attributes of their modules. So they are not weights, and torch.export's hook for
    assignments to buffers does not run for them.
 4. A call must write to each state buffer, and must not change its dtype or shape.
-5. The proof and later comparisons use random states. If the values of a buffer are finite and not negative, its random
-   values are not negative either, because the buffer may be a variance, a counter or an index.
+5. Comparisons use random states. If the values of a buffer are finite and not negative, its random values are not
+   negative, either, because the buffer may be a variance, a counter or an index.
 """
 
 from __future__ import annotations
@@ -223,7 +223,8 @@ def refuse_state(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -
 def _places_in(root: object, buffers: Sequence[StateBuffer]) -> Iterator[_Place]:
     """Yield the attributes, list items and dict values below `root` that are the tensor of one of `buffers`.
 
-    Tuples and sets are searched, too, but a tensor that is itself an item of a tuple or a set is not yielded."""
+    Objects inside tuples and sets are searched, too. Items of a tuple or set cannot be replaced, so they are not
+    yielded."""
     buffers_by_id = {id(buffer.value): buffer for buffer in buffers}
     visited: set[int] = set()
     waiting: list[Any] = [root]

@@ -87,7 +87,6 @@ class ForkedCall:
 
 
 def _run_copy(function: Callable[[], Any], write_end: int, parent: int) -> NoReturn:
-    """Run `function` in the copy, write its result to the pipe, and exit."""
     try:
         if sys.platform == "linux":
             pr_set_pdeathsig = 1  # <linux/prctl.h>

@@ -212,7 +212,6 @@ class _FlowRecorder(TorchDispatchMode):
             func(*args, **kwargs)
 
     def _compute_constant(self, func: Any, args: Any, kwargs: Any, is_view: bool) -> Any:
-        """Compute an operator whose arguments are constants (rule 5)."""
         results = func(*args, **kwargs)
         for result in pytree.tree_leaves(results):
             if isinstance(result, torch.Tensor):

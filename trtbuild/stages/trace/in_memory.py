@@ -5,7 +5,7 @@ Rules
    traced. So the graph does not depend on the device, and neither do the keys that are computed from the graph.
 2. The gradient mode and the state of torch's CPU random generator are restored after the trace. Dependencies are not
    recorded, so a trace is never found in the cache. The results of later steps can be found there, because their keys
-   depend only on the graph and the weights.
+   depend on the graph and the weights, not on dependencies.
 3. A module in training mode is rejected, as in every trace. The result of ``convert_pt2e`` is an exception: a copy of it in
    evaluation mode is traced (`in_evaluation_mode`).
 4. A program of torch.export has ranges of sizes already. The ranges of the job must be inside these.

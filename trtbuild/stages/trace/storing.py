@@ -46,7 +46,7 @@ _PATIENCE_S = 3600.0
 class WeightStorage:
     """Stores weights: ``with WeightStorage(…) as storage: storage.begin_early(…); storage.begin(…); storage.results()``.
 
-    Copies that still run are killed at the end of the block."""
+    The end of the block kills copies that still run."""
 
     def __init__(self, store: StoreWeights | None, refuse: RefuseWeights) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Axes that must be equal in a model are tied: they become one dim if they are declared alike. Otherwise there is an error."""
+"""Axes that must be equal in a model are tied (they become one dim) if they are declared alike."""
 
 from __future__ import annotations
 

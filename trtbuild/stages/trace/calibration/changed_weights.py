@@ -31,7 +31,7 @@ class ChangedWeights:
         self._outputs = self._float_outputs()
 
     def find(self, job: CalibrateJob) -> dict[str, torch.Tensor]:
-        """The changed weights by name, with their new values. The module's quantizers must be disabled. Raises SourceError
+        """Name → new value of each changed weight. The module's quantizers must be disabled. Raises SourceError
         if the outputs differ."""
         for before, now in zip(self._outputs, self._float_outputs(), strict=True):
             if _is_different(now, before):

@@ -170,7 +170,7 @@ class _GraphCopy:
         copied.meta = dict(node.meta)
 
     def _copy_parts(self, node: torch.fx.Node) -> Any:
-        """Copy a composite operator as the operators that it consists of (rule 2). Returns the copy of its result."""
+        """Copy a composite operator as its parts (rule 2). Returns the copy of its result."""
         nodes_by_tensor_id: dict[int, torch.fx.Node] = {}
 
         def value_of(argument: torch.fx.Node) -> Any:
@@ -207,7 +207,7 @@ class _GraphCopy:
         return leaf
 
     def _size_node(self, size: Any) -> torch.fx.Node:
-        """The node that computes a size. If there is none, a node is added that reads the size from an axis of an input."""
+        """The node that computes a size. If necessary, a node is added that reads the size from an axis of an input."""
         expression = size.node.expr
         if expression not in self._size_nodes:
             axes = (

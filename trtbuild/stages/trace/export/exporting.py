@@ -15,9 +15,8 @@ Rules
    the dim is traced with the declared range.
 6. If two symbols must be equal in the model, and are declared alike (`TraceJob.alike`), the model is traced again with one
    symbol for both: they are *tied*. If they are not declared alike, this is an error.
-7. If a guard fixes a symbol to the example's size, the model is traced with larger examples, because the guard may be
-   about a derived size that is 1 only in the example (``x[1:]`` with 2 rows). The proof decides whether the result is
-   right.
+7. If a guard fixes a symbol to the example's size, the model is traced with larger examples. The guard may be about a
+   computed size that is 1 only in the example (``x[1:]`` with 2 rows). The proof decides whether the result is right.
 8. If the module is itself a program of torch.export, its keyword inputs must be in the program's order, because
    torch.export 2.13 reads them by position.
 """

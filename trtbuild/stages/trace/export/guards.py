@@ -130,7 +130,7 @@ class Guard:
             return False
 
     def all_failing_sizes(self, most: int) -> list[int] | None:
-        """All sizes at which a guard on one symbol fails. None if the symbol has more than `most` sizes."""
+        """All sizes at which a guard on one symbol fails; None if the symbol has more than `most` sizes."""
         (symbol,) = (self._plan.symbols[number] for number in self.symbols)
         sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
         return None if len(sizes) > most else [size for size in sizes if not self.holds([size])]
@@ -142,8 +142,7 @@ class Guard:
         return sorted(values for values in itertools.product(*ranges) if not self.holds(values))
 
     def hint(self) -> str | None:
-        """Advice to change the manifest so that the guard always holds. None if the guard is about several dims, or if
-        there is no such advice."""
+        """Advice to change the manifest so that the guard always holds; None if there is no such advice."""
         if len(self.symbols) != 1:
             return None
         (number,) = self.symbols
@@ -221,8 +220,7 @@ def arguments_as_input_numbers(signature: inspect.Signature, inputs: Sequence[In
 
 
 def _sample_sizes(symbol: Any, count: int) -> list[int]:
-    """All sizes of a symbol, if there are at most `count`. Otherwise the smallest and largest sizes, and an even spread
-    between them."""
+    """All sizes of a symbol if there are at most `count`. Otherwise its ends, and an even spread between them."""
     sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
     if len(sizes) <= count:
         return list(sizes)

@@ -130,7 +130,7 @@ def _constant_leaf(value: Any, job: TraceJob) -> dict[str, Any]:
 
 
 def _structure(spec: pytree.TreeSpec, leaves: Iterator[Any], job: TraceJob) -> dict[str, Any]:
-    """The JSON form of an output structure. `leaves` are the forms of its leaves, in order."""
+    """The JSON form of an output structure, given those of its leaves in order."""
     if spec.is_leaf():
         return dict(next(leaves))
     items = [_structure(child, leaves, job) for child in spec.children()]
@@ -164,7 +164,7 @@ def _refuse_other_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
 
 
 def _keys(spec: pytree.TreeSpec) -> list[Any]:
-    """The keys, field names or indices of the children of a container."""
+    """The keys, field names or indices of a container."""
     dummy = pytree.tree_unflatten([_LEAF] * spec.num_leaves, spec)
     children = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)
     return [_key(path[0]) for path, _ in children]

@@ -17,7 +17,7 @@ def slice_used_pieces(graph: torch.fx.Graph) -> None:
        call. On a shorter axis, the declared size of an unused piece may be negative (``s - 6`` for s = 4).
        torch.export.load rejects such a program (torch 2.13).
     2. The pieces have a dynamic size (``torch.chunk``). Such a split cannot be converted to ONNX, because onnxscript's
-       optimizer fails (0.7.2). torch.export accepts only a number of pieces that is the same at every size.
+       optimizer fails (0.7.2). torch.export has checked that the number of pieces is the same at every size.
     """
     for node in graph.find_nodes(op="call_function", target=_aten.split.Tensor):
         source, piece_size, axis = node.args[0], node.args[1], _split_axis(node)

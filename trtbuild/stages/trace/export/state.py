@@ -185,8 +185,7 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
 
 
 def refuse_state(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -> None:
-    """Raise SourceError if the program does not write to a state buffer, or changes its dtype or shape (rule 4), or if the
-    model has replaced a buffer in only some of the places that refer to it."""
+    """Raise SourceError under rule 4, or if the model has replaced a buffer in only some of the places that refer to it."""
     if state.partly_replaced:
         raise SourceError(
             f"the model replaces the state {state.partly_replaced!r} in one place, but other objects still refer to the "
@@ -283,8 +282,8 @@ def _input_name(buffer: str, taken: set[str]) -> str:
 
 
 def _range_of(tensor: torch.Tensor) -> ValueRange | None:
-    """The range of random values for a state (rule 5): from 0 to the larger of 1 and the largest value of `tensor`.
-    None if `tensor` is empty or has a value that is negative or not finite, or if its type has no ranges."""
+    """The range of random values for a state (rule 5): from 0 to the largest value of `tensor`, or to 1 if that is larger.
+    None if rule 5 asks for no range, or if the type has no ranges."""
     dtype = dtype_name(tensor.dtype)
     if dtype not in TYPE_LIMITS or not tensor.numel() or not bool((tensor >= 0).all()):
         return None

@@ -129,8 +129,7 @@ class ModuleWeights:
 
 
 def refuse_other_weights(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
-    """Raise SourceError if the names, dtypes or shapes in the ``weights:`` file are not those of the module, or if rule 3
-    rejects the module."""
+    """Raise SourceError if the ``weights:`` file does not fit the module (rule 2), or if rule 3 rejects the module."""
     if job.weights is None:
         return
     _refuse_custom_loading(module, weights, job)

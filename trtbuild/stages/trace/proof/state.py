@@ -59,7 +59,7 @@ def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> N
 def _results(
     call: Callable[..., Any], calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], states: Callable[[], list[Any]]
 ) -> list[list[torch.Tensor] | str]:
-    """The outputs and the states after each call, or the type of its error."""
+    """For each call: its outputs and the states after it, or the type of its error."""
     results: list[list[torch.Tensor] | str] = []
     for args, kwargs in calls:
         try:
@@ -73,7 +73,7 @@ def _results(
 
 
 def _agree(actual: list[torch.Tensor] | str, expected: list[torch.Tensor] | str) -> bool:
-    """Whether two results of `_results` are errors of one type, or agree within the tolerances."""
+    """Whether two items of `_results` are errors of one type, or tensors that agree within the tolerances."""
     if isinstance(actual, str) or isinstance(expected, str):
         return actual == expected
     return len(actual) == len(expected) and all(

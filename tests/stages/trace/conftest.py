@@ -1,4 +1,4 @@
-"""Jobs of the trace step, and functions that run them in this process, or in a child process for isolation."""
+"""Jobs of the trace step, and functions that run them in this process or in a child process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def make_job(
     origins = {f"inputs.{entry.name}": f"trtbuild.yaml:{10 + n}" for n, entry in enumerate(inputs)}
     origins |= {f"dims.{dim.name}": f"trtbuild.yaml:{20 + n}" for n, dim in enumerate(dims)}
     origins |= {"source": "trtbuild.yaml:3", "weights": "trtbuild.yaml:4"}
-    # Tied symbols become one symbol. These pairs must not be tied, because their opts differ.
     not_to_tie = pairs_not_to_tie(plan, profiles)
     return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, not_to_tie)
 
@@ -58,6 +57,8 @@ def _range(shape: Sequence[Any]) -> ShapeRange:
 
 
 class Function(torch.nn.Module):
+    """Calls a function, with all its arguments."""
+
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
@@ -76,9 +77,9 @@ def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob
 
 @dataclass(frozen=True)
 class ChildTrace:
-    """The result of a trace in a child process. After an error, only `error` has a value: the fields of the error.
+    """The result of a trace in a child process. After an error, only `error` (the fields of the error) has a value.
 
-    `observations` has the state of each dependency. `order` lists the dependencies in the order of first use.
+    `observations` maps dependencies to their states, and `order` lists them in the order of first use.
     """
 
     observations: dict[str, str]

@@ -1,6 +1,6 @@
-"""Traces of models that call custom operators.
+"""Traces of models that call custom operators. A fake implementation declares the sizes and types of an operator's results.
 
-The proof of a trace compares the exported program with the module. It also finds wrong fake implementations.
+The proof of a trace, which compares the exported program with the module, finds wrong fake implementations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROWS = {"x": ((1, 8), (2, 8), (8, 8))}
 
 
 def operator(name: str, **options: Any) -> Any:
-    """A decorator for an operator in the namespace of this file."""
+    """A decorator that registers an operator in the namespace of this file."""
     return torch.library.custom_op(f"traced_operators::{name}", mutates_args=(), **options)
 
 

@@ -38,7 +38,7 @@ def all_weights_count_as_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def trace(job_of: Any, tmp_path: Path) -> Callable[..., TraceResult]:
-    """A function that traces a module, with a `store` that writes its calls to a file."""
+    """A function that traces a module, and whose `store` writes its calls to a file."""
 
     def store(weights: Sequence[torch.Tensor]) -> list[str]:
         with (tmp_path / "calls").open("a") as file:

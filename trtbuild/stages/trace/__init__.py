@@ -1,8 +1,7 @@
-"""The trace step: make a functional program from a model's source, and prove that the program and the model compute the
-same results.
+"""The trace step: make a program from a model's source, and prove that program and model compute the same results.
 
-`job` describes a trace, and does not import torch. In a build, `run.trace` runs in a child process that does nothing else.
-`user_code.observe` looks up the dependencies of a trace again. It does not import torch, either.
+`job` describes a trace, and `run` executes it. `user_code.observe` observes the dependencies of an earlier trace again.
+`job` and `user_code.observe` do not import torch.
 """
 
 from trtbuild.stages.trace.job import TraceJob

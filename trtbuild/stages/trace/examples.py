@@ -1,8 +1,8 @@
 """Example values of the inputs, to trace a model and to compare the traced program with the model (`proof`).
 
-The values are deterministic: they depend only on the seed, and on the dtypes, shapes and ranges of the inputs. Without a
-range, integers are 0 and 1, which are valid in masks and as ids of any embedding with at least two rows. Bools are
-random, and floats and complex numbers have a normal distribution.
+The values depend only on the seed, and on the dtypes, shapes and ranges of the inputs. Values of an input with a range are
+in this range. Other integers are 0 or 1, because these are valid in masks, and as ids of every embedding with at least two
+rows. Bools are random. Other floats and complex numbers have a normal distribution.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def example_tensors(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], seed: int = SEED) -> list[torch.Tensor]:
-    """Make one tensor for each input, in order. Equal arguments give equal tensors."""
+    """Make one tensor for each input, in order."""
     generator = torch.Generator().manual_seed(seed)
     return [_example_tensor(entry, shape, generator) for entry, shape in zip(inputs, shapes, strict=True)]
 
 
 def call_arguments(inputs: Sequence[Input], values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and keyword arguments for a call of the model."""
+    """The positional and keyword arguments of a call that passes `values` to `inputs`."""
     pairs = list(zip(inputs, values, strict=True))
     args = tuple(value for entry, value in pairs if not entry.keyword)
     return args, {entry.name: value for entry, value in pairs if entry.keyword}

@@ -1,15 +1,15 @@
-"""Trace a module that exists in the memory of the user's program, in the process of that program.
+"""Trace a module that exists in the memory of the user's program, inside this program.
 
 Rules
-1. The module is not changed. If some of its tensors are not in main memory, a copy with all tensors in main memory is
-   traced. So the graph, and every key that depends on the graph, does not depend on the device of the weights.
+1. The module is not changed. If some of its tensors are on another device, a copy with all tensors in main memory is
+   traced. So the graph does not depend on the device, and neither do the keys that are computed from the graph.
 2. The gradient mode and the state of torch's CPU random generator are restored after the trace. Dependencies are not
-   recorded, so the trace itself is never a hit. Later steps can be hits, because their keys depend on the graph and the
-   weights.
+   recorded, so a trace is never found in the cache. The results of later steps can be found there, because their keys
+   depend on the graph and the weights, not on dependencies.
 3. A module in training mode is rejected, as in every trace. The result of ``convert_pt2e`` is an exception: a copy of it in
    evaluation mode is traced (`in_evaluation_mode`).
-4. A program of torch.export has its own ranges. The requested ranges must be inside them.
-5. A script (a module of TorchScript) is copied. The copy is traced as a ``torchscript:`` source is.
+4. A program of torch.export has ranges of sizes already. The ranges of the job must be inside these.
+5. A TorchScript module is copied. The copy is traced like a ``torchscript:`` source.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from trtbuild.stages.trace.user_code.places import Places
 
 
 def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> TraceResult:
-    """Trace a module, a script, or a program of torch.export. The source of `job` is only a label for messages. File names
-    in errors are relative to `project`. Raises SourceError."""
+    """Trace a module, a TorchScript module, or a program of torch.export. The source of `job` is only a label for messages.
+    File names in errors are relative to `project`. Raises SourceError."""
     frames = Frames(Places(), project)
     operators: dict[str, str] = {}
 
     def implementation(name: str) -> str:
-        """Note a custom operator. The files of its implementation are not known, so there is no digest to return."""
+        """Record a custom operator. Returns a constant instead of a digest, because its files are not known."""
         operators[name] = "in memory"
         return operators[name]
 
@@ -67,10 +67,10 @@ def _registering_module(name: str) -> str | None:
 
 
 def export_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> ExportedProgram:
-    """Trace `model` as `trace_in_memory` does, and return the program of torch.export, which was compared with `model`.
+    """Trace `model` as `trace_in_memory` does, and return the program of torch.export, without in-place writes.
 
-    The program is functionalized, takes the arguments of `model`, and its symbols have the ranges of `job`. It can share
-    tensors with `model`. Raises SourceError.
+    The program takes the arguments of `model`, and can share tensors with it. Its symbols have the ranges of `job`. Raises
+    SourceError.
     """
     traced = trace_in_memory(model, job, project)
     if traced.exported is None:
@@ -120,10 +120,10 @@ def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Yield all tensors of a module, including those in plain attributes. A registered parameter or buffer, for
-    example the bias of a linear layer without a bias, may be None."""
+    """Yield all tensors of a module, including those in plain attributes."""
     for submodule in module.modules():
         for values in (submodule._parameters, submodule._buffers, vars(submodule)):
+            # a parameter may be None: the bias of ``Linear(…, bias=False)``
             yield from (value for value in (values or {}).values() if isinstance(value, torch.Tensor))
 
 
@@ -132,8 +132,10 @@ def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 @dataclass(frozen=True)
 class ProgramAxis:
-    """A dynamic axis of an exported program. Its size is `unit` times the symbol `symbol`, and is between `low` and `high`
-    (None if there is no bound). `hint` is the size in the example of the export, None if that is unknown."""
+    """A dynamic axis of an exported program. Its size is `unit` times the value of the symbol `symbol`.
+
+    The size is at least `low` and at most `high` (None without a limit). `hint` is the size in the call with which the
+    program was exported; None if it is unknown."""
 
     symbol: str
     unit: int
@@ -155,14 +157,15 @@ class ProgramInput:
 def program_inputs(exported: ExportedProgram) -> list[ProgramInput]:
     """The input tensors of a program, positional inputs first. Raises SourceError for an input that is not a tensor, and
     for an axis whose size is neither a number nor a multiple of one symbol."""
-    spec = exported.call_spec.in_spec
-    count, keywords = spec.children()[0].num_leaves, list(spec.children()[1].context or [])
+    positional, keywords = exported.call_spec.in_spec.children()
+    positional_count, keyword_names = positional.num_leaves, list(keywords.context or [])
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     arguments = [s.arg for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
     inputs = []
     for number, argument in enumerate(arguments):
-        keyword = number >= count
-        name = keywords[number - count] if keyword and number - count < len(keywords) else argument.name
+        keyword = number >= positional_count
+        keyword_number = number - positional_count
+        name = keyword_names[keyword_number] if keyword and keyword_number < len(keyword_names) else argument.name
         value = nodes[argument.name].meta.get("val") if argument.name in nodes else getattr(argument, "value", None)
         if not isinstance(value, torch.Tensor):
             raise SourceError(

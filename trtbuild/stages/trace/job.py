@@ -1,5 +1,5 @@
-"""The job of one trace, and the conversion of the job to JSON and back. This module does not import torch, because the
-planner creates jobs without loading torch."""
+"""The job of one trace, and its conversion to JSON and back. This module does not import torch, because plans create jobs
+without loading torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ WeightTypes = tuple[tuple[str, str, tuple[int, ...]], ...]
 class TraceJob:
     """A model to trace.
 
-    `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which the program and the model must
-    compute the same results: the min and the max of every profile. `apart` are pairs of symbols that differ only in the
-    opts of profiles. The symbols of such a pair are not `alike`. `weights` describes the tensors of the ``weights:`` file;
-    None without a file. `origins` is for messages: it maps a dotted path in the manifest's model (``inputs.image``,
-    ``dims.height``, ``source``) to ``file:line``.
+    `points` are the min and the max of every profile, with one size for each of ``shapes.symbols``. Program and model must
+    compute the same results there. `apart` are pairs of symbols (by number) that differ only in an opt: they are not
+    `alike`. `weights` describes the tensors of the ``weights:`` file; None without a file. `origins` is for messages:
+    dotted path in the manifest's model (``inputs.image``, ``dims.height``, ``source``) → ``file:line``.
     """
 
     source: Source
@@ -35,7 +34,7 @@ class TraceJob:
     apart: tuple[tuple[int, int], ...] = ()
     #: The digest of the quantizers that a calibration has found; None without a calibration.
     quantizers: str | None = None
-    #: Patterns of the names of buffers that a call reads and writes.
+    #: Patterns that match the names of the buffers that a call reads and writes.
     state: tuple[str, ...] = ()
 
     def alike(self, one: int, other: int) -> bool:
@@ -45,8 +44,8 @@ class TraceJob:
         return equal and tuple(sorted((one, other))) not in self.apart
 
     def tied(self, ties: Ties) -> TraceJob:
-        """The job with one symbol for both symbols of each pair in `ties`. Its `apart` is empty, because the numbers in
-        `apart` are those of the declared symbols."""
+        """The job in which the two symbols of each pair in `ties` are one symbol. Its `apart` is empty, because the numbers
+        in `apart` are those of the declared symbols."""
         kept_numbers = dict.fromkeys(kept_symbols(len(self.shapes.symbols), ties))
         points = tuple(dict.fromkeys(tuple(point[number] for number in kept_numbers) for point in self.points))
         return replace(self, shapes=self.shapes.merge_ties(ties), points=points, apart=())
@@ -115,8 +114,8 @@ class TraceJob:
         )
 
     def place(self, *paths: str) -> dict[str, Any]:
-        """``file=`` and ``line=`` for an error: the origin of the first of `paths` that has a known origin. If no path
-        has one, the origin of the source. Empty if the origin of the source is not known, either."""
+        """The arguments ``file`` and ``line`` of an error: the origin of the first of `paths` that has one, or that of the
+        source. Empty if neither is known."""
         for path in (*paths, "source"):
             file, _, line = self.origins.get(path, "").rpartition(":")
             if file and line.isdigit():

@@ -1,5 +1,4 @@
-"""Run the trace step: produce the results of a trace from its job. In a build, this happens in a child process that does
-nothing else."""
+"""Run the trace step. In a build, this happens in a child process that does nothing else."""
 
 from __future__ import annotations
 
@@ -33,18 +32,17 @@ if TYPE_CHECKING:
 class TraceResult:
     """The results of a trace.
 
-    `program` contains the bytes of a functional `Program`, and `graph` is its canonical text. `modules` has an entry for
-    each operator call: the path of its module, the operator, and all modules around the call. For a source that is a graph
-    already, `trtbuild.stages.graphs` makes these three fields.
+    `program` is a serialized `Program`, and `graph` is its text without names (the canonical text). `modules` has three
+    texts for each operator call: the path of its module, the operator, and all modules around the call. For a source that
+    is a graph already (``onnx:``, ``network:``), `trtbuild.stages.graphs` makes these three fields.
 
-    `weights` are (slot number, value) of the weight inputs, and then of the state buffers, as contiguous CPU tensors.
-    With a ``weights:`` file, only the tensors that ``state_dict`` does not save are in `weights`. `stored` are the
-    values that the caller's `StoreWeights` returned for `weights`, in the same order; None if the caller has to store the
-    weights.
+    `weights` has the slot number and the value of each weight, then those of each state buffer. Values are contiguous CPU
+    tensors. With a ``weights:`` file, `weights` has only the tensors that ``state_dict`` does not save. `stored` is what
+    the caller's `StoreWeights` returned for each of `weights`; None if the caller has to store them.
 
     `observations` are the states of the dependencies, in the order of first use. `uncacheable` is the reason why the result
-    must not be stored; None if it may be stored. `exported` is the result of torch.export, and `ranges` are the declared
-    ranges of its symbols. For a source that is a graph already, `exported` is None and `ranges` is empty.
+    must not be stored; None if it may be stored. `exported` is the result of torch.export, and `ranges` maps its symbols to
+    their declared ranges. For a source that is a graph already, `exported` is None and `ranges` is empty.
     """
 
     program: bytes
@@ -59,13 +57,13 @@ class TraceResult:
     ranges: Mapping[Any, Any] = field(default_factory=dict)
 
 
-#: A function that receives the results of a trace before the proof has ended. They have no observations yet.
+#: A function that receives the results of a trace before the proof has ended. These results have no observations yet.
 Announce = Callable[["TraceResult"], None]
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """The state of this process before torch was loaded: the names of its loaded modules, and its environment variables."""
+    """The names of the loaded modules and the environment variables of this process before it loaded torch."""
 
     modules: frozenset[str]
     environment: dict[str, str]
@@ -73,8 +71,7 @@ class ProcessState:
 
 @functools.cache
 def prepare() -> ProcessState:
-    """Load torch and the modules of this stage, before the first trace. No user code runs. Returns the state that the
-    process had before torch was loaded."""
+    """Load torch and the modules of this stage, before the first trace. No user code runs."""
     process_state = ProcessState(frozenset(sys.modules), dict(os.environ))  # loading torch changes os.environ
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # set before torch is loaded: a trace is the same with and without a GPU
     for name in (
@@ -96,7 +93,7 @@ def prepare() -> ProcessState:
 
 
 def note_environment(environment: Mapping[str, str]) -> None:
-    """Replace the environment in the result of `prepare` by that of this process, which was forked later."""
+    """Set the environment in the result of `prepare`. This process was forked after `prepare`, and has its own."""
     noted = prepare().environment
     noted.clear()
     noted.update(environment)
@@ -111,14 +108,14 @@ def trace(
     refuse_weights: RefuseWeights = lambda weights: None,
     announce: Announce = lambda traced: None,
 ) -> TraceResult:
-    """Trace the model of `job`, prove the result, and record the dependencies. Raises SourceError.
+    """Trace the model of `job`, compare the program with the model, and record the dependencies. Raises SourceError.
 
     `refuse_weights` receives weights before they are stored. It may raise InsufficientResources. `graph_functions` are the
-    functions for sources that are graphs already (``onnx:``, ``network:``). `quantizers` are the result of a calibration.
-    `announce` receives the results of a large model without custom operators before the proof has ended.
+    functions for sources that are graphs already. `quantizers` are the result of a calibration. `announce` receives the
+    results of a large model without custom operators before the comparison has ended.
 
     Raises UnfitLibraries if the source does not begin with the imports that `preloading.preload` has executed in this
-    process. If an error is raised, `store_weights` may already have stored weights; then no record refers to them.
+    process. After an error, weights may have been stored that no record refers to.
     """
     process_state = prepare()
     import torch
@@ -139,8 +136,8 @@ def trace(
             refuse_weights(weights)
 
     def announce_unrecorded(traced: TraceResult) -> None:
-        if not discovery.operators:  # the description of custom operators is complete only at the end of the recording
-            begun.refuse_unfit()  # later steps use what is announced
+        if not discovery.operators:  # custom operators are described only at the end of the recording
+            begun.refuse_unfit()  # before later steps use the announced results
             traced.interface["operators"] = {}
             with discovery.own_work():
                 announce(traced)
@@ -172,7 +169,6 @@ def trace(
 
 
 def _trace_graph(source: SourceGraph) -> TraceResult:
-    """Convert a source that is a graph already. Nothing is exported."""
     return TraceResult(
         program=source.blob,
         graph=source.text,
@@ -195,8 +191,10 @@ def trace_module(
     refuse_weights: RefuseWeights = lambda weights: None,
     announce: Announce = lambda traced: None,
 ) -> TraceResult:
-    """Trace a loaded module. `implementation` returns the digest of a custom operator's implementation, given the
-    operator's name. `dependency_state` returns a value that changes with each new dependency. Raises SourceError."""
+    """Trace a loaded module. Raises SourceError.
+
+    `implementation` returns the digest of the implementation of a custom operator, by its name. `dependency_state` returns
+    a value that changes with each new dependency."""
     from trtbuild.stages.trace.export.state import declare_state
     from trtbuild.stages.trace.export.weights import (
         ModuleWeights,
@@ -230,7 +228,6 @@ def _export_and_prove(
     storage: WeightStorage,
     announce: Announce,
 ) -> TraceResult:
-    """Export a module whose weights and state are known, and compare the program with the module. Raises SourceError."""
     from trtbuild.stages.program.cpu_kernels import substitute_kernels
     from trtbuild.stages.program.custom_operators import schemas_in
     from trtbuild.stages.program.text import module_paths, program_text
@@ -246,7 +243,7 @@ def _export_and_prove(
     from trtbuild.stages.trace.proof.state import prove_state
 
     exported = export(module, job, frames)
-    job = job.tied(exported.ties)
+    job = job.tied(exported.ties)  # symbols that must be equal in the model become one symbol
     # reject programs that an engine cannot compute
     checks.refuse_random_operators(exported.raw, job, frames)
     refuse_custom_calls(exported.raw, job, frames)
@@ -255,7 +252,7 @@ def _export_and_prove(
     checks.refuse_output_kinds(exported.program, job, frames.definition_place(module.forward))
     arranged = arrange_program(exported.program, weights, job)
     refuse_state(arranged, state, job)
-    # find the sizes at which guards fail, for the proof
+    # find sizes at which guards (conditions on sizes that torch has assumed) fail: the proof tries these sizes
     arguments = arguments_as_input_numbers(inspect.signature(module.forward), job.inputs)
     failures = guard_failures(exported.guards, arguments, job.shapes, job.inputs, job.points, exported.assumptions)
     # forked copies of this process store the weights during the proof

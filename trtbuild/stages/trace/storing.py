@@ -1,11 +1,11 @@
-"""Fork copies of this process, which store a model's weights while this process exports the model and proves the result.
+"""Fork copies of this process, which store a model's weights while this process exports the model and checks the program.
 
 Rules
-1. If the weights have many bytes, but at most `_MOST_EARLY_BYTES`, storing them begins before the export. The program
-   might not need all of them. `trtbuild cache gc` removes the weights that no record names. Weights that exist only after
-   the export are stored then.
-2. User code may change a weight during the export. So the copy also computes the XXH3 digest of each weight. A stored
-   weight is used only if the weight has the same digest after the export.
+1. If the weights have more than `LARGE_WEIGHTS_BYTES` and at most `_MOST_EARLY_BYTES`, a copy begins to store them before
+   the export. The program might not use some of them. `trtbuild cache gc` removes these, because no record names them.
+   All other weights are stored after the export.
+2. User code may change a weight during the export. So the early copy also computes the XXH3 digest of each weight. Its
+   results are used only if the weights have the same digests after the export.
 3. Nothing is stored before the export if the program may have other weights than the module: those of a ``weights:`` file,
    or weights that are stored in the element type of their quantizer, such as int8.
 4. If a copy fails, the caller stores all weights itself. This is not an error.
@@ -33,29 +33,31 @@ from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizer
 #: A function that stores tensors and returns a JSON value for each. It runs in a forked copy of this process.
 StoreWeights = Callable[[Sequence[torch.Tensor]], "list[Any]"]
 
-#: A function that raises InsufficientResources if tensors cannot be stored.
+#: A function that raises InsufficientResources if there is no room for tensors.
 RefuseWeights = Callable[[Sequence[torch.Tensor]], None]
 
-#: If the weights of a module have more bytes in total, they are not stored before the export (rule 1).
+#: If the weights of a module have more bytes than this in total, they are not stored before the export (rule 1).
 _MOST_EARLY_BYTES = 4 << 30
 
-#: If a forked copy has not stored its weights after this many seconds, the caller of the trace stores them.
+#: If a copy has not stored its weights after this many seconds, the caller stores all weights.
 _PATIENCE_S = 3600.0
 
 
 class WeightStorage:
     """Stores weights: ``with WeightStorage(…) as storage: storage.begin_early(…); storage.begin(…); storage.results()``.
 
-    Copies that still run are killed at the end of the block."""
+    The end of the block kills copies that still run."""
 
     def __init__(self, store: StoreWeights | None, refuse: RefuseWeights) -> None:
         self._store = store
         self._refuse = refuse
         self._copies = contextlib.ExitStack()
         self._early: ForkedCall | None = None
+        #: `_memory` of a weight → its number among the weights that the early copy stores.
         self._early_numbers: dict[Any, int] = {}
         self._weights: list[torch.Tensor] = []
         self._late: ForkedCall | None = None
+        #: Numbers in `_weights` of the weights that the late copy stores.
         self._late_numbers: list[int] = []
 
     def begin_early(self, module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
@@ -74,10 +76,8 @@ class WeightStorage:
         self._early = self._in_copy(lambda store: [store(tensors), [_digest(tensor) for tensor in tensors]])
 
     def begin(self, weights: Sequence[torch.Tensor]) -> None:
-        """Begin to store the weights of the program, except those that `begin_early` stores. The weights are in their
-        stored form (contiguous, on the CPU, with their values in memory).
-
-        Raises InsufficientResources if they cannot be stored."""
+        """Begin to store the weights of the program, except those that the early copy stores. All `weights` are contiguous
+        CPU tensors. Raises InsufficientResources if there is no room for them."""
         self._refuse(weights)
         self._weights = list(weights)
         self._late_numbers = [
@@ -88,8 +88,8 @@ class WeightStorage:
             self._late = self._in_copy(lambda store: store(late))
 
     def results(self) -> list[Any] | None:
-        """Wait for the copies. Returns the results of `StoreWeights` for the weights of `begin`, in their order; None if
-        the caller has to store the weights."""
+        """Wait for the copies. Returns the JSON values of `StoreWeights` for the weights of `begin`, in their order; None
+        if the caller has to store the weights."""
         late = self._late.answer() if self._late is not None else []
         if late is None or len(late) != len(self._late_numbers):
             return None
@@ -133,12 +133,11 @@ def _has_stored_form(tensor: torch.Tensor) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> Any:
-    """A key of a tensor in its stored form: the address of its memory, its dtype and its shape."""
+    """A key that identifies a contiguous tensor: the address of its memory, its dtype and its shape."""
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape)
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    """The XXH3 digest of a contiguous tensor's bytes."""
     if not tensor.numel():
         return xxhash.xxh3_128_hexdigest(b"")
     return xxhash.xxh3_128_hexdigest(memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy()))

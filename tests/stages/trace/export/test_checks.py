@@ -124,7 +124,7 @@ def test_accepts_in_place_writes_to_views(traced, job_of) -> None:
 
 def test_rejects_a_model_that_returns_numbers_only(traced, job_of) -> None:
     error = error_of(traced, job_of, lambda x: (x.shape[0], None))
-    assert error.code == "output" and "numbers" in error.text and "the caller knows the shapes" in error.hint
+    assert error.code == "output" and "numbers" in error.text and "the caller can compute sizes" in error.hint
 
 
 def test_rejects_a_model_that_returns_no_tensor(traced, job_of) -> None:

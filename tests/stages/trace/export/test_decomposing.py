@@ -1,4 +1,4 @@
-"""A decomposition gives the same program as a retrace. If this is not certain, the program is retraced."""
+"""A decomposed copy of a program equals the program that torch traces again. If this is not certain, torch traces again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
 
 @pytest.fixture
 def decompositions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The result of each call of `decompose_without_retrace` by a trace of the test."""
+    """The result of each call of `decompose_without_retrace` in the test."""
     results: list[Any] = []
 
     def record(raw: torch.export.ExportedProgram) -> Any:

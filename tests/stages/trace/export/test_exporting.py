@@ -63,7 +63,7 @@ def test_a_range_that_the_model_does_not_support_is_an_error(traced, job_of) -> 
 def test_an_unsupported_relation_is_reported_with_the_manifests_names(traced, job_of) -> None:
     shapes = {"query": ((1, 4), (6, 4), (64, 4)), "key": ((2, 4), (7, 4), (65, 4))}
     error = error_of(traced, job_of, lambda q, k: q + k[1:], shapes)
-    assert "axis key.0 must always be query_0 + 1" in error.text
+    assert "axis key.0 must always be query_0 + 1" in error.text  # query_0 is the generated name of the axis query.0
 
 
 def test_a_branch_on_one_size_is_reported_with_the_manifests_names(traced, job_of) -> None:

@@ -1,4 +1,7 @@
-"""A guard that restricts no declared size is accepted. Errors about other guards name the line of user code or the size."""
+"""A guard (a condition on sizes that torch assumes) is accepted if every declared size fulfils it.
+
+Errors about other guards name the line of user code or the size.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def test_accepts_a_guard_with_rounding_that_holds_at_every_size():
 
 @pytest.mark.parametrize("names", ["a", "ab", "abc"])
 def test_chunks_of_concatenated_inputs_have_a_dynamic_size(names):
-    """torch.chunk computes the number of chunks from the sizes. torch has one symbol for each dynamic axis."""
+    """torch.chunk computes the number of chunks from the sizes of all inputs, and torch has a symbol for each input."""
 
     class Chunks(nn.Module):
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""`guard_failures` finds sizes that break guards of the exported program. torch.export reports only some of the guards."""
+"""`guard_failures` finds sizes that break guards: conditions on sizes that torch assumes while it traces."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_largest_sizes_of_large_ranges_are_tried(job_of: Callable[..., Any])
 
 
 def test_every_assumption_has_a_failure_after_many_other_guards(job_of: Callable[..., Any]) -> None:
-    """An assumption is a guard that `guard_filter` has removed. The limit of new points does not apply to it."""
+    """An assumption is a guard that `guard_filter` has removed. No limit of new points applies to assumptions."""
     job = job_of({"x": ((1, 1), (8, 8), (64, 64))})
     many_guards = [f"L['x'].size()[1] != {size}" for size in range(2, 30)]  # more than `guards._MAX_FAILURES`
     assumptions = [f"L['x'].size()[0] != {size}" for size in range(2, 30)]

@@ -16,7 +16,7 @@ SHAPES = {"x": ((1, 4), (2, 4), (8, 4))}
 
 
 def leaf(kind: str, index: int) -> dict[str, Any]:
-    """The entry of a number in the output structure. `index` is the position of the number's tensor among the outputs."""
+    """The entry of a number in the output structure. `index` is the number of the output with its tensor."""
     return {"kind": "number", "type": kind, "index": index}
 
 

@@ -12,15 +12,15 @@ SHAPES = {"x": ((4, 2), (4, 2), (8, 2))}
 DIMS = [NamedDim("rows", (("x", 0),), 4)]
 
 
-def targets(data: bytes) -> list[str]:
+def operators(data: bytes) -> list[str]:
     return [str(node.target) for node in Program.from_bytes(data).graph.nodes if node.op == "call_function"]
 
 
 @pytest.mark.parametrize("pieces", [[0], [1], [0, 1]])
 def test_a_program_with_unused_pieces_can_be_loaded_and_equals_eager(traced, job_of, pieces) -> None:
     program = traced(lambda x: [x.split(2)[n] * 2 for n in pieces], job_of(SHAPES, dims=DIMS)).program
-    assert targets(program).count("aten.slice.Tensor") == len(pieces)
-    assert "aten.split.Tensor" not in targets(program)
+    assert operators(program).count("aten.slice.Tensor") == len(pieces)
+    assert "aten.split.Tensor" not in operators(program)
     loaded = Program.from_bytes(program)
     for rows in (4, 8):
         x = torch.rand(rows, 2)
@@ -37,7 +37,7 @@ def test_without_the_slices_the_program_cannot_be_loaded(traced, job_of, monkeyp
 
 def test_a_split_of_a_static_axis_is_kept(traced, job_of) -> None:
     static = traced(lambda x: x.split(1, 1)[0] * 2, job_of(SHAPES, dims=DIMS)).program
-    assert "aten.split.Tensor" in targets(static)
+    assert "aten.split.Tensor" in operators(static)
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -46,7 +46,7 @@ def test_pieces_of_a_dynamic_size_equal_eager(traced, job_of, count) -> None:
         return [piece * 2 for piece in torch.cat([x, x[:1]]).chunk(count)]
 
     program = traced(function, job_of({"x": ((5, 2), (8, 2), (17, 2))})).program
-    assert "aten.split.Tensor" not in targets(program)
+    assert "aten.split.Tensor" not in operators(program)
     loaded = Program.from_bytes(program)
     for rows in (5, 8, 17):
         x = torch.rand(rows, 2)

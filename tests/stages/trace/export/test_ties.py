@@ -1,4 +1,4 @@
-"""Axes that must be equal in a model become one dim if they are declared alike. Otherwise the trace raises an error."""
+"""Axes that must be equal in a model are tied (they become one dim) if they are declared alike."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add(x, y):
 
 def test_axes_that_are_declared_alike_are_tied():
     traced = trace_in_process(add, make_job({"x": SHAPE, "y": SHAPE}))
-    assert traced.interface["ties"] == [[1, 0]]
+    assert traced.interface["ties"] == [[1, 0]]  # symbol 1 (the axis y.0) equals symbol 0 (the axis x.0)
     assert [entry["name"] for entry in traced.interface["symbols"]] == ["x_0"]
     assert [entry["shape"] for entry in traced.interface["inputs"]] == [[["sym", 0], 3]] * 2
 

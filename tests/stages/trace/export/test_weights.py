@@ -1,4 +1,4 @@
-"""The graph shows which weights are tied. A weights file must fit the model. A forked process stores the weights."""
+"""Weights with several names (tied weights), files of weights, and the forked process that stores weights."""
 
 from __future__ import annotations
 

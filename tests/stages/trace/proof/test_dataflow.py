@@ -1,6 +1,6 @@
 """Functions with equal flows (operator calls with their arguments) give equal results.
 
-If the operator calls of a function do not determine its results, the function is not followed.
+If the operator calls of a function do not determine its results, `describe_results` raises CannotFollow.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ OTHER = torch.ones(4, 4)
 X = torch.empty(3, 4)
 
 
-def leaf(tensor: torch.Tensor) -> str | None:
-    """The name of a weight in a flow; None for other tensors."""
+def weight_key(tensor: torch.Tensor) -> str | None:
     return {id(WEIGHT): "0", id(OTHER): "1"}.get(id(tensor))
 
 
 def flow(flows: Flows, function: Callable[..., Any], inputs: Sequence[torch.Tensor] = (X,)) -> Any:
     with torch.no_grad():
-        return flows.describe_results(lambda values: function(*values), inputs, leaf)
+        return flows.describe_results(lambda values: function(*values), inputs, weight_key)
 
 
 def are_equal(first: Callable[..., Any], second: Callable[..., Any], inputs: Sequence[torch.Tensor] = (X,)) -> bool:
@@ -171,7 +170,7 @@ def test_indices_that_are_inputs_are_followed() -> None:
 
 @pytest.mark.parametrize("inference_mode", [False, True])
 def test_one_hot_is_not_followed(inference_mode: bool) -> None:
-    """`one_hot` reads the elements of its indices. In inference mode, only the operator's tag (`torch.Tag`) shows this."""
+    """`one_hot` reads the elements of its indices. In inference mode, only its `torch.Tag` shows this."""
 
     def model(ids: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode(inference_mode):

@@ -1,4 +1,4 @@
-"""A trace is compared with the model at min and max of every profile, and at sizes where export made assumptions."""
+"""A trace is compared with the model at the min and max of every profile, and where an assumption of torch.export fails."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def error_of(traced, job_of, module, shapes=BATCH, **job_fields) -> SourceError:
 
 
 def test_a_branch_on_batch_size_one_is_a_frozen_branch(traced, job_of) -> None:
+    """A branch is frozen if the program contains only one side of it."""
     error = error_of(traced, job_of, lambda x: x * 2 if x.shape[0] == 1 else x * 3)
     assert error.code == "frozen-branch"
     assert "x.0 = 1" in error.text and (error.file, error.line) == ("trtbuild.yaml", 10)
@@ -59,7 +60,7 @@ def test_the_error_about_integers_that_fail_at_some_size_suggests_a_range(traced
 
 @pytest.mark.parametrize("end", [(2, 6), (8, 8), (3, 4), (16, 16)])
 def test_each_profile_is_proven_at_both_ends(traced, job_of, end: tuple[int, int]) -> None:
-    """The model differs from its trace at one end of one profile only. Export makes no guard for this end."""
+    """The model differs from its trace at one end of one profile only. torch.export does not report this size."""
 
     def model(x):
         is_end = not torch.compiler.is_exporting() and tuple(x.shape) == end

@@ -8,7 +8,7 @@ import torch
 from trtbuild.core.model.spec import NamedDim
 from trtbuild.errors import SourceError
 
-#: The axes a.0 and b.0 have equal ranges, but different opts. So these axes are not declared alike.
+#: min, opt and max of each input. a.0 and b.0 have equal ranges, but different opts. So they are not declared alike.
 TWO = {"a": ((1, 4), (2, 4), (2, 4)), "b": ((1, 4), (1, 4), (2, 4))}
 THREE = {"a": TWO["a"], "b": TWO["a"], "c": TWO["b"]}
 ALIKE = {"a": TWO["a"], "b": TWO["a"]}
@@ -45,7 +45,8 @@ def test_only_the_two_equal_axes_of_three_are_reported(traced, job_of) -> None:
 
 
 @pytest.mark.parametrize("function", [lambda a, b: a * b, lambda a, b: torch.where(a > 0, a, b)])
-def test_axes_of_1_to_2_that_are_declared_alike_are_tied(traced, job_of, function) -> None:
+def test_axes_of_1_to_2_that_are_declared_alike_become_one_symbol(traced, job_of, function) -> None:
+    # symbol 1 (the axis b.0) equals symbol 0 (a.0)
     assert traced(function, job_of(ALIKE)).interface["ties"] == [[1, 0]]
 
 

@@ -1,8 +1,8 @@
 """Find the weights that a quantization method has changed, and check that the model still computes the same.
 
-The methods SmoothQuant and AWQ divide the input of a layer by factors, and multiply the weight by them. This changes no
-result, as long as only the layer uses its weight. A model that reads the weight itself
-(``F.linear(x, self.head.weight)``) would compute something else, so the outputs of one sample are compared.
+SmoothQuant and AWQ divide the input of a layer by factors, and multiply the weight by the same factors. This changes no
+result if only the layer uses its weight. A model that reads the weight itself (``F.linear(x, self.head.weight)``) would
+compute something else, so the outputs of one sample are compared.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.program.text import tensor_digest
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 
-#: Rounding of float32 or float16 may change an output by at most this number, relative to the largest value of the output.
+#: The largest difference of an output, relative to its largest value. It allows the rounding of float32 and float16.
 _TOLERANCE = 1e-2
 
 
 class ChangedWeights:
-    """Finds the weights that a method changes. Create it before the method runs, and call `find` afterwards. `call` calls
-    the module with one sample."""
+    """Finds the weights that a method changes. Create an object before the method runs, and call `find` afterwards. `call`
+    calls the module with one sample."""
 
     def __init__(self, module: torch.nn.Module, call: Callable[[], Any]) -> None:
         self._module, self._call = module, call
@@ -31,7 +31,7 @@ class ChangedWeights:
         self._outputs = self._float_outputs()
 
     def find(self, job: CalibrateJob) -> dict[str, torch.Tensor]:
-        """The changed weights by name, with their new values. The module's quantizers must be disabled. Raises SourceError
+        """Name → new value of each changed weight. The module's quantizers must be disabled. Raises SourceError
         if the outputs differ."""
         for before, now in zip(self._outputs, self._float_outputs(), strict=True):
             if _is_different(now, before):
@@ -53,7 +53,6 @@ class ChangedWeights:
 
 
 def _is_different(now: torch.Tensor, before: torch.Tensor) -> bool:
-    """Whether two outputs differ. Infinities and NaN must be at the same places."""
     is_finite = before.isfinite()
     if not torch.equal(now.isfinite(), is_finite) or not torch.allclose(
         now[~is_finite], before[~is_finite], equal_nan=True

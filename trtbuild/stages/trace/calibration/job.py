@@ -1,4 +1,4 @@
-"""The job of one calibration. This module does not import torch, because planning makes the job."""
+"""The job of one calibration. This module does not import torch, because plans create jobs without loading torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtbuild.core.model.quantization import Calibration, Quantization
 from trtbuild.core.model.spec import Source
 from trtbuild.stages.trace.job import TraceJob
 
-#: The manifest's fields of a source → the fields of a calibration that have the same meaning.
+#: The manifest's field of a source → the field of ``quantize:`` with the same meaning.
 _FIELDS = {"source": "calibration", "source.python": "calibration.python", "source.kwargs": "calibration.kwargs"}
 
 

@@ -1,16 +1,16 @@
-"""Choose the layers that a format rounds, and write the configuration of the method (SmoothQuant, AWQ, entropy) for
-Model Optimizer.
+"""Choose the layers whose values a format rounds, and write Model Optimizer's configuration for a method (SmoothQuant,
+AWQ, entropy).
 
 Rules
 1. Linear layers and convolutions are rounded. Formats with blocks round linear layers only, because a block is a part of
    a row of a matrix.
-2. Model Optimizer's presets leave out layers by their names (``lm_head``, ``router``, …). trtbuild has no such
-   list: only `exclude` leaves out layers by name.
+2. Model Optimizer's presets leave out layers by their names (``lm_head``, ``router``, …). Here only `exclude` leaves out
+   layers by name.
 3. A transposed convolution has its output channels in axis 1. With several groups, no axis has all output channels, so
-   the layer stays in float with every format. fp8 has one scale for a whole weight (as in ``FP8_DEFAULT_CFG`` of Model
-   Optimizer), also in transposed convolutions with one group.
-4. Some methods change weights. If two modules share a weight (a linear layer and an embedding, for example), the weight
-   must not change. So layers with this weight stay in float with these methods.
+   the layer stays in float with every format. fp8 has one scale for a whole weight in every layer, as in
+   ``FP8_DEFAULT_CFG`` of Model Optimizer.
+4. Some methods change weights. A weight that two modules share (a linear layer and an embedding, for example) must not
+   change, so its layers stay in float with these methods.
 5. nn.MultiheadAttention reads the weight of its `out_proj` and does not call that layer, so `out_proj` stays in float.
 6. A weight that is computed from other parameters, as by ``weight_norm``, has no quantizer, because its layer has no
    parameter `weight`.
@@ -34,8 +34,8 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 #: Formats whose weights share a scale in blocks of a row.
 _BLOCK_FORMATS = ("int4_weight_only", "nvfp4")
-#: Format → the settings of its quantizers of weights, and those of inputs (``modelopt.torch.quantization.config``). The
-#: second are None if the format does not round inputs.
+#: Format → (settings of the quantizers of weights, settings of those of inputs), as in
+#: ``modelopt.torch.quantization.config``. The second are None if the format does not round inputs.
 _SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]] = {
     "int8": ({"num_bits": 8, "axis": 0}, {"num_bits": 8, "axis": None}),
     "fp8": ({"num_bits": (4, 3), "axis": None}, {"num_bits": (4, 3), "axis": None}),
@@ -45,8 +45,7 @@ _SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]] = {
 }
 #: Methods that also change weights.
 CHANGING_METHODS = ("smoothquant", "awq")
-#: Method → Model Optimizer's algorithm. None for entropy: none of its algorithms reads histograms, so `run.py` computes the
-#: scales.
+#: Method → Model Optimizer's algorithm. For entropy there is no algorithm, so `run.py` sets the scales.
 _ALGORITHMS: Mapping[str, Any] = {
     "max": "max",
     "entropy": None,
@@ -56,8 +55,8 @@ _ALGORITHMS: Mapping[str, Any] = {
 
 
 def chosen_layers(module: nn.Module, job: CalibrateJob) -> list[str]:
-    """The paths of the layers that the format rounds. Raises SourceError if there is no such layer, or if a pattern of
-    `exclude` matches nothing."""
+    """The module paths of the layers that the format rounds. Raises SourceError if there is no such layer, or if a pattern
+    of `exclude` matches nothing."""
     quantization = job.quantization
     _check_patterns(module, quantization.exclude, job)
     unchangeable = _shared_weights(module) if quantization.method in CHANGING_METHODS else frozenset()
@@ -81,7 +80,7 @@ def chosen_layers(module: nn.Module, job: CalibrateJob) -> list[str]:
 
 
 def configuration(module: nn.Module, layers: Sequence[str], job: CalibrateJob) -> dict[str, Any]:
-    """Model Optimizer's configuration for rounding `layers`, and no other layers."""
+    """Model Optimizer's configuration to round the layers at the paths `layers`, and no others."""
     quantization = job.quantization
     weights, inputs = _SETTINGS[quantization.format]
     if inputs is not None and quantization.method == "entropy":
@@ -103,7 +102,7 @@ def rounds_inputs(name: str) -> bool:
 
 
 def _shared_weights(module: nn.Module) -> frozenset[int]:
-    """The ids of the parameters that the model has under several names (rule 4)."""
+    """The ids of the parameters with several names (rule 4)."""
     counts = Counter(id(value) for _, value in module.named_parameters(remove_duplicate=False))
     return frozenset(object_id for object_id, count in counts.items() if count > 1)
 

@@ -1,9 +1,8 @@
-"""Run the calibrate step: find the scales of a model's layers. In a build it runs in a child process that does nothing
-else, and whose GPU is hidden, so the result does not depend on a GPU.
+"""Run the calibrate step: find the scales of a model's layers. In a build this happens in a child process that sees no
+GPU, so the result does not depend on a GPU.
 
-NVIDIA's Model Optimizer finds the scales (``modelopt.torch.quantization``). It has the methods and formats that TensorRT's
-documentation describes. torchao is not used here: it rounds weights with its own tensor classes, for its own kernels, and
-its export path has only one of these formats, int8.
+NVIDIA's Model Optimizer (``modelopt.torch.quantization``) finds the scales, because it has the methods and formats that
+TensorRT's documentation describes. torchao has only one of these formats in its export path, int8.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from trtbuild.stages.trace.run import ProcessState
 from trtbuild.stages.trace.sources.reading import read
 from trtbuild.stages.trace.user_code.frames import Frames, first_lines
 
-#: Model Optimizer, and the libraries that compute the scales for it besides torch.
+#: Model Optimizer, and the libraries besides torch with which it computes the scales.
 _CALIBRATOR = ("nvidia-modelopt", "numpy", "scipy")
 
 
@@ -47,8 +46,9 @@ _CALIBRATOR = ("nvidia-modelopt", "numpy", "scipy")
 class CalibrationResult:
     """The quantizers of a model as bytes (`StoredQuantizers`), and the dependencies of the calibration.
 
-    `uncalibrated` are the paths of the layers that no sample reaches, or that Model Optimizer leaves as they are. They stay
-    in float. `uncacheable` is the reason why the result must not be stored; None if it may be stored."""
+    `uncalibrated` are the paths of the layers that stay in float, because no sample reaches them, or because Model
+    Optimizer does not know their class. `uncacheable` is the reason why the result must not be stored; None if it may be
+    stored."""
 
     quantizers: bytes
     uncalibrated: tuple[str, ...]
@@ -81,9 +81,9 @@ def find_quantizers(
     frames: Frames,
     import_library: Callable[[str], Any] = importlib.import_module,
 ) -> tuple[StoredQuantizers, tuple[str, ...]]:
-    """The quantizers of a loaded module, and the paths of its uncalibrated layers (`CalibrationResult`).
+    """The quantizers of a loaded module, and `CalibrationResult.uncalibrated`. The module is changed.
 
-    The module is changed. Raises SourceError or EnvironmentFault."""
+    Raises SourceError or EnvironmentFault."""
     if has_quantizers(module):
         raise SourceError(
             "the model is quantized already, and the manifest has `quantize:`",
@@ -131,10 +131,10 @@ def find_quantizers(
 
 
 def _calibrate_by_entropy(module: torch.nn.Module, forward_loop: Callable[[torch.nn.Module], None]) -> None:
-    """Set the scales from histograms of activations. The scales of weights come from their largest values.
+    """Set the scales of inputs from histograms, and those of weights from their largest values.
 
-    No algorithm of ``modelopt.torch.quantization.quantize`` reads the histograms, and `finish_stats_collection` takes one
-    method for all quantizers. So this function chooses the method of each quantizer."""
+    No algorithm of ``modelopt.torch.quantization.quantize`` reads the histograms, and Model Optimizer's
+    `finish_stats_collection` takes one method for all quantizers. So this function calls each quantizer."""
     calibration = importlib.import_module("modelopt.torch.quantization.model_calib")
     histogram = importlib.import_module("modelopt.torch.quantization.calib").HistogramCalibrator
     calibration.enable_stats_collection(module)
@@ -171,7 +171,7 @@ def _call(module: torch.nn.Module, sample: Sample, number: int, job: CalibrateJo
 
 @contextmanager
 def _slow_path_of_attention() -> Iterator[None]:
-    """Call the layers of nn.TransformerEncoder one by one. Its fast path calls no layer, so no quantizer would see data."""
+    """Switch off the fast path of nn.TransformerEncoder, because it calls no layer, so no quantizer would see data."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -183,13 +183,13 @@ def _slow_path_of_attention() -> Iterator[None]:
 def _quantizers_of(
     module: torch.nn.Module, layers: Sequence[str], job: CalibrateJob
 ) -> tuple[dict[str, dict[str, Quantizer]], list[str]]:
-    """The quantizers of each layer, and the paths of the uncalibrated layers (`CalibrationResult`)."""
+    """Path of a layer → ``input`` or ``weight`` → quantizer; and `CalibrationResult.uncalibrated`."""
     place = job.model.place("quantize", "source")
     result: dict[str, dict[str, Quantizer]] = {}
     uncalibrated = []
     for path in layers:
         layer: Any = module.get_submodule(path)
-        is_known = hasattr(layer, "weight_quantizer")  # Model Optimizer leaves some subclasses as they are
+        is_known = hasattr(layer, "weight_quantizer")  # Model Optimizer does not know some subclasses
         if not is_known or (
             rounds_inputs(job.quantization.format) and getattr(layer.input_quantizer, "_amax", None) is None
         ):

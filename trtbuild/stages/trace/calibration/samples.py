@@ -1,13 +1,13 @@
 """Read the calibration data of a model, and check it.
 
 Rules
-1. A sample contains the inputs of one call of the model. It is a mapping by input name, a tuple in the order of the inputs,
-   or one tensor for a model with one input. A safetensors file has one tensor for each input. The first axis of each tensor
-   counts the samples.
+1. A sample contains the inputs of one call of the model: as a mapping by input name, a tuple in the order of the inputs, or
+   one tensor for a model with one input. A safetensors file has one tensor for each input, with the samples along its first
+   axis.
 2. A sample has the declared types, ranks and static sizes. Dynamic axes may have any size of at least 1. Floats are finite.
 3. Each input of floats has a value other than 0 in at least one sample, because a scale of 0 is not possible.
-4. A callable that yields the samples runs twice. Both runs must yield the same samples, because other data would give
-   other engines.
+4. A callable that yields the samples runs twice, and must yield the same samples, because other data would give other
+   engines.
 """
 
 from __future__ import annotations

@@ -5,11 +5,10 @@ Rules
 2. The other inputs are in the manifest's order. So symbol number n of the program is symbol number n of the shape plan.
 3. The size of an axis that the manifest declares dynamic is exactly ``multiple_of × symbol``. The size of a static axis is
    the declared number. If torch.export gives an axis another size, the model is rejected.
-4. The symbols of the inputs have the manifest's ranges, not those of torch. (torch leaves out size 1 of a derived dim,
-   and torch's guards make ranges smaller.) `proof` tries the sizes that torch left out.
+4. The symbols of the inputs have the manifest's ranges. Those of torch may be smaller: torch leaves out size 1 of a dim
+   that is a multiple of another, and sizes that its guards exclude. `proof` tries the sizes that torch left out.
 5. A tensor that the module returns twice is one output of the program.
-6. Slices replace a split along a dynamic axis if some of its pieces are not used, or if the size of the pieces is dynamic
-   (`pieces`).
+6. Slices replace some splits along dynamic axes (`pieces`).
 7. A number that the module returns is a 0-d tensor (`leaves`).
 8. Without a weights file, the zero points of quantizers become numbers of the program (`zero_points`), and quantized
    weights are stored in the types to which they are quantized (`stored_weights`).
@@ -49,8 +48,8 @@ class ArrangedProgram:
     """A program in its final form.
 
     `weights` are the weights that the program takes as inputs, in order. `module_weights` are all weights of the module.
-    `leaves` are the leaves of the module's result: its values without the structure of tuples and dicts. `outputs` has,
-    for each leaf that is not a constant, the index of the program's output for this leaf.
+    `leaves` are the values of the module's result, without the structure of tuples and dicts. For each leaf that is not a
+    constant, `outputs` has the index of its output in the program.
     """
 
     program: Program
@@ -61,8 +60,8 @@ class ArrangedProgram:
 
 
 def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> ArrangedProgram:
-    """Bring a functionalized program into its final form. Raises SourceError, for example under rule 3."""
-    # what `functional` would lose: the leaves, the values, the order of inputs, and the targets of the placeholders
+    """Bring a program without in-place writes into its final form. Raises SourceError, for example under rule 3."""
+    # read what `functional` does not keep: the leaves, the values, the order of inputs, the targets of the placeholders
     leaves = leaves_of(exported)
     exported = numbers_as_tensors(exported)
     values = _tensors_by_name(exported)
@@ -74,8 +73,8 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     weight_nodes = program.weight_nodes
     constant_nodes = [node for node in program.placeholders if node.name in program.constants]
     inputs = [program.input_nodes[position] for position in order]
-    # check the scales of quantizers, and rewrite quantizers (rule 8). PyTorch limits quantized weights to -127..127: where
-    # this changes no value, `widen_weight_limits` writes TensorRT's limits, -128..127
+    # check the scales of quantizers, and rewrite quantizers (rule 8). PyTorch limits quantized weights to -127..127.
+    # `widen_weight_limits` writes TensorRT's limits, -128..127, where this changes no value
     stored: list[StoredWeight] = []
     if job.weights is None:
         names = {node: str(targets[node.name]) for node in program.placeholders}
@@ -84,7 +83,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
         write_zero_points(graph, known)
         widen_weight_limits(graph, known)
         stored = store_weights(graph, known, names, lambda module: _two_levels_error(module, job))
-    # one placeholder for each weight; weights and constants that are not used are removed (rule 1)
+    # keep one placeholder for each used weight (rule 1)
     specs_by_name = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
     named_values = {node: (str(targets[node.name]), values[str(targets[node.name])]) for node in weight_nodes}
     constant_values = {node: values[str(targets[node.name])] for node in constant_nodes}
@@ -92,7 +91,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     used_weights += [(weight.node, Weight((weight.name,), (), weight.value)) for weight in stored]
     used_weights = [(node, weight) for node, weight in used_weights if node.users]
     constants = [node for node in constants if node.users]
-    # the final order of placeholders and outputs (rules 2 and 5)
+    # write the final order of placeholders and outputs (rules 2 and 5)
     placeholders = [*(node for node, _ in used_weights), *constants, *inputs]
     for node in program.placeholders:
         if node not in placeholders:
@@ -104,7 +103,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     flat_outputs = list(output.args[0])
     unique_outputs = list(dict.fromkeys(flat_outputs))
     output.args = (tuple(unique_outputs),)
-    # the signature
+    # write the signature
     specs = [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node, _ in used_weights]
     specs += [
         InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(n.name), specs_by_name[n.name].target) for n in constants
@@ -115,7 +114,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     used_constants = {name: value for name, value in program.exported.constants.items() if name in used_names}
     ranges = dict(program.exported.range_constraints)
     module = program.exported.graph_module
-    # assembled twice: the new order of inputs gives the symbols their numbers, and `_declared_ranges` needs these numbers
+    # assemble twice: the new order of inputs gives the symbols their numbers, and `_declared_ranges` needs these numbers
     program = Program(assemble(module, specs, outputs, ranges, used_constants), len(used_weights))
     ranges = _declared_ranges(program, job)
     program = Program(assemble(module, specs, outputs, ranges, used_constants), len(used_weights))
@@ -137,7 +136,7 @@ def _merge_weights(
     """Merge the placeholders of each weight into one (rule 1). Returns these placeholders with their weights, and the
     placeholders of the constants that are not weights.
 
-    `named_values` are the names and values of the weights' placeholders, and `constant_values` are the constants' values.
+    `named_values` maps placeholders of weights to (name, value). `constant_values` maps those of constants to values.
     Raises SourceError for a constant that is a view of a weight, if the job has a weights file."""
     first_nodes: dict[int, torch.fx.Node] = {}
     merged: list[tuple[torch.fx.Node, Weight]] = []
@@ -169,13 +168,12 @@ def _two_levels_error(module: str, job: TraceJob) -> SourceError:
 
 
 def _tensors_by_name(exported: ExportedProgram) -> dict[str, torch.Tensor]:
-    """The weights and constants of a program that are tensors."""
     tensors = {name: value for name, value in exported.state_dict.items() if isinstance(value, torch.Tensor)}
     return tensors | {name: value for name, value in exported.constants.items() if isinstance(value, torch.Tensor)}
 
 
 def _manifest_order(exported: ExportedProgram, job: TraceJob) -> list[int]:
-    """For each of the manifest's inputs, its index among the program's inputs."""
+    """For each of the manifest's inputs: its index among the program's inputs."""
     spec = exported.call_spec.in_spec
     args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     positional = iter(args)
@@ -193,7 +191,7 @@ def _refuse_unregistered_view(value: torch.Tensor, weights: ModuleWeights, job: 
 
 
 def _declared_ranges(program: Program, job: TraceJob) -> dict[Any, Any]:
-    """The range of each symbol: the manifest's (rule 4), or torch's if the symbol depends on data.
+    """Symbol → its range: the manifest's for a symbol of the inputs (rule 4), torch's for a size that depends on data.
 
     Raises SourceError if the dtype, the number of axes or a size of an input is not the declared one (rule 3)."""
     symbols = Symbols(program)

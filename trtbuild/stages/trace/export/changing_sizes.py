@@ -1,13 +1,11 @@
 """Find points of the declared ranges where the traced program declares wrong sizes.
 
-A program declares the size of each value as a formula over its symbols. Some operators behave differently where a size is
-1: ``squeeze`` removes an axis of size 1, and keeps every other axis. torch.export assumes that every dynamic size is 2 or
-more, so the program declares the shapes for these sizes. At size 1 the model and the program return equal tensors, but
-the rank of these tensors is not the declared one. An engine or a package cannot have such an output.
+A program declares each size as a formula over its symbols. torch.export assumes that every dynamic size is 2 or more. But
+at size 1, some operators return another shape: ``squeeze`` removes an axis of size 1 only. Model and program then return
+equal tensors, whose rank is not the declared one. An engine or a package cannot have such an output.
 
-torch.export treats an axis with the range 1..2 as the number 2. If a model adds two tensors with such axes,
-torch.export does not report that the axes must be equal. If one size is 1 and the other is 2, PyTorch broadcasts, and the
-program declares a wrong size.
+torch.export treats an axis with the range 1..2 as the number 2. So it does not report that two such axes must be equal if
+a model adds them. If one size is 1 and the other is 2, PyTorch broadcasts, and the program declares a wrong size.
 """
 
 from __future__ import annotations
@@ -28,11 +26,10 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 
 def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, frames: Frames) -> SourceError | None:
-    """Check whether the operators of `program` compute the sizes that `program` declares, at the ends of the ranges and
-    between them.
+    """The error for a program that declares other sizes than its operators compute; None if all sizes agree.
 
-    Returns the error if sizes differ, None otherwise. `raw` is the program of torch.export, which still has its stack
-    traces.
+    Sizes are compared at the ends of the ranges and between them. `raw` is the program of torch.export, which still has its
+    stack traces.
     """
     multiples = [symbol.multiple_of for symbol in job.shapes.symbols]
     points = [[size // multiple for size, multiple in zip(point, multiples, strict=True)] for point in job.points]
@@ -65,8 +62,8 @@ def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, f
 
 
 def _unequal_axes(program: Program, job: TraceJob) -> tuple[Difference, int, int] | None:
-    """Find two symbols that must be equal, and whose ranges end at 2. Returns the first value whose sizes are wrong where
-    the two symbols differ, and the numbers of the symbols."""
+    """Find two symbols that must be equal, and whose ranges end at 2. Returns the first wrong size where the two symbols
+    differ, and the numbers of the symbols."""
     symbols = job.shapes.symbols
     candidates = [number for number, symbol in enumerate(symbols) if symbol.max == 2 * symbol.multiple_of]
 
@@ -83,8 +80,7 @@ def _unequal_axes(program: Program, job: TraceJob) -> tuple[Difference, int, int
         difference, others = difference_at_1(one), [other for other in candidates if other != one]
         if difference:
             equal_symbols = [other for other in others if not difference_at_1(one, other)]
-            # if sizes are right when all candidates are 1, but not when only two are 1, three or more symbols must be
-            # equal: name two of them
+            # if sizes are right only when all candidates are 1, three or more symbols must be equal: name two of them
             if equal_symbols or not difference_at_1(*candidates):
                 first, second = sorted((one, (equal_symbols or others)[0]))
                 return difference, first, second
@@ -102,7 +98,7 @@ def _hint(difference: Difference) -> str:
 
 
 def _place(difference: Difference, raw: ExportedProgram, job: TraceJob, frames: Frames) -> dict[str, Any]:
-    """The line of user code that computes the wrong value, found with the operator and the name of the value."""
+    """The line of user code that computes the wrong value. Its node in `raw` has the same operator, and often its name."""
     same_operator = [
         node for node in raw.graph.nodes if node.op == "call_function" and node.target is difference.node.target
     ]

@@ -35,8 +35,8 @@ _MOST_NAMES = 4
 def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
     """Raise SourceError if any module of `module` is in training mode.
 
-    Every module counts, because trtbuild does not know which modules behave differently in training. ``.eval()`` of the
-    model costs nothing. `place` is the file and line of the function that creates the module.
+    Every module counts, because trtbuild does not know which modules behave differently in training. `place` is the file
+    and line of the function that creates the module.
     """
     names = [name for name, submodule in module.named_modules() if submodule.training]
     if not names:
@@ -63,9 +63,9 @@ def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[
 def refuse_mutation(
     program: ExportedProgram, job: TraceJob, raw: ExportedProgram | None = None, frames: Frames | None = None
 ) -> None:
-    """Raise SourceError if the functionalized `program` writes to a buffer, a parameter or an input.
+    """Raise SourceError if the functionalized `program` writes to a buffer, a parameter or an input (rule 2).
 
-    `raw` is the program of torch.export. `frames` finds the place of the write in the stack traces of `raw`.
+    The stack traces of `raw`, the program of torch.export, show the place of the write.
     """
     signature = program.graph_signature
     for spec in signature.output_specs:
@@ -101,7 +101,7 @@ def mutation_error(kind: str, name: str, job: TraceJob, place: Mapping[str, Any]
 
 
 def _place_of_write(name: str, raw: ExportedProgram | None, frames: Frames | None) -> dict[str, Any]:
-    """The place of a program's first write to the input, the buffer or the parameter `name`; empty if it is not known."""
+    """The file and line of the first write to the input, buffer or parameter `name`; empty if they are not known."""
     if raw is None or frames is None:
         return {}
     specs = raw.graph_signature.input_specs
@@ -163,8 +163,7 @@ def refuse_growing_resize(exported: ExportedProgram, job: TraceJob, frames: Fram
 
 
 def refuse_output_kinds(exported: ExportedProgram, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
-    """Raise SourceError if no output is a tensor, or if an output has an unknown kind. `place` is the file and line of the
-    model's forward."""
+    """Raise SourceError under rule 4. `place` is the file and line of the model's forward."""
     user_outputs = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     for number, spec in enumerate(user_outputs):
         if not isinstance(spec.arg, RETURNED_ARGUMENTS):
@@ -181,7 +180,7 @@ def refuse_output_kinds(exported: ExportedProgram, job: TraceJob, place: Mapping
         raise SourceError(
             "the model returns numbers that depend on its inputs, and no tensor",
             code="output",
-            hint="leave it out (the caller knows the shapes), or return a tensor",
+            hint="return a tensor, too, or remove the model from the manifest: the caller can compute sizes itself",
             **(place or job.place("source")),
         )
     raise SourceError(
@@ -193,7 +192,7 @@ def refuse_output_kinds(exported: ExportedProgram, job: TraceJob, place: Mapping
 
 
 def refuse_output_storage(number: int, value: torch.Tensor, job: TraceJob) -> None:
-    """Raise SourceError if an output of the model is not in main memory, is not dense, or is quantized."""
+    """Raise SourceError for output `number` under rule 6."""
     if value.device.type == "cpu" and value.layout is torch.strided and not value.is_quantized:
         return
     if value.layout is not torch.strided:
@@ -216,7 +215,7 @@ def call_nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 
 
 def is_switched_off(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an argument makes a call of a random operator deterministic (`_RANDOMNESS_SWITCHES`)."""
+    """Whether an argument makes a random operator deterministic (`_RANDOMNESS_SWITCHES`)."""
     for position, argument in enumerate(target._schema.arguments):
         if argument.name not in _RANDOMNESS_SWITCHES:
             continue

@@ -1,8 +1,7 @@
 """Turn torch.export's report about dims into advice for the manifest.
 
 torch.export reports a dim if the model does not allow all its declared sizes. The report uses the names that `torch_name`
-makes. This module only converts text. It knows the texts of torch 2.9 to 2.13 (``ShapeEnv.produce_guards`` and
-``_suggest_fixes``).
+makes. This module knows the texts of torch 2.9 to 2.13 (``ShapeEnv.produce_guards`` and ``_suggest_fixes``).
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from trtbuild.core.model.spec import Input
 class Violation:
     """A dim that the model restricts more than the manifest does. `text` says what is wrong, and `hint` says what to write.
 
-    `path` is the dotted path of the dim in the manifest (`TraceJob.origins`). `symbol` is the restricted symbol.
-    `equal_symbol` is the symbol that it must equal, and `only_size` is the only size that it may have. Each is None if the
-    model has no such restriction.
+    `path` is the dotted path of the dim in the manifest (`TraceJob.origins`). `symbol` is the number of the dim's symbol.
+    `equal_symbol` is the number of a symbol that must always have the same size. `only_size` is the only size that the
+    model allows. Both are None for other restrictions.
     """
 
     text: str
@@ -33,8 +32,7 @@ class Violation:
 
 
 def torch_name(symbol: int) -> str:
-    """The name of symbol number `symbol` for torch. The dim of a symbol with ``multiple_of: k`` is k times the torch Dim of
-    this name."""
+    """The name of the torch Dim for symbol number `symbol`. With ``multiple_of: k``, sizes are k times this Dim."""
     return f"trtdim{symbol}"
 
 
@@ -60,7 +58,7 @@ def parse_violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> 
         if match and int(match[1]) < len(plan.symbols):
             symbol = int(match[1])
             constant = re.search(r"specialized it to be a constant \((\d+)\)", line)
-            if constant:  # a derived dim: the message has the size itself, and no suggestion
+            if constant:  # a dim with ``multiple_of``: the message has the size itself, and no suggestion
                 result.append(_fixed_size_violation(symbol, int(constant[1]), plan, inputs))
                 continue
             reason = _reason_of_violation(line, plan, inputs)
@@ -176,8 +174,7 @@ def _with_manifest_names(text: str, plan: ShapePlan, inputs: Sequence[Input]) ->
 
 
 def _input_name(argument: str, item: str | None, inputs: Sequence[Input]) -> str:
-    """The input at ``L[argument][item]``, or at ``L[argument]`` if `item` is None. With an item, `argument` is a
-    parameter such as ``*args`` or ``**kwargs``."""
+    """The name of the input at ``L[argument]``, or at ``L[argument][item]`` for parameters such as ``*args``."""
     if item is not None and item.isdigit() and argument not in {entry.name for entry in inputs}:
         positional = [entry.name for entry in inputs if not entry.keyword]
         return positional[int(item)] if int(item) < len(positional) else argument
@@ -191,5 +188,5 @@ def _manifest_path(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str
 
 
 def _has_generated_name(name: str, places: Sequence[str]) -> bool:
-    """Whether `trtbuild.core.model.declared_shapes` generated the name from the first place: ``<input>_<axis>``."""
+    """Whether `declared_shapes` generated the name, from the first axis of the dim: ``image_0`` for ``image.0``."""
     return name.rstrip("_") == places[0].replace(".", "_")

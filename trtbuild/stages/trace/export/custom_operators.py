@@ -1,10 +1,11 @@
 """Reject a call of an operator from outside PyTorch if the call cannot become a partition.
 
 1. An operator that writes to its arguments is rejected, because no partition may change a value of another partition.
-2. An operator that returns a number or a view is rejected. The number would become a fixed part of the graph, and the view
-   would share memory with a value of another partition.
+2. An operator that returns a number or a view is rejected, because the number would become a fixed part of the graph, and
+   the view would share memory with a value of another partition.
 3. A call inside a nested graph (``torch.cond``) is rejected, because only calls of the main graph become partitions.
-4. An operator without a fake implementation cannot be exported. The error names the function that registers one.
+4. An operator without a fake implementation, which computes the sizes of its results, cannot be exported. The error names
+   the function that registers one.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def refuse_custom_calls(exported: ExportedProgram, job: TraceJob, frames: Frames
 
 
 def checked_program(program: Program, job: TraceJob) -> Program:
-    """A copy of `program` that checks the results of operators from outside PyTorch.
+    """A copy of `program` that checks the sizes of the results of operators from outside PyTorch.
 
     Raises SourceError if an argument of such an operator is a computed number that is not a size, or if another operator
     gets the results of a call as one list or tuple."""

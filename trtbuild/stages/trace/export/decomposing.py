@@ -1,13 +1,13 @@
-"""Compute the result of ``run_decompositions({})`` for a program without writes.
+"""Compute the result of ``run_decompositions({})`` for a program without writes, faster than torch.
 
-torch traces the whole program again for this, which takes a second or more. This module avoids the retrace. torch.export
-leaves few operators that a retrace changes: composite operators that may return their input (reshape, flatten, dropout,
-to, chunk). Here each of them is replaced with the operators that torch decomposes it into.
+torch traces the whole program again for this (a *retrace*), which takes a second or more. A retrace changes few operators:
+composite operators that may return their input (reshape, flatten, dropout, to, chunk). Here the graph is copied, and each
+of them is replaced with the operators into which torch decomposes it.
 
 Rules
-1. A program needs a retrace if this module might give another result. This is so if the program has one of these: operators
-   that may write, operators that copy or return their input because of autograd, nested graphs, assertions about values,
-   sizes that no input has and no node computes, strides that torch.export has not decided.
+1. A program is retraced if this module might give another result. This is so if the program has operators that may write,
+   operators that copy or return their input because of autograd, nested graphs, or assertions about values. It is also so
+   for sizes that no input has and no node computes, and for strides that torch.export has not decided.
 2. torch itself decomposes an operator (``OpOverload.decompose``), with the shapes at its place in the graph.
 3. The caller's program is not changed.
 """
@@ -52,14 +52,14 @@ class _RetraceNeeded(Exception):
 
 
 def decompose_without_retrace(raw: ExportedProgram) -> ExportedProgram | None:
-    """Return a functionalized copy of `raw`; None if `raw` needs a retrace (rule 1)."""
+    """Return a decomposed copy of `raw`; None if `raw` needs a retrace (rule 1)."""
     with contextlib.suppress(Exception):  # the retrace raises the error again
         return _GraphCopy(raw).program()
     return None
 
 
 def is_composite(target: Any) -> bool:
-    """Whether a retrace decomposes the operator even if the table of decompositions is empty."""
+    """Whether ``run_decompositions({})`` decomposes the operator, although its table of decompositions is empty."""
     return isinstance(target, torch._ops.OpOverload) and _is_cia_op(target) and not _is_preservable_cia_op(target)
 
 
@@ -156,7 +156,7 @@ class _GraphCopy:
             self._copy_node(node)
 
     def _copy_assertion(self, node: torch.fx.Node) -> None:
-        """Copy an assertion about a tensor as a retrace writes it: arguments are passed by position where possible."""
+        """Copy an assertion about a tensor as a retrace writes it: with arguments by position where possible."""
         arguments = {
             **dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)),
             **node.kwargs,
@@ -170,13 +170,13 @@ class _GraphCopy:
         copied.meta = dict(node.meta)
 
     def _copy_parts(self, node: torch.fx.Node) -> Any:
-        """Copy a composite operator as the operators that it consists of (rule 2). Returns the copy of its result."""
+        """Copy a composite operator as its parts (rule 2). Returns the copy of its result."""
         nodes_by_tensor_id: dict[int, torch.fx.Node] = {}
 
         def value_of(argument: torch.fx.Node) -> Any:
             value, copy = argument.meta["val"], self._copies[argument]
             if isinstance(value, torch.Tensor) and nodes_by_tensor_id.setdefault(id(value), copy) is not copy:
-                raise _RetraceNeeded  # the calls do not show which of the two nodes they read
+                raise _RetraceNeeded  # the recorded calls do not show which of the two nodes they read
             return value
 
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value_of)
@@ -207,8 +207,7 @@ class _GraphCopy:
         return leaf
 
     def _size_node(self, size: Any) -> torch.fx.Node:
-        """The node that computes a size. If there is no such node, and an axis of an input has this size, a node is
-        added."""
+        """The node that computes a size. If necessary, a node is added that reads the size from an axis of an input."""
         expression = size.node.expr
         if expression not in self._size_nodes:
             axes = (
@@ -228,7 +227,7 @@ class _GraphCopy:
         return self._size_nodes[expression]
 
     def _last_input_node(self) -> torch.fx.Node:
-        """The last of the nodes that are inputs or sizes of inputs. A retraced graph begins with these nodes."""
+        """The last of the inputs and sizes of inputs with which a retraced graph begins."""
         nodes = itertools.takewhile(_is_input_or_size, self._graph.nodes)
         return deque(nodes, maxlen=1).pop()
 

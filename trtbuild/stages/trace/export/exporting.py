@@ -1,5 +1,7 @@
 """Call torch.export, and turn its refusals into errors that name the manifest's inputs and dims.
 
+A *guard* is a condition on sizes that torch assumes while it traces a model.
+
 Rules
 1. Every dynamic axis has a named Dim, and its range covers the ranges of all profiles. ``Dim.AUTO`` is not used, because it
    drops guards. The Dim of a symbol with ``multiple_of: k`` is k times another Dim (torch calls this a derived dim).
@@ -7,16 +9,16 @@ Rules
 3. The result is functionalized (by `decomposing`, or by ``run_decompositions({})``). This removes in-place writes to
    views, and shows which buffers the model writes to.
 4. torch.export does not report some guards: those about derived dims, about relations between dims, and about sizes that
-   torch assumes not to be 1. They are among `Exported.guards`, and `proof` tries sizes that break them.
-5. torch assumes that every dynamic size is 2 or more. So a dim whose range ends at 2 would become the number 2.
-   Therefore such a dim is traced with a range up to `LEAST_MAX`. If the model does not allow this (for example, it has a
-   table of two rows), the dim is traced with the declared range.
-6. If two symbols must be equal and are declared alike (`TraceJob.alike`), they are tied: the model is traced again with one
-   symbol for both. If they are not declared alike, this is an error.
+   torch assumes not to be 1. These guards are in `Exported.guards`, too, and `proof` tries sizes that break them.
+5. torch assumes that every dynamic size is 2 or more. So a dim whose range ends at 2 would become the number 2. Such a dim
+   is traced with a range up to `LEAST_MAX` instead. If the model does not allow this (a table of two rows, for example),
+   the dim is traced with the declared range.
+6. If two symbols must be equal in the model, and are declared alike (`TraceJob.alike`), the model is traced again with one
+   symbol for both: they are *tied*. If they are not declared alike, this is an error.
 7. If a guard fixes a symbol to the example's size, the model is traced with larger examples. The guard may be about a
-   derived size that is 1 only in the example (``x[1:]`` with 2 rows). The proof decides whether the result is right.
-8. If the module is itself a program of torch.export, its keyword inputs must be in the program's order. torch.export 2.13
-   reads them by position, although the module reads them by name.
+   computed size that is 1 only in the example (``x[1:]`` with 2 rows). The proof decides whether the result is right.
+8. If the module is itself a program of torch.export, its keyword inputs must be in the program's order, because
+   torch.export 2.13 reads them by position.
 """
 
 from __future__ import annotations
@@ -60,9 +62,9 @@ _MAX_EXAMPLE_ELEMENTS = 1 << 27
 class Exported:
     """An exported module. `raw` is the result of torch.export, with stack traces; `program` is functionalized.
 
-    `guards` are the guards of `raw`, with those that torch.export does not report (rule 4). `assumptions` are guards that
-    torch.export would report, but that `guard_filter` has removed. The proof tries sizes that break a guard or an
-    assumption. `ties` are pairs of the job's symbols that are tied (rule 6).
+    `guards` are the guards of `raw`. `assumptions` are guards that torch.export would report as errors, but that
+    `guard_filter` has removed. The proof tries sizes that break a guard or an assumption. `ties` are the pairs of tied
+    symbols (rule 6), by their numbers in the job.
     """
 
     raw: ExportedProgram
@@ -72,7 +74,7 @@ class Exported:
     ties: tuple[tuple[int, int], ...] = ()
 
 
-@dynamic_sizes_from_zero()
+@dynamic_sizes_from_zero()  # otherwise torch assumes that the data-dependent sizes of older operators are at least 2
 def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
     define_fake_kernels()
@@ -116,7 +118,8 @@ def functionalize(raw: ExportedProgram) -> ExportedProgram:
 class _Exporter:
     """Calls torch.export until it accepts the module, with ties (rule 6) and larger examples (rule 7).
 
-    `job` and `guard_filter` belong to one call of torch.export: the call that gave the program or the error of `export`.
+    `job` and `guard_filter` are those of one call of torch.export: the call whose program the method `export` has returned,
+    or whose error it has raised.
     """
 
     def __init__(self, module: torch.nn.Module, job: TraceJob, bound: inspect.BoundArguments, frames: Frames) -> None:
@@ -147,19 +150,19 @@ class _Exporter:
                 self._set_job(self._declared_job.tied(self.ties))
 
     def _find_ties(self, found_violations: Sequence[Violation]) -> list[tuple[int, int]]:
-        """The pairs of symbols that must be equal, as numbers of the declared job's symbols. An empty list if the two
-        symbols of a pair are not declared alike, because then the violation is an error."""
-        declared = [*dict.fromkeys(kept_symbols(len(self._declared_job.shapes.symbols), self.ties))]
-        pairs = [(declared[v.symbol], declared[v.equal_symbol]) for v in found_violations if v.equal_symbol is not None]
+        """The pairs of symbols that must be equal, by their numbers in the declared job. An empty list if the two symbols
+        of a pair are not declared alike, because that is an error."""
+        numbers = [*dict.fromkeys(kept_symbols(len(self._declared_job.shapes.symbols), self.ties))]
+        pairs = [(numbers[v.symbol], numbers[v.equal_symbol]) for v in found_violations if v.equal_symbol is not None]
         return pairs if all(self._declared_job.alike(*pair) for pair in pairs) else []
 
     def _export_larger(self, found_violations: Sequence[Violation]) -> ExportedProgram | None:
-        """Export with larger examples of the symbols that are fixed to one size. None if torch.export rejects them, too."""
+        """Export with larger examples of the symbols that are fixed to one size (rule 7). None if this fails, too."""
         job, previous_filter = self.job, self.guard_filter
         fixed = {violation.symbol for violation in found_violations if violation.only_size is not None}
         for shapes in larger_examples(job.shapes, fixed):
             self._set_job(replace(job, shapes=shapes))
-            with contextlib.suppress(Exception):  # the error of the first example is raised: the user can act on it
+            with contextlib.suppress(Exception):  # the error of the declared example is raised: the user can act on it
                 return self._export()
         self.job, self.guard_filter = job, previous_filter
         return None
@@ -171,7 +174,7 @@ class _Exporter:
         if any(symbol.max // symbol.multiple_of < LEAST_MAX for symbol in job.shapes.symbols):
             try:
                 return self._export_up_to(LEAST_MAX, args, kwargs)
-            except Exception as error:  # if the call below fails, its error does not report sizes that must be equal
+            except Exception as error:  # with the declared ranges, torch does not report that two sizes must be equal
                 if self._find_ties(violations_in(error, job)):
                     raise
         return self._export_up_to(0, args, kwargs)
@@ -201,8 +204,7 @@ def larger_examples(plan: ShapePlan, fixed: Collection[int]) -> Iterator[ShapePl
 
 
 def torch_dims(plan: ShapePlan, least_max: int = 0) -> list[Any]:
-    """Make one torch Dim for each symbol (a derived Dim for ``multiple_of``). The range of a Dim ends at `least_max`
-    times ``multiple_of`` or later."""
+    """Make one torch Dim for each symbol. Its range ends at `least_max` times ``multiple_of`` or later."""
     dims = []
     for number, symbol in enumerate(plan.symbols):
         multiple = symbol.multiple_of
@@ -222,20 +224,20 @@ def _order_keywords(module: torch.nn.Module, signature: inspect.Signature, kwarg
 def _dynamic_shapes(
     bound: inspect.BoundArguments, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any], dims: list[Any]
 ) -> dict[str, Any]:
-    """The dim of each axis of each argument, in the structure of forward's parameters."""
+    """Parameter of forward → axis → its Dim. A parameter such as ``*args`` has a tuple with an entry for each tensor."""
     dims_of_inputs = [
         {number: dims[axis.symbol] for number, axis in enumerate(shape) if isinstance(axis, SymbolAxis)}
         for shape in job.shapes.shapes
     ]
-    # bind the dims of each tensor to the parameter of forward that receives the tensor
+    # pass the dims of each tensor to forward as if they were the tensor
     dim_args, dim_kwargs = call_arguments(job.inputs, dims_of_inputs)
     rebound = bound.signature.bind(*dim_args, **dim_kwargs)
     return dict(rebound.arguments)
 
 
 def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
-    """Call the model at the example shapes. If it fails, raise SourceError. The text of the error that the model raises
-    has numbers instead of symbols."""
+    """Call the model at the example shapes, and raise SourceError if it fails. The error has the sizes as numbers, not as
+    symbols of torch."""
     shapes = job.shapes.example_shapes
     args, kwargs = call_arguments(job.inputs, example_tensors(job.inputs, shapes))
     try:
@@ -280,7 +282,7 @@ def _raise_resize_error(error: BaseException, job: TraceJob, frames: Frames) -> 
 
 
 def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames) -> None:
-    """If `error` reports violations, raise SourceError with a line of user code or of the manifest."""
+    """If `error` reports violations, raise SourceError with a line of user code, or of the manifest."""
     job = exporter.job
     found_violations = violations_in(error, job)
     if not found_violations:

@@ -1,16 +1,16 @@
 """Remove guards from torch.export's check of the Dims if they hold at every declared size.
 
-torch.export raises an error for every guard on one named Dim, unless its analysis of value ranges proves the guard (torch
-2.13, ``ShapeEnv.produce_guards``). Many guards are not proved, although they hold at every declared size.
+A guard is a condition on sizes that torch assumes while it traces a model. torch.export raises an error for every guard on
+one named Dim, unless its analysis of value ranges proves the guard (torch 2.13, ``ShapeEnv.produce_guards``). Many guards
+are not proved, although they hold at every declared size.
 
 Rules
 1. A guard on one symbol that holds at every declared size is removed. Every size is tried. If the symbol has more than
-   `_MAX_SIZES` sizes, the guard stays. torch has a symbol for each axis, and compares the axes of one dim later. Here
-   all axes of one dim have the same symbol. Otherwise `torch.chunk` of two concatenated inputs, for example, would give
-   a guard on two symbols.
-2. Some guards compare a derived size with a number (``x.shape[0] - 1 != 1``). If such a guard fails only where the derived
-   size is 1, it is removed, too. torch adds such guards because broadcasts and strides are different at size 1.
-   `assumptions` contains the guard, and `proof` compares model and program at sizes that break it.
+   `_MAX_SIZES` sizes, the guard stays. torch has a symbol for each axis. Here all axes of one dim have the same symbol,
+   because a guard may be about several of them (``torch.chunk`` of two concatenated inputs, for example).
+2. Some guards compare a computed size with a number (``x.shape[0] - 1 != 1``), because broadcasts and strides are different
+   at size 1. If such a guard fails only where the computed size is 1, the guard is removed, too. It is then one of
+   `assumptions`, and `proof` compares model and program at sizes that break it.
 3. Every other guard stays. If torch reports it, the error names the line of user code that caused the guard.
 
 Two functions of torch are replaced while this thread exports a model. They are not public. If a version of torch lacks one
@@ -41,10 +41,11 @@ from trtbuild.stages.trace.user_code.frames import Frames
 #: The largest number of sizes of one symbol at which a guard is tried.
 _MAX_SIZES = 1_000_000
 
-#: A thread holds this lock while the functions of torch are replaced. Without the lock, two threads could restore them in
-#: the wrong order.
+#: A thread holds this lock while the functions of torch are replaced, because two threads could restore them in the wrong
+#: order.
 _PATCH_LOCK = threading.RLock()
 
+#: A file and a line number.
 CodeLine = tuple[str, int]
 
 
@@ -70,8 +71,8 @@ class GuardFilter:
 
     @contextlib.contextmanager
     def patch_torch(self, outermost: FrameType) -> Iterator[None]:
-        """Filter the guards of the call of torch.export inside the block. The frame `outermost` makes this call: all frames
-        of user code are called from `outermost`."""
+        """Filter the guards of the call of torch.export inside the block. The frame `outermost` makes this call, so user
+        code runs in frames below it."""
         self.assumptions, self.places = [], {}
         names = ((torch.export._trace, "produce_guards_and_solve_constraints"), (ShapeEnv, "_get_sloc"))
         if not all(hasattr(holder, name) for holder, name in names):
@@ -122,7 +123,7 @@ class GuardFilter:
         env.guards[:] = checked_guards
 
     def _representatives(self, axes: Mapping[Any, str]) -> dict[Any, Any]:
-        """Map each of torch's symbols to the first one whose axis is of the same dim."""
+        """torch's symbol → the first symbol of the same dim (rule 1)."""
         first_symbols: dict[int, Any] = {}
         representatives = {}
         for symbol, source in axes.items():
@@ -148,7 +149,7 @@ class GuardFilter:
         return False
 
     def _fails_only_at_size_one(self, expression: Any, axes: Mapping[Any, str], failing_sizes: Sequence[int]) -> bool:
-        """Whether a guard compares a derived size with a number, and the size is 1 wherever the guard fails."""
+        """Whether a guard compares a size with a number, and this size is 1 wherever the guard fails (rule 2)."""
         if not isinstance(expression, sympy.core.relational.Relational):
             return False
         sizes = [side for side in expression.args if not side.is_number]

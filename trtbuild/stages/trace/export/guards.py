@@ -1,14 +1,14 @@
 """Find sizes inside the declared ranges at which a guard of torch.export fails.
 
-If a guard on one named dim fails inside the dim's range, torch.export reports it. It does not report three kinds of guards
-(found by experiment, torch 2.13):
-* guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``),
+A guard is a condition on sizes that torch assumes while it traces a model. If a guard on one named dim fails inside the
+dim's range, torch.export reports it. It does not report three kinds of guards (found by experiment, torch 2.13):
+* guards on a multiple of a dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``),
 * relations between two dims (``h <= w``),
 * assumptions that a size is not 1. If the size is computed (``x.shape[0] - 1``), torch.export would report the guard, but
   `guard_filter` has removed it.
 
-The exported program has all these guards, except those that `guard_filter` has removed. This module evaluates each guard
-over the ranges. `proof` tries sizes at which a guard fails. If model and program agree there, the guard does no harm.
+This module evaluates the guards over the ranges. `proof` tries sizes at which a guard fails. If model and program agree
+there, the guard does no harm.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, axes_of_symbol
 from trtbuild.core.model.spec import Input
 
-#: The approximate largest number of sizes that are tried for one guard.
+#: About this many sizes at most are tried for one guard.
 _MAX_TRIED_SIZES = 4_000
-#: The approximate largest number of new points for all guards together. New points for assumptions do not count.
+#: About this many points at most are added for all guards together. Points for assumptions do not count.
 _MAX_FAILURES = 12
 
 
 @dataclass(frozen=True)
 class GuardFailure:
-    """The sizes of all symbols at one point where a guard fails. `text` is the guard with the manifest's names. `hint` is
+    """A point (one size for each symbol) at which a guard fails. `text` is the guard with the manifest's names. `hint` is
     the advice for the case that model and program differ there."""
 
     sizes: tuple[int, ...]
@@ -52,12 +52,13 @@ def guard_failures(
     points: Iterable[tuple[int, ...]] = (),
     assumptions: Sequence[str] = (),
 ) -> list[GuardFailure]:
-    """Find sizes at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
-    instead of each tensor. If one of `guards` fails at one of `points` or at the sizes of an earlier result, these
-    sizes are its only result: no new point is needed. For all `guards` together, at most about `_MAX_FAILURES` new
-    points are added.
+    """Find points at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
+    instead of each tensor.
 
-    `assumptions` are guards that `guard_filter` took out of torch's check. If one fails, new points are always added."""
+    The proof tries `points` in any case. If one of `guards` fails at one of them, or at the point of an earlier result,
+    this point is its only result. Otherwise new points are added, up to about `_MAX_FAILURES` for all `guards` together.
+
+    `assumptions` are guards that `guard_filter` has removed. New points are always added for an assumption that fails."""
     results: list[GuardFailure] = []
     tried = list(points)
     new_points = 0
@@ -129,7 +130,7 @@ class Guard:
             return False
 
     def all_failing_sizes(self, most: int) -> list[int] | None:
-        """All sizes at which a guard on one symbol fails. None if the symbol has more than `most` sizes."""
+        """All sizes at which a guard on one symbol fails; None if the symbol has more than `most` sizes."""
         (symbol,) = (self._plan.symbols[number] for number in self.symbols)
         sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
         return None if len(sizes) > most else [size for size in sizes if not self.holds([size])]
@@ -141,8 +142,7 @@ class Guard:
         return sorted(values for values in itertools.product(*ranges) if not self.holds(values))
 
     def hint(self) -> str | None:
-        """Advice to change the manifest so that the guard always holds. None if the guard is about several dims, or if
-        there is no such advice."""
+        """Advice to change the manifest so that the guard always holds; None if there is no such advice."""
         if len(self.symbols) != 1:
             return None
         (number,) = self.symbols
@@ -168,7 +168,9 @@ class _SizeReader(ast.NodeTransformer):
         self._arguments = arguments
         self._plan = plan
         self._inputs = inputs
+        #: New name → its axis, or the size of the axis if it is static.
         self.names: dict[str, int | SymbolAxis] = {}
+        #: New name → the axis in the manifest's words: ``image.2``.
         self.places: dict[str, str] = {}
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -200,7 +202,7 @@ class _SizeReader(ast.NodeTransformer):
 def axis_of(
     code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]
 ) -> int | SymbolAxis | None:
-    """The axis to which torch's expression refers (``L['x'].size()[2]``); None if it is not an axis of an input."""
+    """The axis in torch's expression ``L['x'].size()[2]``, or its size if it is static. None for other expressions."""
     reader = _SizeReader(arguments, plan, inputs)
     with contextlib.suppress(SyntaxError, LookupError, ValueError, TypeError):
         reader.visit(ast.parse(code, mode="eval").body)
@@ -208,7 +210,7 @@ def axis_of(
 
 
 def arguments_as_input_numbers(signature: inspect.Signature, inputs: Sequence[Input]) -> dict[str, Any]:
-    """The arguments of forward, by parameter. Each argument is the number of the manifest's input instead of its tensor.
+    """Parameter of forward → its argument, with the number of the manifest's input instead of each tensor.
 
     A keyword input that forward takes in ``**kwargs`` is in the result by its own name, too."""
     args = [number for number, entry in enumerate(inputs) if not entry.keyword]
@@ -218,8 +220,7 @@ def arguments_as_input_numbers(signature: inspect.Signature, inputs: Sequence[In
 
 
 def _sample_sizes(symbol: Any, count: int) -> list[int]:
-    """All sizes of a symbol, if there are at most `count`. Otherwise the smallest and largest sizes, and an even spread
-    between them."""
+    """All sizes of a symbol if there are at most `count`. Otherwise its ends, and an even spread between them."""
     sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
     if len(sizes) <= count:
         return list(sizes)

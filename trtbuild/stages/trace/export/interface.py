@@ -33,11 +33,11 @@ def interface(
     ties: Ties = (),
     state: Sequence[StateBuffer] = (),
 ) -> dict[str, Any]:
-    """The interface of a program. `exported` is the program before `arrange_program`; it has the output structure. `ties`
-    are the pairs of declared symbols that must be equal. In `job`, the two symbols of a pair are one symbol. The last
-    inputs of `job` are those of `state`, and the last outputs of the program are the new states.
+    """The interface of a program. `exported` is the program before `arrange_program`: it still has the output structure.
 
-    Raises SourceError for an output that a package cannot return."""
+    `ties` are the pairs of declared symbols that must be equal. In `job`, the two symbols of a pair are one symbol. The
+    last inputs of `job` are those of `state`, and the last outputs of the program are the new states. Raises SourceError
+    for an output that a package cannot return."""
     program = arranged.program
     symbols = Symbols(program)
     tree, names = _output_structure(exported, arranged, job, bool(state))
@@ -74,7 +74,7 @@ def interface(
 
 
 def _state(arranged: ArrangedProgram, state: Sequence[StateBuffer]) -> list[dict[str, Any]]:
-    """For each state buffer, the slot of its first value, and the output with its new value."""
+    """For each state buffer: the number of the slot with its first value, and of the output with its new value."""
     outputs = arranged.outputs[-len(state) :]
     return [
         StateTensor(buffer.name, slot, output, buffer.range).to_json()
@@ -89,7 +89,7 @@ def _tensor_type(value: torch.Tensor, symbols: Symbols) -> dict[str, Any]:
 def _output_structure(
     exported: ExportedProgram, arranged: ArrangedProgram, job: TraceJob, has_state: bool
 ) -> tuple[Any, list[str]]:
-    """The output structure, and the name of each output that the model returns. The other outputs are new states."""
+    """The output structure, and the name of each output that the model returns. The outputs after these are new states."""
     spec = exported.call_spec.out_spec
     if has_state:
         spec = spec.children()[0]
@@ -130,7 +130,7 @@ def _constant_leaf(value: Any, job: TraceJob) -> dict[str, Any]:
 
 
 def _structure(spec: pytree.TreeSpec, leaves: Iterator[Any], job: TraceJob) -> dict[str, Any]:
-    """The JSON form of an output structure. `leaves` are the forms of its leaves, in order."""
+    """The JSON form of an output structure, given those of its leaves in order."""
     if spec.is_leaf():
         return dict(next(leaves))
     items = [_structure(child, leaves, job) for child in spec.children()]
@@ -138,7 +138,7 @@ def _structure(spec: pytree.TreeSpec, leaves: Iterator[Any], job: TraceJob) -> d
     if kind in (list, tuple):
         return {"kind": kind.__name__, "items": items}
     if not isinstance(kind, type):
-        kind = spec.context  # the spec of a named tuple has its class as the context
+        kind = spec.context  # for a named tuple, the context is its class
     name = f"{kind.__module__}:{kind.__qualname__}"
     keys = _keys(spec)
     if issubclass(kind, dict) and kind.__module__ in ("builtins", "collections"):
@@ -151,7 +151,7 @@ def _structure(spec: pytree.TreeSpec, leaves: Iterator[Any], job: TraceJob) -> d
 
 def _refuse_other_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
     """Raise SourceError if a dict has a key that a package cannot store and return."""
-    # the context of a defaultdict also has its factory
+    # the context of a dict is its keys, and that of a defaultdict (factory, keys)
     keys = spec.context[-1] if isinstance(spec.context, tuple) else spec.context
     for key in keys or ():
         if not isinstance(key, str | int):
@@ -164,7 +164,7 @@ def _refuse_other_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
 
 
 def _keys(spec: pytree.TreeSpec) -> list[Any]:
-    """The keys, field names or indices of the children of a container."""
+    """The keys, field names or indices of a container."""
     dummy = pytree.tree_unflatten([_LEAF] * spec.num_leaves, spec)
     children = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)
     return [_key(path[0]) for path, _ in children]

@@ -1,14 +1,14 @@
 """The leaves of a module's result: its tensors, numbers and constants, without the structure of tuples and dicts.
 
-A number is a size, a number that is computed from sizes, or a number that was read from a tensor (``item``). The program
-returns a number as a 0-d tensor.
+A number is a size, is computed from sizes, or was read from a tensor (``item``). The program returns a number as a 0-d
+tensor.
 
 Rules
 1. The element type of this tensor represents every value of the number exactly (`NUMBER_TYPES`). So a package returns the
    same number as the model.
 2. A number that is returned twice is one output.
-3. Like the nodes that compute sizes, the nodes that make these tensors do not belong to a module. Each names its
-   device, as the nodes of torch.export do. So a program that is moved to a GPU makes these tensors there.
+3. The nodes that make these tensors belong to no module, like the nodes that compute sizes. Each names its device. So a
+   program that is moved to a GPU makes the tensors there.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class TensorLeaf:
 
 @dataclass(frozen=True)
 class NumberLeaf:
-    """A number of the Python type `type`. `source_dtype` is the dtype of the float tensor that the number was read from. If
-    there are several such tensors, it is the least exact dtype. None if the number was not read from a float tensor."""
+    """A number of the Python type `type`. `source_dtype` is the least exact dtype of the float tensors from which the
+    number was read; None without such a tensor."""
 
     type: str
     source_dtype: torch.dtype | None
@@ -70,7 +70,7 @@ Leaf: TypeAlias = "TensorLeaf | NumberLeaf | ConstantLeaf"
 
 
 def leaves_of(exported: ExportedProgram) -> list[Leaf]:
-    """The leaves of the result of a functionalized program, in order."""
+    """The leaves of a program's result, in order."""
     (output,) = exported.graph.find_nodes(op="output")
     nodes = {node.name: node for node in output.all_input_nodes}
     leaves: list[Leaf] = []
@@ -85,10 +85,8 @@ def leaves_of(exported: ExportedProgram) -> list[Leaf]:
 
 
 def numbers_as_tensors(exported: ExportedProgram) -> ExportedProgram:
-    """Return the program with a 0-d tensor for each number that it returns; `exported` itself if it returns no number.
-
-    The graph of `exported` changes, too.
-    """
+    """Replace each number that a program returns by a 0-d tensor. The graph of `exported` is changed, and the result has
+    the new signature."""
     types = {
         spec.arg.name: _NUMBER_ARGUMENTS[type(spec.arg)]
         for spec in _user_outputs(exported)
@@ -142,7 +140,7 @@ def _add_tensor_of(number: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
 
 
 def _source_dtype(number: torch.fx.Node) -> torch.dtype | None:
-    """The least exact floating dtype of the tensors that a number was read from; None if there is no such tensor."""
+    """`NumberLeaf.source_dtype` of the number that a node computes."""
     dtypes: list[torch.dtype] = []
     visited_nodes = {number}
     nodes_to_visit = [number]

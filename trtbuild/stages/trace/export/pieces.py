@@ -13,11 +13,11 @@ _aten = torch.ops.aten
 def slice_used_pieces(graph: torch.fx.Graph) -> None:
     """Replace splits along a dynamic axis by slices, in two cases. This changes `graph`.
 
-    1. A split into pieces of a fixed size has as many pieces as in the example call. On a shorter axis, some of these
-       pieces can be missing. If the graph does not use them, their declared size may be negative there (``s - 6`` for
-       s = 4). torch.export.load rejects a program with such a size (torch 2.13).
-    2. A split into pieces of a dynamic size (``torch.chunk``) has no ONNX translation: onnxscript's optimizer fails
-       (0.7.2). The trace has proven the number of pieces for every size.
+    1. The pieces have a fixed size, and the graph does not use all of them. The graph has as many pieces as the example
+       call. On a shorter axis, the declared size of an unused piece may be negative (``s - 6`` for s = 4).
+       torch.export.load rejects such a program (torch 2.13).
+    2. The pieces have a dynamic size (``torch.chunk``). Such a split cannot be converted to ONNX, because onnxscript's
+       optimizer fails (0.7.2). torch.export has checked that the number of pieces is the same at every size.
     """
     for node in graph.find_nodes(op="call_function", target=_aten.split.Tensor):
         source, piece_size, axis = node.args[0], node.args[1], _split_axis(node)
@@ -41,7 +41,6 @@ def slice_used_pieces(graph: torch.fx.Graph) -> None:
 
 
 def _multiple(graph: torch.fx.Graph, size: torch.fx.Node | int, factor: int) -> torch.fx.Node | int:
-    """`size` times `factor`. `size` is a number or the node of a size."""
     if isinstance(size, int):
         return size * factor
     if factor in (0, 1):

@@ -1,4 +1,4 @@
-"""Bind the manifest's inputs to the parameters of a model's forward. If they do not fit, the error gives advice.
+"""Bind the manifest's inputs to the parameters of a model's forward, and give advice if they do not fit.
 
 Positional inputs are passed in the manifest's order; their names do not matter. Keyword inputs are passed by name.
 """
@@ -30,10 +30,11 @@ def bind_to_forward(
         name: p for name, p in signature.parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     }
     positional = [entry.name for entry in job.inputs if not entry.keyword]
-    by_position = [name for name, p in parameters_by_name.items() if p.kind is not p.KEYWORD_ONLY]
-    bound_names = {*by_position[: len(positional)], *kwargs}
+    positional_parameters = [name for name, p in parameters_by_name.items() if p.kind is not p.KEYWORD_ONLY]
+    bound_by_position = positional_parameters[: len(positional)]
+    bound_names = {*bound_by_position, *kwargs}
     unknown = next((name for name in kwargs if name not in parameters_by_name), None)
-    passed_twice = next((name for name in kwargs if name in by_position[: len(positional)]), None)
+    passed_twice = next((name for name in kwargs if name in bound_by_position), None)
     missing_names = [name for name, p in parameters_by_name.items() if p.default is p.empty and name not in bound_names]
     parameters_text = _parameters_text(signature)
     definition = frames.definition_place(module.forward)
@@ -61,10 +62,10 @@ def bind_to_forward(
             else ": {}"
         )
         hint = f"add `{missing_names[0]}{keyword}` to inputs and its shapes to the profiles; {takes_text}"
-    elif len(positional) > len(by_position):
-        extra_names = positional[len(by_position) :]
+    elif len(positional) > len(positional_parameters):
+        extra_names = positional[len(positional_parameters) :]
         input_name = extra_names[0]
-        text = f"the manifest has {len(positional)} positional inputs, and forward takes {len(by_position)}"
+        text = f"the manifest has {len(positional)} positional inputs, and forward takes {len(positional_parameters)}"
         hint = (
             f"remove {', '.join(map(repr, extra_names))}, or write `keyword: true` for inputs that are passed by name; "
             f"{takes_text}"

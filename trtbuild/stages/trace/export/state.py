@@ -5,13 +5,13 @@ The manifest's field ``state:`` names buffers that a call reads and writes, such
 Rules
 1. Each state buffer is an input after all declared inputs. Its value after the call is an output after all other outputs.
    So the traced program writes to nothing, and the proof compares new states as it compares outputs.
-2. During a call, a copy of the buffer's input replaces the buffer. Other Python objects may refer to the same tensor (a
+2. During a call, a copy of the state's input replaces the buffer. Other Python objects may refer to the same tensor (a
    cache of transformers does). The copy replaces the tensor in each such attribute, list item and dict value, too.
 3. The buffers become plain attributes of their modules. So they are not weights, and torch.export's hook for
    assignments to buffers does not run for them.
 4. A call must write to each state buffer, and must not change its dtype or shape.
-5. The proof and later comparisons use random states. If the values of a buffer are finite and not negative, its random
-   values are not negative either, because the buffer may be a variance, a counter or an index.
+5. Comparisons use random states. If the values of a buffer are finite and not negative, its random values are not
+   negative, either, because the buffer may be a variance, a counter or an index.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _COPIES = frozenset((torch.ops.aten.clone.default, torch.ops.aten.alias.default)
 class StateBuffer:
     """A buffer that a call reads and writes. `input` is the name of its keyword argument in the new forward.
 
-    `value` is its value in the module: the first state of a package. `range` is the range of its random values. If it is
-    None, they are drawn as those of an input without a range."""
+    `value` is its value in the module: the first state of a package. `range` is the range of its random values; None if
+    these are drawn as for an input without a range."""
 
     name: str
     input: str
@@ -76,13 +76,13 @@ class ModuleState:
 
     def __init__(self, module: torch.nn.Module, buffers: Sequence[StateBuffer]) -> None:
         self.buffers = tuple(buffers)
-        #: The name of a buffer that a call has replaced in only some of the places that refer to it; otherwise empty.
+        #: The name of a buffer that a call has replaced in only some of the places that refer to it; "" without one.
         self.partly_replaced = ""
         self._module = module
         self._original_forward = module.forward
 
     def declare(self) -> None:
-        """Give the module its new forward, and turn its state buffers into plain attributes (rule 3)."""
+        """Give the module a forward that takes and returns the state, and turn its buffers into attributes (rule 3)."""
         for buffer in self.buffers:
             path, _, name = buffer.name.rpartition(".")
             owner = self._module.get_submodule(path)
@@ -148,8 +148,8 @@ class ModuleState:
 def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> tuple[ModuleState, TraceJob]:
     """Give `module` a forward that takes and returns its state. Returns the state, and the job with the state's inputs.
 
-    `weights` are the weights of the module, with the state buffers. Raises SourceError for a pattern that names no buffer,
-    for a buffer whose tensor the module also has under another name, and for a module with forward hooks."""
+    `weights` still has the state buffers. Raises SourceError for a pattern that names no buffer, for a buffer whose tensor
+    the module also has under another name, and for a module with forward hooks."""
     if not job.state:
         return ModuleState(module, ()), job
     buffers = dict(module.named_buffers())
@@ -185,8 +185,7 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
 
 
 def refuse_state(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -> None:
-    """Raise SourceError if the program does not write to a state buffer, or changes its dtype or shape (rule 4). Also raise
-    it if the model has replaced a buffer in only some of the places that refer to it."""
+    """Raise SourceError under rule 4, or if the model has replaced a buffer in only some of the places that refer to it."""
     if state.partly_replaced:
         raise SourceError(
             f"the model replaces the state {state.partly_replaced!r} in one place, but other objects still refer to the "
@@ -223,7 +222,8 @@ def refuse_state(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -
 def _places_in(root: object, buffers: Sequence[StateBuffer]) -> Iterator[_Place]:
     """Yield the attributes, list items and dict values below `root` that are the tensor of one of `buffers`.
 
-    Tuples and sets are searched, too, but a tensor that is itself an item of a tuple or a set is not yielded."""
+    Objects inside tuples and sets are searched, too. Items of a tuple or set cannot be replaced, so they are not
+    yielded."""
     buffers_by_id = {id(buffer.value): buffer for buffer in buffers}
     visited: set[int] = set()
     waiting: list[Any] = [root]
@@ -282,8 +282,8 @@ def _input_name(buffer: str, taken: set[str]) -> str:
 
 
 def _range_of(tensor: torch.Tensor) -> ValueRange | None:
-    """The range of random values for a state (rule 5): from 0 to the larger of 1 and the largest value of `tensor`.
-    None if `tensor` is empty or has a value that is negative or not finite, or if its type has no ranges."""
+    """The range of random values for a state (rule 5): from 0 to the largest value of `tensor`, or to 1 if that is larger.
+    None if rule 5 asks for no range, or if the type has no ranges."""
     dtype = dtype_name(tensor.dtype)
     if dtype not in TYPE_LIMITS or not tensor.numel() or not bool((tensor >= 0).all()):
         return None

@@ -2,12 +2,12 @@
 
 Rules
 1. Tensors with the same memory, dtype, shape and strides are one weight with several names (a tied weight). The first name
-   in the order of ``state_dict`` identifies it. If there is a weights file, the first name that the file contains
-   identifies it. The other names are aliases.
+   in the order of ``state_dict`` identifies the weight. With a weights file, it is the first name that the file contains.
+   The other names are aliases.
 2. A weights file must fit as ``load_state_dict(strict=True)`` requires, and its dtypes must be those of the module. It
    needs only one name of a tied weight. The values of the file are never read here.
 3. With a weights file, a module that loads its weights in a special way is rejected, because its weights cannot be bound by
-   name. Such a module has a hook or its own method for ``load_state_dict`` or ``state_dict``. Or its ``state_dict``
+   name. Such a module has a hook or its own method for ``load_state_dict`` or ``state_dict``, or its ``state_dict``
    contains more than parameters and buffers.
 """
 
@@ -30,14 +30,14 @@ _MAX_LISTED = 8
 #: Weights are examined in pieces of this many elements.
 _PIECE_ELEMENTS = 1 << 24
 
-#: A key that identifies a tensor: (address, dtype, shape, stride, whether a sign change is pending). For a tensor without
-#: elements or strides: ("object", its id).
+#: A key that identifies a tensor: (address, dtype, shape, stride, ``is_neg()``: whether torch negates the values that are
+#: read). For a tensor without elements or strides: ("object", its id).
 Identity = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of the module, with all its names. The first one identifies it."""
+    """A tensor of the module, with all its names. The first name identifies it."""
 
     names: tuple[str, ...]
     #: The names in `names` that ``state_dict`` contains.
@@ -54,7 +54,7 @@ class Weight:
 
 
 def identity(tensor: torch.Tensor) -> Identity:
-    """A key that is equal for tensors with the same memory, dtype, shape, strides and pending sign change."""
+    """A key that is equal for tensors with the same memory, dtype, shape, strides and sign."""
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return ("object", id(tensor))
     # ``x.conj().imag`` has the memory of ``x.imag``, but the opposite sign
@@ -62,13 +62,13 @@ def identity(tensor: torch.Tensor) -> Identity:
 
 
 def stored_form(tensor: torch.Tensor) -> torch.Tensor:
-    """A weight's values in their stored form: on the CPU, row-major, without a pending sign change."""
+    """A weight's values as they are stored: on the CPU, row-major, with their sign (`Identity`) applied."""
     return tensor.detach().cpu().resolve_neg().contiguous()
 
 
 def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
-    """Raise SourceError for a parameter or buffer without values (in a lazy module that was never called, or on the meta
-    device), and for the conjugate of another tensor, because torch.export rejects it."""
+    """Raise SourceError for a parameter or buffer without values: in a lazy module that was never called, or on the meta
+    device. Also raise it for a view such as ``tensor.conj()``, because torch.export rejects it."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if torch.nn.parameter.is_lazy(tensor):
             problem, hint = (
@@ -129,8 +129,7 @@ class ModuleWeights:
 
 
 def refuse_other_weights(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
-    """Raise SourceError if the names, dtypes or shapes in the ``weights:`` file are not those of the module, or if rule 3
-    rejects the module."""
+    """Raise SourceError if the ``weights:`` file does not fit the module (rule 2), or if rule 3 rejects the module."""
     if job.weights is None:
         return
     _refuse_custom_loading(module, weights, job)
@@ -163,7 +162,7 @@ def fill_unset_weights(weights: ModuleWeights) -> None:
     """Write small random numbers to weights without useful values, so that `stages.trace.proof` has numbers to compare.
 
     All values of such a weight are 0, or some are infinite or NaN (as ``torch.empty`` leaves them). Call this only for a
-    model with ``weights:``: the file sets these weights later.
+    model with ``weights:``, because the file then replaces the random numbers.
     """
     generator = torch.Generator().manual_seed(0)
     for weight in weights.all():

@@ -26,7 +26,7 @@ from trtbuild.stages.trace.user_code.frames import Frames, describe_error, first
 
 @dataclass(frozen=True)
 class Point:
-    """The sizes of the symbols at one point. `guard_failure` is None if no guard is known to fail there."""
+    """One size for each symbol. `guard_failure` is None if no guard is known to fail at these sizes."""
 
     sizes: tuple[int, ...]
     guard_failure: GuardFailure | None = None
@@ -45,7 +45,7 @@ def prove_point(
     `weights` are the stored forms of the program's weights, in its order."""
     values = example_tensors(job.inputs, job.shapes.input_shapes(point.sizes))
     problem = _first_problem(values, point, module, arranged, weights, job, frames)
-    # If a mask hides every key of a row, some implementations of attention return NaN (`proving`, rule 5).
+    # a mask that hides every key of a row makes some implementations of attention return NaN (`proving`, rule 5)
     for fill in (False, True) if any(value.dtype is torch.bool for value in values) else ():
         if problem is None or not problem.endswith(NAN_ELSEWHERE):
             break
@@ -64,7 +64,7 @@ def _first_problem(
     job: TraceJob,
     frames: Frames,
 ) -> str | None:
-    """The first difference between program and model on `values`; None if they agree. Raises SourceError if the model
+    """The first difference between the results for the inputs `values`; None if they agree. Raises SourceError if the model
     fails."""
     model_output = _run_model(point, module, [value.clone() for value in values], job, frames)
     try:
@@ -100,7 +100,7 @@ def _run_model(point: Point, module: torch.nn.Module, values: list[torch.Tensor]
     try:
         output = module(*args, **kwargs)
     except (Exception, SystemExit) as error:
-        raise_model_error(module, job, frames)  # if the model also fails at the example, this size is not the reason
+        raise_model_error(module, job, frames)  # if the model also fails at the example, `point` is not the reason
         frames.raise_from(
             error,
             f"the model itself fails at {_sizes_text(point, job)}, which the profiles allow",
@@ -118,8 +118,7 @@ def _run_model(point: Point, module: torch.nn.Module, values: list[torch.Tensor]
 def run_program(
     arranged: ArrangedProgram, weights: list[torch.Tensor], values: list[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return the program's outputs, each once. `ArrangedProgram.outputs` has the index of each tensor of the model's
-    result."""
+    """The program's outputs, each once. `ArrangedProgram.outputs` maps the model's result to them."""
     program = arranged.program
     values_by_node = dict(zip(program.weight_nodes, weights, strict=True)) | dict(
         zip(program.input_nodes, values, strict=True)
@@ -155,7 +154,7 @@ def _frozen_branch_error(
 
 
 def example_sizes(job: TraceJob) -> tuple[int, ...]:
-    """The size of each symbol at the example, with which the model is exported."""
+    """The size of each symbol in the example call, with which the model is exported."""
     return tuple(symbol.example for symbol in job.shapes.symbols)
 
 

@@ -1,5 +1,4 @@
-"""Run a function in a forked copy of this process. If the function changes modules or globals, or crashes, this does not
-affect the process itself.
+"""Run a function in a forked copy of this process, where it cannot change or crash this process.
 
 Rules
 1. The copy answers with one JSON value. If the copy dies or hangs, or cannot be started, the answer is None. This is not an
@@ -25,15 +24,14 @@ from typing import Any, NoReturn
 
 import torch
 
-#: The default time limit of a copy.
+#: `ForkedCall.answer` waits this many seconds by default.
 PATIENCE_S = 120.0
 
 
 class ForkedCall:
     """Runs `function` in a forked copy: ``with ForkedCall(function) as call: …; call.answer()``.
 
-    `answer` returns at the latest `patience_s` seconds after the start of the copy. The copy is killed at the end of the
-    block."""
+    `answer` returns at most `patience_s` seconds after the start of the copy. The end of the block kills the copy."""
 
     def __init__(self, function: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
         self._function = function
@@ -69,7 +67,7 @@ class ForkedCall:
         poller, text = select.poll(), b""  # select.select refuses descriptors of 1024 and more
         poller.register(self._answer_pipe, select.POLLIN)
         while True:
-            remaining_s = max(0.0, self._deadline - time.monotonic())  # the answer may have arrived long ago
+            remaining_s = max(0.0, self._deadline - time.monotonic())  # 0 after the deadline: an answer may be there
             if not poller.poll(remaining_s * 1000):
                 return None
             block = os.read(self._answer_pipe, 1 << 16)
@@ -91,7 +89,6 @@ class ForkedCall:
 
 
 def _run_copy(function: Callable[[], Any], write_end: int, parent: int) -> NoReturn:
-    """Run `function` in the copy, write its result to the pipe, and exit."""
     try:
         if sys.platform == "linux":
             pr_set_pdeathsig = 1  # <linux/prctl.h>

@@ -1,22 +1,19 @@
-"""Describe a call of a model by its flow: the calls of operators with their arguments, but without the elements of tensors.
+"""Describe a call of a model by its *flow*: the calls of operators with their arguments, without the elements of tensors.
 
-Two calls with equal flows have equal results. While the model is called, each operator call is recorded as (operator,
-arguments). The operator computes nothing, and returns uninitialized memory of the right size. (Rules 5 and 6 list the
-exceptions.) Each value gets an identifier, its *number*, which depends only on the operator and its arguments. So the order
-of independent calls does not matter. Repeated calls and calls whose results are not used do not matter, either. If two
-flows are equal, their results are the same function of the same weights, constants and inputs. Then no elements of tensors
-need to be compared.
+While the model is called, operators compute nothing: they return uninitialized memory of the right size. (Rules 5 and 6
+list the exceptions.) Each value gets a *number*, which depends only on the operator and its arguments. The order of
+independent calls does not matter, nor do repeated calls and calls whose results are not used. If two flows are equal, their
+results are the same function of the same weights, constants and inputs. Then no elements need to be compared.
 
 Rules
-1. If the flows differ, or if a call cannot be followed (`CannotFollow`, any other error), the flows prove nothing. Then the
-   elements are compared.
-2. The model gets ordinary tensors. So code that checks whether it is being traced takes its normal path. If the model reads
+1. If the flows differ, or if a call cannot be followed (`CannotFollow`, any other error), the elements are compared.
+2. The model gets ordinary tensors, so code that checks whether it is being traced takes its normal path. If the model reads
    elements (``item``, ``numpy``, ``equal``), the call cannot be followed.
 3. Some operators only return their input (clone, detach, a view of the same shape). Their result is the same value. In a
    chain of reshapes only the last shape matters. Strides are not part of a value.
-4. An in-place operator is recorded as its form that is not in place, if no other tensor uses the memory. Some calls
-   cannot be followed: other in-place writes, writes to a weight or an input, random numbers, reads of memory by strides,
-   and operators from outside PyTorch.
+4. An in-place operator is recorded as its form that is not in place, if no other tensor uses the memory. Other in-place
+   writes cannot be followed. The same is true for writes to a weight or an input, random numbers, reads of memory by
+   strides, and operators from outside PyTorch.
 5. Weights are identified by their key in the program (`WeightKeys`), constants by their bytes. Values that depend only on
    constants (masks, positions) are computed, and are constants, too. An attention without a mask has the same flow as one
    with a mask of zeros, because some libraries build such a mask only while they are traced.
@@ -52,7 +49,7 @@ from trtbuild.stages.trace.proof.memory import (
 
 __all__ = ["CannotFollow", "Flows", "WeightKeys"]
 
-#: Tensor → the key of the weight in the program; None for a constant.
+#: A function that returns the key of a weight in the program; None for a constant.
 WeightKeys = Callable[[torch.Tensor], str | None]
 
 #: A returned tensor: the number of its value, its dtype and its shape.
@@ -82,13 +79,13 @@ _EMPTY_OPERATORS = frozenset({"empty", "empty_strided", "empty_permuted"})
 
 
 class Flows:
-    """Gives numbers to values, by their operators and arguments. Only results of the same `Flows` can be compared."""
+    """Gives numbers to values. Only numbers of the same `Flows` can be compared."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
         #: Number of a reshaped value → the number and the shape of the value before all reshapes.
         self._origins: dict[int, tuple[int, tuple[int, ...]]] = {}
-        #: Storage → uninitialized memory of an earlier call. With it, a tensor that a module has kept is recognized.
+        #: Address of a storage → uninitialized tensor of an earlier call, which a module may have kept.
         self.unwritten_memory: dict[int, torch.Tensor] = {}
 
     def number(self, *description: Any) -> int:
@@ -96,8 +93,7 @@ class Flows:
         return self._numbers.setdefault(description, len(self._numbers))
 
     def reshaped_number(self, number: int, before: tuple[int, ...], shape: tuple[int, ...]) -> int:
-        """The number of the value that has the elements of value `number` in the same order, and the shape `shape`.
-        `before` is the shape of value `number`."""
+        """The number of value `number` after a reshape from the shape `before` to `shape`."""
         origin, origin_shape = self._origins.get(number, (number, before))
         if origin_shape == shape:
             return origin
@@ -137,7 +133,7 @@ class _FlowRecorder(TorchDispatchMode):
         self._input_element_numbers: set[int] = set()
 
     def allocated_memory(self) -> dict[int, torch.Tensor]:
-        """Storage → a tensor in the memory that the call allocated."""
+        """Address of each storage that the call has allocated → a tensor in it."""
         return {address: memory.keepalive for address, memory in self._memory.items() if memory.is_allocated_by_call}
 
     def set_number(self, tensor: torch.Tensor, number: int) -> None:
@@ -165,7 +161,7 @@ class _FlowRecorder(TorchDispatchMode):
         ):
             raise CannotFollow(f"{func} is not followed")
         kwargs = {key: value for key, value in kwargs.items() if not self._is_mask_without_effect(name, key, value)}
-        # the description of the call: its arguments, with the numbers of the tensors
+        # describe the call by its arguments, with the numbers of the tensors
         keywords = tuple((key, self._argument_key(kwargs[key])) for key in sorted(kwargs.keys() - _IGNORED_ARGUMENTS))
         description = (self._argument_key(args), keywords)
         inputs = [self.value(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -174,23 +170,23 @@ class _FlowRecorder(TorchDispatchMode):
             all(value.is_constant for value in inputs) and name not in _EMPTY_OPERATORS
         )
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
-        # computed: constants (rule 5)
+        # constants are computed (rule 5)
         if is_constant and not written_positions and (inputs or not is_view):
             return self._compute_constant(func, args, kwargs, is_view)
         if name.removesuffix("_") in _INDEX_OPERATORS:
             self._check_indices(func, name, args, kwargs)
         fake_arguments = pytree.tree_map_only(torch.Tensor, lambda tensor: self.value(tensor).fake, (args, kwargs))
-        # written in place (rule 4)
+        # in-place operators (rule 4)
         if written_positions:
             return self._write(func, name, written_positions, description, args, fake_arguments)
         with self._fake_mode:
             fake_results = func(*fake_arguments[0], **fake_arguments[1])
-        # the result is not a tensor, but a size or an element
+        # the result is a size or an element
         if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake_results)):
             if fake_results is not None and name not in _SIZE_OPERATORS:
                 raise CannotFollow(f"{func} reads elements")
             return fake_results
-        # not computed: a view of the same memory, or uninitialized memory
+        # return a view of the same memory, or uninitialized memory
         results = func(*args, **kwargs) if is_view else pytree.tree_map_only(torch.Tensor, memory_like, fake_results)
         pairs = list(zip(pytree.tree_leaves(results), pytree.tree_leaves(fake_results), strict=True))
         for position, (result, fake) in enumerate(pairs):
@@ -216,7 +212,6 @@ class _FlowRecorder(TorchDispatchMode):
             func(*args, **kwargs)
 
     def _compute_constant(self, func: Any, args: Any, kwargs: Any, is_view: bool) -> Any:
-        """Compute a value that depends only on constants (rule 5)."""
         results = func(*args, **kwargs)
         for result in pytree.tree_leaves(results):
             if isinstance(result, torch.Tensor):
@@ -241,7 +236,7 @@ class _FlowRecorder(TorchDispatchMode):
     def _result_number(
         self, func: Any, name: str, description: Any, args: Any, position: int, fake: Any, count: int
     ) -> int:
-        """The number of a result's value (rule 3). The operator has `count` results, and this one is at `position`."""
+        """The number of one of `count` results of an operator (rule 3): the result at `position`."""
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if first is not None and count == 1 and fake.dtype == first.dtype:
             if fake.shape == first.shape and name in _IDENTITY_OPERATORS:
@@ -284,7 +279,7 @@ class _FlowRecorder(TorchDispatchMode):
         memory.values[layout] = value
 
     def _leaf_value(self, tensor: torch.Tensor) -> Value:
-        """The value of a weight or a constant. Writes to its memory cannot be followed."""
+        """The value of a weight or a constant."""
         if storage_and_layout(tensor)[0] in self._flows.unwritten_memory:
             raise CannotFollow("a tensor that the model has kept from an earlier call")
         weight_key = self._weight_keys(tensor)
@@ -314,8 +309,7 @@ class _FlowRecorder(TorchDispatchMode):
 
 
 def _is_deterministic(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return False if a call draws random numbers, or if elements of tensors decide the shape of its result or a number
-    that it returns."""
+    """False if a call draws random numbers, or if the shape of its result, or a returned number, depends on elements."""
     if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
         return False
     return torch.Tag.nondeterministic_seeded not in func.tags or is_switched_off(func, args, kwargs)

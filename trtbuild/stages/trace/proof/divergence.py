@@ -1,7 +1,7 @@
 """Find the first line of the user's code that only one of two calls runs.
 
-torch.export may keep only one side of a branch. The exported program does not show where, but two runs of the model show
-it. Here both calls run again, and each line is recorded. This is slow, so only error messages use it.
+torch.export may keep only one side of a branch. The exported program does not show where, but two calls of the model do.
+Recording their lines is slow, so this is only for error messages.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ def diverging_line(
 ) -> tuple[Line, bool] | None:
     """Return the first line that only one of two calls runs, and whether that call is `first_call`.
 
-    Files for which `is_shown` returns False are ignored. Returns None if both calls run the same lines, or if one of them
-    fails.
+    Files for which `is_shown` returns False are ignored. Returns None if both calls run the same lines, or if a call fails.
     """
     try:
         first, second = _run_lines(first_call, is_shown), _run_lines(second_call, is_shown)

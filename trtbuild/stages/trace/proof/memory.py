@@ -1,5 +1,4 @@
-"""Describe the memory of tensors while `dataflow` records a call: their layout in memory, their values, and the bytes of
-constants."""
+"""The memory of tensors while `dataflow` records a call: their layouts, their values, and the bytes of constants."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ class CannotFollow(Exception):
 
 @dataclass
 class Value:
-    """A value: `number` identifies it, and `fake` has its size and type. The elements of a constant are known."""
+    """A value. `number` identifies it, and `fake` is a tensor without elements that has its size and type."""
 
     number: int
     fake: torch.Tensor
@@ -44,8 +43,8 @@ class Memory:
 
 
 def storage_and_layout(tensor: torch.Tensor) -> tuple[int, Layout]:
-    """The storage of a tensor, and its layout there. Raises CannotFollow for a sparse tensor, for a subclass of
-    Tensor except Parameter, and for a view that conjugates or negates."""
+    """The address of a tensor's storage, and the tensor's layout there. Raises CannotFollow for a sparse tensor, for a
+    subclass of Tensor except Parameter, and for a view that conjugates or negates."""
     if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise CannotFollow(f"a {type(tensor).__name__} of layout {tensor.layout}")
     if tensor.is_conj() or tensor.is_neg():
@@ -55,14 +54,14 @@ def storage_and_layout(tensor: torch.Tensor) -> tuple[int, Layout]:
 
 
 def memory_like(fake: torch.Tensor) -> torch.Tensor:
-    """Make an uninitialized CPU tensor with the shape, strides and dtype of `fake`. Nothing writes to its memory, so the
-    system does not provide most of its pages."""
+    """Make an uninitialized CPU tensor with the shape, strides and dtype of `fake`. Nothing writes to it, so it takes
+    little memory."""
     with _disable_current_modes():
         return torch.empty_strided(tuple(fake.shape), fake.stride(), dtype=fake.dtype)
 
 
 def constant_key(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """The key of a constant: its dtype, shape and the SHA-256 of its bytes. Raises CannotFollow for a large constant."""
+    """A constant's dtype, shape and the SHA-256 of its bytes. Raises CannotFollow for a large constant."""
     if tensor.numel() * tensor.element_size() > _MAX_CONSTANT_BYTES:
         raise CannotFollow("a large constant")
     with _disable_current_modes():

@@ -1,21 +1,21 @@
-"""Prove a trace: compare program and model at the ends of every profile, and at sizes that break a guard.
+"""Prove a trace: compare program and model at several points.
 
-A *point* is a size for each symbol.
+A *point* is a size for each symbol. A *guard* is a condition on sizes that torch assumes while it traces a model.
 
 Rules
-1. The points are the example, the min and max of every profile, and sizes at which guards fail (`guards`). Program and
-   model are compared once at each point.
+1. The points are the example, the min and max of every profile, and sizes at which guards fail (`guards`).
 2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
    difference, relative to the largest number, must be at most `TOLERANCES` (`differences`). Integers, bools and constants
    must be equal. A float that the model reads from a tensor (``item``) is compared in the tensor's dtype.
-3. Values are always compared at the smallest point. If comparing values at the other points would take long, data flows
-   are compared there instead (`dataflow`): model and program must call the same operators on the same values. This proof
-   is stronger, and takes milliseconds. If the flows at a point differ, values are compared there, too. The flows are
-   compared in a forked copy of this process. For a large model, values and flows are compared at the same time.
-4. A call must not write to its inputs or to the module's weights and buffers. (A branch could write at one size only.)
-5. If only the places of NaN differ, the bool inputs are also tried as all False and as all True. One of the two is a mask
-   that hides no key of an attention. A random mask may hide all keys of a row, and PyTorch's implementations of attention
-   return different values for such a row.
+3. Values are always compared at the smallest point. If comparing values at the other points would take long, *flows* are
+   compared there instead (`dataflow`): model and program must call the same operators on the same values. This takes
+   milliseconds, and proves more. If the flows at a point differ, values are compared there, too. A forked copy of this
+   process compares the flows. For a large model, values and flows are compared at the same time.
+4. A call must not write to its inputs or to the module's weights and buffers. This is checked at every point, because a
+   branch could write at one size only.
+5. If only the places of NaN differ, the bool inputs are also tried as all False and as all True. A random mask may hide
+   all keys of a row of an attention, and PyTorch's implementations return different values for such a row. One of the two
+   other masks hides no key.
 6. The program runs with the weights in their stored form, because all later steps use this form.
 7. The results of operators from outside PyTorch must have the sizes that their fake implementations declare. An operator
    without a kernel for the CPU gets a substitute (`trtbuild.stages.program.cpu_kernels`), for the model and the program.
@@ -52,8 +52,8 @@ FLOWS_WORTHWHILE_S = 1.0
 
 
 class Proof:
-    """Compares program and model: at the smallest point on entry, and at the other points in a forked copy or in `finish`.
-    A large model is compared in `finish` only, so that the caller can announce the program before `finish`.
+    """Compares program and model, at the smallest point on entry, and at the other points in `finish`. A large model is
+    compared in `finish` only, so that the caller can announce the program first.
 
     `dependency_state` returns a value that changes with each new dependency of user code.
     """
@@ -87,8 +87,8 @@ class Proof:
         self._comparison: ForkedCall | None = None
 
     def __enter__(self) -> Proof:
-        """Compare values at the smallest point. If this would take long at the other points, begin to compare flows there,
-        in a forked copy. A large model is compared in `finish` only. Raises SourceError."""
+        """Compare values at the smallest point. Raises SourceError. If this would take long at the other points, a forked
+        copy begins to compare flows there."""
         if self.is_large:
             return self
         first, *others = self._points
@@ -99,7 +99,7 @@ class Proof:
         return self
 
     def finish(self) -> None:
-        """Compare values at all points that remain, except those where the flows are equal. Raises SourceError."""
+        """Compare values at the remaining points, except those where the flows are equal. Raises SourceError."""
         first, *others = self._points
         if self.is_large:
             self._comparison = ForkedCall(self._equal_flows).__enter__() if others else None
@@ -114,8 +114,8 @@ class Proof:
             self._comparison.__exit__(kind, error, tb)
 
     def _compare(self, point: Point) -> float:
-        """Compare values at one point. Returns the duration in seconds, without the garbage collection, which takes equally
-        long at every point."""
+        """Compare values at one point. Returns the duration in seconds, without the garbage collection, because that takes
+        equally long at every point."""
         started = time.monotonic()
         prove_point(point, self._module, self._arranged, self._weights, self._job, self._frames)
         duration_s = time.monotonic() - started
@@ -137,7 +137,7 @@ class Proof:
             equal = False
             with contextlib.suppress(Exception):
                 equal = self._has_equal_flow(point, weight_key)
-            # if the call used a new dependency, only this copy knows it, so the parent process must compare values
+            # only this copy knows a dependency that is new here: the parent process must compare values to find it, too
             answers.append(equal and self._dependency_state() == before)
         return answers
 

@@ -12,7 +12,7 @@ from trtbuild.stages.trace.export.leaves import ConstantLeaf, Leaf, NumberLeaf, 
 
 
 class ResultMismatch(Exception):
-    """The module returns other kinds of values, or another constant, than the program. The text names the difference."""
+    """The module returns other kinds of values than the program, or another constant. The text names the difference."""
 
 
 def returned_tensors(result: Any, leaves: Sequence[Leaf]) -> list[torch.Tensor]:
@@ -43,7 +43,7 @@ def returned_tensors(result: Any, leaves: Sequence[Leaf]) -> list[torch.Tensor]:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a leaf of a module's result, or the description of one, is a tensor."""
+    """Whether a value of a module's result, or the `Leaf` that describes one, is a tensor."""
     return isinstance(value, torch.Tensor | TensorLeaf)
 
 
@@ -52,8 +52,7 @@ def _kind(value: Any) -> str:
 
 
 def _is_same_constant(value: Any, constant: Any) -> bool:
-    """Whether `value` has the type and the value of `constant`. True if `constant` is not a plain constant, because
-    `trtbuild.stages.trace.export.interface` rejects such a result."""
+    """Whether `value` equals `constant`, also in its type. True for a `constant` that `interface` rejects in any case."""
     if not isinstance(constant, bool | int | float | str | None):
         return True
     has_same_type = all(isinstance(value, kind) == isinstance(constant, kind) for kind in (bool, float))

@@ -1,9 +1,8 @@
 """Compare a stateful module with its new forward, which takes and returns the state.
 
-All other proofs call the new forward, so they do not notice state that the new forward does not take and return: a
-reference to a buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module counts up, or a
-tensor that it keeps elsewhere. Here the new forward and the original module each run two calls, one after the other.
-Outputs and states must agree.
+The other comparisons call the new forward only. So they do not notice state that the new forward does not take and return:
+a reference to a buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module counts up, or a
+tensor that it keeps elsewhere. Here both forwards run two calls, one after the other. Outputs and states must agree.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ _CALLS = 2
 
 
 def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> None:
-    """Call the new forward and the original module from the same state, and compare their results. Raises SourceError if
-    they differ.
+    """Raise SourceError if the new forward and the original module, from the same state, have other results.
 
     Afterwards the module has its original forward and a changed state: do not use the module again. The last inputs of
     `job` are the buffers of the state."""
@@ -61,7 +59,7 @@ def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> N
 def _results(
     call: Callable[..., Any], calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], states: Callable[[], list[Any]]
 ) -> list[list[torch.Tensor] | str]:
-    """The outputs and the states after each call, or the type of its error."""
+    """For each call: its outputs and the states after it, or the type of its error."""
     results: list[list[torch.Tensor] | str] = []
     for args, kwargs in calls:
         try:
@@ -75,7 +73,7 @@ def _results(
 
 
 def _agree(actual: list[torch.Tensor] | str, expected: list[torch.Tensor] | str) -> bool:
-    """Whether two results of `_results` are errors of one type, or agree within the tolerances."""
+    """Whether two items of `_results` are errors of one type, or tensors that agree within the tolerances."""
     if isinstance(actual, str) or isinstance(expected, str):
         return actual == expected
     return len(actual) == len(expected) and all(

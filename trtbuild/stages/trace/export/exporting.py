@@ -252,7 +252,8 @@ def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) ->
                 error,
                 job.inputs,
                 value_advice(error, job.inputs)
-                or "these are the first profile's opt (or 2, where that is 0 or 1): correct the profiles, or the model",
+                or "these are the first profile's opt (or a larger size, where it is too small for torch.export): "
+                "correct the profiles, or the model",
             ),
             fallback=job.place("source"),
         )

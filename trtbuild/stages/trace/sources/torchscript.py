@@ -207,7 +207,8 @@ def _output_structure(
             f"the model itself fails at the example shapes: {shapes}",
             code="eager",
             hint=value_advice(error, job.inputs)
-            or "these are the first profile's opt (or 2, where that is 0 or 1): correct the profiles, or the model",
+            or "these are the first profile's opt (or a larger size, where it is too small for torch.export): "
+            "correct the profiles, or the model",
             fallback=job.place("source"),
         )
     return pytree.tree_flatten(result)[1]

@@ -39,7 +39,7 @@ from trtbuild.toolchain.libraries import table
 
 VERSION = table.installed_version("tensorrt-rtx")
 
-#: Changes of the manifest. Machines without a toolchain need its version and its name. The first model gets weights and a
+#: Changes of the manifest. Machines without a toolchain need its name and version. The first model gets weights and a
 #: second target.
 CHANGES = (
     ("  ada: {sm: 89}", f'  ada: {{sm: 89, version: "{VERSION}"}}\n  ampere: {{sm: 86, version: "{VERSION}"}}'),

@@ -32,7 +32,7 @@ class CachePeriod:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheHistory:
-    """The last builds of the project: totals since the day `since`, and the last days. `CachePeriod` has the same totals."""
+    """The last builds of the project: totals since the day `since` (named as in `CachePeriod`), and the last days."""
 
     since: str
     builds: int

@@ -1,9 +1,8 @@
 """The configuration of a user or of CI: remotes, keys, workers, runners, and the size of the cache.
 
-`load` makes a `Configuration` from one TOML file and the environment variables (docs/configuration.md). `file` reads the
-file, and finds the lines of entries. `sources` combines the file and the variables. `remotes`, `trust`, `runners` and
-`workers` interpret the entries. `settings` has the dataclasses and the rules. This folder uses no other folder of
-`driver`.
+`load` makes a `Configuration` from a TOML file and environment variables (docs/configuration.md). `file` reads the file
+and finds the lines of entries. `sources` combines file and variables. `remotes`, `trust`, `runners` and `workers`
+interpret the entries. `settings` has the dataclasses and the rules. This folder uses no other folder of `driver`.
 """
 
 from __future__ import annotations

@@ -39,10 +39,9 @@ _MAX_FINISHED_S = 253402300800.0
 
 @dataclass(frozen=True, kw_only=True)
 class NotedBuild:
-    """One build. A miss is a step that ran or failed.
+    """One build. A miss is a step that ran or failed. `finished_s`: the end of the build in Unix time.
 
-    `finished_s`: the end of the build in Unix time. `saved_s`: the seconds that the steps with hits took when they ran.
-    `built_s`: the seconds of the misses. `reasons`: code of a reason → number of misses.
+    `CachePeriod` explains the other numbers.
     """
 
     finished_s: float

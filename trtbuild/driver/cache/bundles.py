@@ -82,9 +82,9 @@ def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
 def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImport:
     """Copy the records of a bundle into the local store. `ok` is false if some of them are not trusted here.
 
-    Raises BundleRefused if the file is not a valid bundle, or if a record in it is not valid. If only some records are
-    invalid, the others are imported nevertheless. Raises UsageError if the file cannot be read, and StoreUnavailable if
-    the local store cannot be used.
+    Raises BundleRefused if the file is not a valid bundle, or if a record in it is invalid. In the second case, the
+    valid records are imported. Raises UsageError if the file cannot be read, and StoreUnavailable if the local store
+    cannot be used.
     """
     local = _open_local_store(request)
     try:
@@ -141,10 +141,7 @@ def _all_keys(local: LocalStore) -> Iterator[str]:
 
 
 def _exportable_entries(local: LocalStore, keys: Iterable[str], left_out: dict[str, str]) -> dict[str, ActionResult]:
-    """Record key → entry (the list of the record's files), for each exportable record.
-
-    The keys of all other records are added to `left_out`, with the reason.
-    """
+    """Key → entry (a list of files), for each exportable record. For the others, adds key → reason to `left_out`."""
     entries = {}
     for key in keys:
         record = complete_record(local, key)

@@ -51,7 +51,7 @@ class CacheStats:
 
     `records`: stage → number of records. `logical_bytes` counts a blob once for each record that names it.
     `stored_bytes` is the size of the files, and `allocated_bytes` is their space on the disk. `dedup_ratio`: logical
-    bytes for each stored byte. `history`: the last builds of the project, left out if there are none.
+    bytes for each stored byte. `history`: the last builds of the project, if there are any.
     """
 
     schema: Literal["trtbuild.cache-stats/1"] = "trtbuild.cache-stats/1"
@@ -112,8 +112,7 @@ class UncheckedEngine:
 class Rebuilt:
     """The result of building a random sample of engines again. The same `seed` chooses the same sample.
 
-    `engines`: the number of engines that can be checked here. `sampled`: the number of engines in the sample. `same`:
-    the number of engines that have the same bytes again.
+    Numbers of engines: `engines` can be checked here, `sampled` are in the sample, `same` have the same bytes again.
     """
 
     seed: int
@@ -128,7 +127,7 @@ class Rebuilt:
 class CacheVerify:
     """The result of a check of a cache. `ok` is false if an entry was damaged or a rebuilt engine differs.
 
-    `lists`: the number of checked lists of chunks (a large blob is stored in chunks).
+    `lists`: the number of checked lists of chunks, in which large blobs are stored.
     """
 
     schema: Literal["trtbuild.cache-verify/1"] = "trtbuild.cache-verify/1"
@@ -148,8 +147,8 @@ class CacheGc:
     `kept_because`: reason → the number of entries that would have been removed without this reason.
     `leftovers_removed`: the number of old quarantined entries and of files of ended processes that it removed.
 
-    In a shared directory, a collection first condemns a blob, and a later collection removes it. `blobs_condemned`: the
-    number of condemned blobs. `blobs_restored`: the number of condemned blobs that this collection moved back.
+    In a shared directory, a collection first condemns a blob, and a later collection removes it. `blobs_restored`: the
+    number of condemned blobs that this collection moved back.
     """
 
     schema: Literal["trtbuild.cache-gc/1"] = "trtbuild.cache-gc/1"

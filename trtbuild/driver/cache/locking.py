@@ -45,9 +45,9 @@ from trtbuild.toolchain.libraries import table
 def lock(request: Request, *, check: bool) -> Locked:
     """Write the lock file. With `check`, only compare the existing lock file with the current plans.
 
-    `ok` of the result is false if a step would have to run. With `check`, `ok` is also false if the lock file is
-    missing or out of date. Raises LockFileError if the lock file cannot be read, and UsageError if it cannot be written
-    or if targets are requested.
+    `ok` of the result is false if a step would have to run, or with `check` if the lock file is missing or out of date.
+    Raises LockFileError if the lock file cannot be read, and UsageError if it cannot be written or if targets are
+    requested.
     """
     if request.targets:
         raise UsageError("a lock is for all targets of a model", hint="leave --target out")
@@ -197,8 +197,7 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
 def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:
     """The keys of the links that lead to a model's calibration and trace.
 
-    Two chains lead to each record. The keys of the first contain the versions of libraries. Machines without torch
-    follow the second, whose keys contain no versions.
+    Two chains lead to each record: machines without torch follow the one whose keys contain no versions of libraries.
     """
     for stage in USER_CODE_STAGES:
         key = model.key_of(stage)

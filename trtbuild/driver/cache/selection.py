@@ -1,8 +1,8 @@
 """Select the records that make every step of the requested models a hit, on any machine.
 
 Rules
-1. Every record that a plan looks up is selected, because a plan on another machine looks up the same records. The plan
-   ignores the outputs in the project's directory, because another machine does not have them.
+1. Every record that a plan looks up is selected, because another machine looks up the same records. The plan ignores
+   the outputs in the project's directory, because another machine does not have them.
 2. Some records have two keys, and the selection looks up both:
    * A machine with torch looks up a trace (and a calibration) by files and installed versions. A machine without torch
      looks it up by files only.
@@ -12,9 +12,9 @@ Rules
    ``.pt2`` files of a package.
 4. A record is selected with all of its outputs, because a store accepts only complete records. So another machine can
    also run later steps again.
-5. The package for some targets (``--target``) differs from the package for all targets. So it may be the only missing
-   record. Then the selection builds it, because that takes little time and needs no compiler.
-6. With ``--until``, the records of later steps are not selected, even if the cache has them.
+5. The package for some targets (``--target``) differs from the package for all targets. If it is the only missing
+   record, the selection builds it, because that takes little time and needs no compiler.
+6. With ``--until``, the records of later steps are not selected.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _look_up_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
 def _look_up_user_code_as_other_machine(workspace: Workspace, plan: ModelPlan) -> None:
     """Look up calibration and trace as the other kind of machine does (rule 2).
 
-    If this machine has torch, the other kind has no torch, and vice versa. Nothing is returned, because `lookups`
-    remembers each record that it finds, and each link (a record that leads to another, see `core.recipes.chain`).
+    One kind has torch, the other kind does not. Nothing is returned, because `lookups` remembers each record that it
+    finds, and each link (a record that leads to another, see `core.recipes.chain`).
     """
     lookups, facts = workspace.lookups, workspace.facts[plan.model.name]
     for step in plan.steps.values():
@@ -140,8 +140,7 @@ def _look_up_user_code_as_other_machine(workspace: Workspace, plan: ModelPlan) -
             recipe = keys.user_code(unversioned, chain.follow(unversioned, lookups.read_link, lookups.observe))
             lookups.record(with_any_versions(recipe).key)
         elif isinstance(parts.get("versions"), Mapping):
-            # The result is not needed, because the step is already selected. The call finds the links that a machine
-            # with torch follows.
+            # The step is already selected. The call finds the links that a machine with torch follows.
             chain.follow(declared, lookups.read_link, partial(_observe_as, parts, lookups))
 
 

@@ -1,9 +1,9 @@
 """Push records to a remote cache, and pull records from one. No engine is built.
 
 Rules
-1. The records that `selection` selects are transferred if they are complete. The result names each record that could
-   not be transferred, with the reason. Then its `ok` is false, although a build does not fail because of a remote. One
-   exception: the result does not name a package that the selection has built, if only this machine's own key signs it.
+1. The complete records of `selection` are transferred. The result names each record that could not be transferred, with
+   the reason, and its `ok` is then false. Exception: a package that the selection has built, and that only this
+   machine's own key signs.
 2. A file that the other side has is not transferred again. So an interrupted transfer continues where it stopped.
 3. Signatures are not changed. Signatures of this machine's own key are not sent, because no other machine trusts this
    key. If a record has only such signatures, it is not sent. Records that are not trusted here are not transferred.
@@ -192,15 +192,14 @@ class _Sender:
 
     def __init__(self, local: LocalStore, remote: RemoteStore) -> None:
         self.name = remote.name
-        #: Key of a record that could not be sent → the reason.
+        #: Key of a record → why it could not be sent.
         self.failures: dict[str, str] = {}
         self._local = local
         self._remote = remote
         self._read_file = file_reader(local)
         self._lock, self._blob_locks = threading.Lock(), NameLocks()
-        #: SHA-256 → size in bytes, of all files of the records.
+        #: SHA-256 → size in bytes: of all files of the records, and of the files that were sent.
         self._sizes_of_files: dict[str, int] = {}
-        #: SHA-256 → size in bytes, of the files that were sent.
         self._sizes_of_sent_files: dict[str, int] = {}
         self._records_sent = self._records_present = 0
 
@@ -245,7 +244,7 @@ class _Sender:
             return data
 
         try:
-            # the lock ensures that a blob of several records is sent only once
+            # so that a blob of several records is sent only once
             with self._blob_locks.hold(sendable.files_by_blob):
                 stored = self._remote.publish(sendable, read)
         except (RemoteFault, BlobMissing, EntryCorrupt) as error:

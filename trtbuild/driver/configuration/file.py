@@ -2,9 +2,9 @@
 
 Rules
 1. As with ssh's configuration, the file must belong to the user or to root, and other users must not be able to write
-   it. Otherwise another user could change the trusted keys and remotes in the file, and so run code as this user. A
-   group may write the file only if the group has this user's name and no other member. (Many systems create such
-   groups.) Root accepts a file of any owner, because a file mounted into a container keeps its owner from the host.
+   it. Otherwise another user could change trusted keys and remotes, and so run code as this user. A group may write the
+   file only if the group has this user's name and no other member, because many systems create such groups. Root
+   accepts a file of any owner, because a file mounted into a container keeps its owner from the host.
 2. The file must be a regular file of UTF-8 text. The opened file is checked, not the path.
 3. TOML parsers do not report the lines of entries. So this module searches the text for table headers, and for keys at
    the beginning of a line. For an entry of an inline table, it returns the line of the enclosing entry.
@@ -21,7 +21,6 @@ from typing import Any
 
 from trtbuild.errors import ConfigurationError
 
-#: The largest accepted file, in bytes.
 MAX_FILE_BYTES = 1 << 20
 
 _POSITION_PATTERN = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
@@ -38,7 +37,6 @@ class Place:
     variable: str | None = None
 
     def error(self, text: str, hint: str | None = None) -> ConfigurationError:
-        """Return an error about the entry."""
         return ConfigurationError(
             f"{self.variable}: {text}" if self.variable else text, file=self.file, line=self.line, hint=hint
         )
@@ -151,7 +149,7 @@ def _unreadable_error(path: str, error: OSError) -> ConfigurationError:
 
 
 def _check_status(path: str, status: os.stat_result) -> None:
-    """Check the type, owner and permissions of the file (rules 1 and 2)."""
+    """Check rules 1 and 2."""
     if not stat.S_ISREG(status.st_mode):
         raise ConfigurationError("it is not a regular file", file=path, hint="name a TOML file")
     user = os.geteuid()

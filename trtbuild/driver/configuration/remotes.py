@@ -137,7 +137,7 @@ def _entry_of_table(sources: Sources, file: ConfigFile, number: int, table: Mapp
 def _read_number(sources: Sources, entry: _Entry, key: str, maximum: float) -> float | None:
     """Return the number in the field `key` of a remote, or None. The environment variable overrides `entry`.
 
-    If the number is invalid, a problem is added, and the result is None.
+    For an invalid number, a problem is added.
     """
     is_integer = key == "connections"
     value, place = entry.numbers.get(key, (None, entry.place))

@@ -50,10 +50,7 @@ class Sources:
         self.problems.append(place.error(text, hint))
 
     def attempt(self, place: Place, check: Callable[[], Value]) -> Value | None:
-        """Return the result of `check`.
-
-        If `check` raises ConfigurationError, add the error as a problem at `place`, and return None.
-        """
+        """Return the result of `check`. If it raises ConfigurationError, add this as a problem, and return None."""
         try:
             return check()
         except ConfigurationError as error:
@@ -66,9 +63,9 @@ class Sources:
         return (value, Place(variable=name)) if value else None
 
     def text(self, variable: str, table: str, key: str) -> tuple[str, Place] | None:
-        """Return a string from the variable or the file, and its place. None if it is not set.
+        """Return a string from the variable or the file, and its place. None if it is not set or invalid.
 
-        If the entry is invalid, a problem is added, and the result is None.
+        For an invalid entry, a problem is added.
         """
         from_variable = self.variable(variable)
         if from_variable is not None:

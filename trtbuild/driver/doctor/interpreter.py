@@ -1,4 +1,4 @@
-"""Checks of Python, the imported trtbuild, and the ``trtbuild`` command on PATH. The line for completion in the shell."""
+"""Checks of Python, the imported trtbuild, and the ``trtbuild`` command on PATH. The line for shell completion."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str |
 
 
 def _check_leftovers(layout: Layout) -> Iterator[Finding]:
-    """Yield warnings about entries in quarantine, and about unfinished files of processes that were killed."""
+    """Yield warnings about quarantined entries, and about unfinished files of killed processes."""
     quarantined_count = len(list_folder(layout.quarantine))
     if quarantined_count:
         text = "1 damaged entry is" if quarantined_count == 1 else f"{quarantined_count} damaged entries are"

@@ -1,7 +1,7 @@
 """The events of a build: one dataclass for each line of ``build --events``.
 
-`at_s` is the number of seconds since the build started, by a clock that is never set back. The first event is
-`BuildStarted`. The last is `BuildFinished`, unless the process was killed.
+`at_s`: seconds since the build started, by a clock that is never set back. The first event is `BuildStarted`. The last
+is `BuildFinished`, unless the process was killed.
 """
 
 from __future__ import annotations

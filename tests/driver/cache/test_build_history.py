@@ -107,6 +107,7 @@ def test_a_line_with_an_impossible_time_costs_only_that_line(tmp_path: Path) -> 
     note_build(tmp_path, a_build())
     path = tmp_path / ".trtbuild" / build_history.FILE
     line = b'{"finished_s":%s,"ok":true,"hits":1,"misses":0,"saved_s":0,"built_s":0,"reasons":{}}\n'
+    # the last of these times is in the year 10000
     path.write_bytes(
         path.read_bytes() + b"".join(line % time for time in (b"1e300", b"NaN", b"-Infinity", b"253402300800"))
     )

@@ -15,8 +15,8 @@ from trtbuild.errors import BundleRefused
 from trtbuild.store.local.local import LocalStore
 
 
-def a_bundle(folder: Path, record_count: int) -> Path:
-    """A bundle of `record_count` records and of one more record, which is under a wrong key."""
+def write_damaged_bundle(folder: Path, record_count: int) -> Path:
+    """Write a bundle of `record_count` valid records, and of one more record under a wrong key."""
     store = LocalStore(folder / "source")
     records = []
     for number in range(record_count + 1):
@@ -45,7 +45,7 @@ def a_bundle(folder: Path, record_count: int) -> Path:
 def test_an_error_says_how_many_records_were_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_count: int, text: str, hint: str
 ) -> None:
-    bundle = a_bundle(tmp_path, record_count)
+    bundle = write_damaged_bundle(tmp_path, record_count)
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
     with pytest.raises(BundleRefused) as error:
         import_bundle(Request(tmp_path), bundle, lambda *_: None)

@@ -95,7 +95,7 @@ def test_a_shared_directory_is_collected(project: Path) -> None:
     (project / "release.lock").write_text(lock_text(records[0]))
     document = collect(project, None, "3d", directory=str(root), locks=[str(project / "release.lock")])
     assert which_exist(root, records) == [True, False, False]
-    # condemned blobs are removed by a later collection
+    # each removed record had two blobs (its document and its plan), which a later collection removes
     assert (document.records_removed, document.blobs_condemned, document.cache) == (2, 4, str(root))
     assert not (root / "format").exists() and not (project.parent / "cache").exists()
 

@@ -1,7 +1,4 @@
-"""``trtbuild lock`` and the effects of a lock, with the real command line.
-
-The fixture `built` builds a project once. Each test gets a copy of this project and of its cache.
-"""
+"""``trtbuild lock`` and the effects of a lock, with the real command line."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from trtbuild.errors import RemoteDown, UsageError
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
-#: The beginning of a source file that imports a second module and lists the directory of the project.
+#: The beginning of a model file that imports a second module and lists the directory of the project.
 LISTING = 'import os\nimport torch\nfrom models.layer import width\n\nos.listdir(".")\n'
 #: A second model with the source of `net`, for the manifest.
 TWIN = '  twin: {source: {python: "models.net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}\n'
@@ -51,7 +48,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture
 def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
-    """Return a copy of the built project, without a lock."""
+    """A copy of the built project and of its cache, without a lock."""
     shutil.copytree(built.project, tmp_path / "project")
     shutil.copytree(built.cache, tmp_path / "cache")
     return replace(built, project=tmp_path / "project", cache=tmp_path / "cache")
@@ -68,7 +65,7 @@ def lock_of(trtbuild: CommandLine) -> Lock:
 
 
 def install_versions(folder: Path, **versions: str) -> dict[str, str]:
-    """Write metadata of these distributions. Return environment variables with which Python finds this metadata first."""
+    """Make Python believe that these versions are installed. Returns the environment variables that do this."""
     for name, version in versions.items():
         information = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         information.mkdir(parents=True)
@@ -117,7 +114,7 @@ def test_locking_again_writes_nothing_and_no_step_runs(locked: CommandLine) -> N
     assert (document["ok"], document["written"], document["differences"]) == (True, False, [])
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == before
     assert "unchanged: trtbuild.lock" in locked.run("lock").stdout
-    assert ran(locked("build")) == {}  # although the model lists the directory in which the lock is
+    assert ran(locked("build")) == {}  # although the model lists the directory that contains the lock
 
 
 def test_a_check_lists_the_differences_and_writes_nothing(locked: CommandLine) -> None:
@@ -344,19 +341,18 @@ def aged(locked: CommandLine) -> CommandLine:
 
 
 def kept_because(trtbuild: CommandLine, pinned: frozenset[str]) -> dict[str, Any]:
-    """Run the garbage collection with size limit 0 and these pinned keys. Return reason → number of kept entries."""
+    """Collect with size limit 0 and these pinned keys. Return reason → number of kept entries."""
     return dict(collect(LocalStore(trtbuild.cache), max_size=0, pinned=pinned).kept_because)
 
 
 def fresh_checkout(trtbuild: CommandLine) -> None:
-    """Remove the files that a build has written into the project, as in a new clone."""
     for folder in (".trtbuild", "dist"):
         shutil.rmtree(trtbuild.project / folder)
 
 
 def test_locked_results_are_kept_and_stay_hits(aged: CommandLine) -> None:
     pinned = pinned_keys(aged.project, store=LocalStore(aged.cache))
-    assert set(lock_of(aged).by_key) < pinned  # the links, which lead to the record of the trace, are pinned, too
+    assert set(lock_of(aged).by_key) < pinned  # the links that lead to the record of the trace are pinned, too
     reasons = kept_because(aged, pinned)
     assert reasons["pinned"] > 6  # six steps, and the links of the trace
     fresh_checkout(aged)
@@ -380,7 +376,7 @@ def test_a_lock_elsewhere_pins_too_and_a_missing_lock_is_an_error(aged: CommandL
 
 
 class _DownStore(LocalStore):
-    """A store that cannot read the records of one stage, as if their shared directory were unreachable."""
+    """A store that cannot read the records of one stage."""
 
     def __init__(self, root: Path, stage: str) -> None:
         super().__init__(root)

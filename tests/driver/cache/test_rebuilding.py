@@ -26,6 +26,7 @@ from trtbuild.toolchain.libraries import table
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("rebuilding")
+    # a target that no model builds at first, because its toolchain is not installed
     hopper = '  hopper: {sm: 90, toolchain: tensorrt, version: "10.0.0"}'
     project = copy_project("blocks", base / "project", ("  ada: {sm: 89}\n", f"  ada: {{sm: 89}}\n{hopper}\n"))
     trtbuild = CommandLine(project, base / "cache", {"TRTBUILD_REMOTES": ""})
@@ -43,7 +44,6 @@ def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
 
 
 def entries(cache: Path) -> list[Path]:
-    """The files of all records and blobs of a cache."""
     return sorted([*cache.glob("ac/??/*"), *cache.glob("cas/??/*")])
 
 

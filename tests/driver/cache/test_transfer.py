@@ -39,8 +39,8 @@ from trtbuild.toolchain.libraries import table
 
 VERSION = table.installed_version("tensorrt-rtx")
 
-#: Changes of the manifest. Machines without a toolchain need the versions and the default toolchain. The first model
-#: gets weights and a second target.
+#: Changes of the manifest. Machines without a toolchain need its name and version. The first model gets weights and a
+#: second target.
 CHANGES = (
     ("  ada: {sm: 89}", f'  ada: {{sm: 89, version: "{VERSION}"}}\n  ampere: {{sm: 86, version: "{VERSION}"}}'),
     ("  first:", "  first:\n    weights: net.safetensors\n    targets: [ada, ampere]"),
@@ -82,7 +82,7 @@ def elsewhere(built: CommandLine, tmp_path: Path) -> CommandLine:
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> dict[str, str]:
+def without_torch(tmp_path: Path) -> dict[str, str]:
     """Environment variables with which Python finds neither torch nor TensorRT."""
     (folder,) = [path for path in site.getsitepackages() if path.endswith("site-packages")]
     packages = tmp_path / "packages"
@@ -107,7 +107,7 @@ def check_all_hits(trtbuild: CommandLine, environment: dict[str, str] | None = N
 
 
 def _ignore_progress(what: str, done: int, total: int, unit: str) -> None:
-    """Ignore the progress of a transfer."""
+    pass
 
 
 # -- a remote
@@ -149,19 +149,21 @@ def test_push_and_pull_use_a_kind_of_remote_that_one_table_row_added(
 
 
 def test_a_machine_without_torch_and_tensorrt_pulls_pushes_exports_and_imports(
-    built: CommandLine, elsewhere: CommandLine, remote: dict[str, str], bare: dict[str, str], tmp_path: Path
+    built: CommandLine, elsewhere: CommandLine, remote: dict[str, str], without_torch: dict[str, str], tmp_path: Path
 ) -> None:
     built("cache", "push", environment=remote)
-    assert "torch and onnx" in elsewhere.run("build", environment=bare).stderr  # torch cannot be imported
-    assert elsewhere("cache", "pull", environment={**remote, **bare})["ok"]
-    check_all_hits(elsewhere, bare)
-    assert elsewhere("cache", "push", environment={**remote, **bare})["ok"]
-    exported = elsewhere("cache", "export", str(tmp_path / "bundle"), environment=bare)
-    # a machine with torch runs no step after the import, either
+    assert "torch and onnx" in elsewhere.run("build", environment=without_torch).stderr  # torch cannot be imported
+    assert elsewhere("cache", "pull", environment={**remote, **without_torch})["ok"]
+    check_all_hits(elsewhere, without_torch)
+    assert elsewhere("cache", "push", environment={**remote, **without_torch})["ok"]
+    exported = elsewhere("cache", "export", str(tmp_path / "bundle"), environment=without_torch)
+    # after the import, a machine with torch runs no step, either
     third = CommandLine(elsewhere.project, tmp_path / "third", elsewhere.environment)
     shutil.rmtree(elsewhere.project / "dist")
     shutil.rmtree(elsewhere.project / ".trtbuild")
-    assert third("cache", "import", str(tmp_path / "bundle"), environment=bare)["records"] == exported["records"]
+    assert (
+        third("cache", "import", str(tmp_path / "bundle"), environment=without_torch)["records"] == exported["records"]
+    )
     check_all_hits(third)
 
 
@@ -419,7 +421,7 @@ def test_an_export_that_cannot_be_written_is_an_error(built: CommandLine, tmp_pa
 
 @pytest.fixture
 def create_key(elsewhere: CommandLine, tmp_path: Path) -> Callable[[str], tuple[str, str]]:
-    """A function that creates a signing key, and returns its file and its public key."""
+    """A function: name of a new signing key → its file and its public key."""
 
     def create(name: str) -> tuple[str, str]:
         file = tmp_path / f"{name}.key"

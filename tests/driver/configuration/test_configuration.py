@@ -15,7 +15,7 @@ from trtbuild.errors import ConfigurationError, ConfigurationErrors
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.trust.signing import Signer, parse_trusted
 
-#: Two public keys as text. Each has a name, a colon, and 32 bytes in base64.
+#: Two public keys as text: a name, a colon, and 32 bytes in base64.
 KEY = "ci:" + "A" * 43 + "="
 OTHER = "old:" + "B" * 42 + "A="
 
@@ -68,13 +68,12 @@ class Home:
         self.file.chmod(0o600)
 
     def load(self, text: str | None = None, **variables: str) -> Configuration:
-        """Write `text`, if any, into the file, and load the configuration with these environment variables."""
+        """Load the configuration with these environment variables, and with `text` as the file."""
         if text is not None:
             self.write(text)
         return configuration.load({"HOME": str(self.root), **variables}, self.project)
 
     def load_error(self, text: str | None = None, **variables: str) -> ConfigurationError:
-        """The error of `load`."""
         with pytest.raises(ConfigurationError) as caught:
             self.load(text, **variables)
         assert caught.value.hint

@@ -14,8 +14,7 @@ import pytest
 from tests.conftest import CommandLine
 from tests.projects import copy_project, edit
 
-#: Module → distribution. With the fixture `trtbuild`, doctor imports small fake modules with the right versions.
-#: A test may break one of the fakes.
+#: Module → distribution. With the fixture `trtbuild`, doctor imports small fakes of these modules. Tests break them.
 MODULES = {
     "torch": "torch",
     "onnx": "onnx",
@@ -114,7 +113,7 @@ def test_files_of_dead_processes_and_damaged_entries_are_reported(trtbuild: Comm
     document = trtbuild("doctor")
     assert "1 damaged entry is in " in finding_of(document, "quarantine", "warning")["text"]
     assert finding_of(document, "leftovers", "warning")["fix"] == "trtbuild cache gc"
-    assert (trtbuild.cache / "tmp" / "1-abc").exists()  # doctor does not change any file
+    assert (trtbuild.cache / "tmp" / "1-abc").exists()  # doctor removes nothing
 
 
 def test_a_state_directory_that_is_a_file_is_a_warning(trtbuild: CommandLine) -> None:

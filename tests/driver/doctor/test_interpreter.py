@@ -1,4 +1,4 @@
-"""Findings about Python, about several installations of trtbuild, and about the completion of commands in a shell."""
+"""Findings about Python, about several installations of trtbuild, and about completion in a shell."""
 
 from __future__ import annotations
 

@@ -88,8 +88,7 @@ def test_distributions_of_different_versions_are_a_problem(tmp_path: Path, monke
 
 
 def only_runtimes(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], imported: ImportResult) -> None:
-    """Pretend that no toolchain is installed, only the runtimes in `versions` (name → version). Each import has the
-    result `imported`."""
+    """Pretend that only these runtimes (name → version) are installed. Each import has the result `imported`."""
     monkeypatch.setattr(libraries, "_installed_version", lambda name: None)
     monkeypatch.setattr(libraries.runtimes, "installed_runtime", versions.get)
     monkeypatch.setattr(libraries, "import_in_child", lambda module: imported)

@@ -1,4 +1,4 @@
-"""Findings about the configuration, about keys, and about remotes that answer, refuse requests or do not answer."""
+"""Findings about the configuration, about keys, and about remotes that answer, refuse or are silent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def finding_named(findings: list[Finding], name: str) -> Finding:
 
 
 @pytest.fixture
-def refusing() -> Iterator[str]:
+def refusing_url() -> Iterator[str]:
     """The URL, with a password, of a server that answers every request with 401."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -104,9 +104,9 @@ def test_the_finding_about_a_server_names_the_source_of_the_credentials(
 
 
 def test_a_refusal_is_a_problem_with_a_fix_and_without_the_password(
-    project: Path, refusing: str, monkeypatch: pytest.MonkeyPatch
+    project: Path, refusing_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=r:{refusing}")
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=r:{refusing_url}")
     finding = finding_named(findings_of(project), "remote team")
     assert finding.status == "problem"
     assert "401" in finding.text

@@ -1,4 +1,4 @@
-"""Events as JSON lines: reading returns the written events, an incomplete last line is ignored, the newest builds stay."""
+"""Events as JSON lines: they are read as they were written, and the newest builds are kept."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """The history of builds that ``cache stats`` shows: hits, misses and saved time of the last builds of a project.
 
-The file ``.trtbuild/build_history.jsonl`` has one line for each build. It may be deleted, and affects no result.
+The file ``.trtbuild/build_history.jsonl`` has one line for each build. Only ``cache stats`` reads it.
 
 Rules
 1. A line is appended under a lock, so simultaneous builds do not mix their lines.
-2. The file has at most `MOST_BUILDS` + `SLACK` lines. The oldest lines are removed under the same lock.
-3. A null build, which only prints the output of an earlier build again, looks up no step, so it has no line.
-4. An error of the disk is ignored: a state directory that is not writable must not make a build fail.
+2. If the file has more than `MOST_BUILDS` + `SLACK` lines, the oldest lines are removed under the same lock.
+3. A null build (a build that finds nothing to do) has no line, because it looks up no step.
+4. An error of the disk is ignored, because a history that cannot be written must not make a build fail.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ MOST_BUILDS = 2000
 SLACK = 200
 #: The largest number of days that `summarize` lists.
 MOST_DAYS = 14
-#: The Unix time of the year 10000. `read_builds` leaves out later builds, because `time.gmtime` cannot convert all times.
+#: The Unix time of the year 10000. Later times are invalid, because `time.gmtime` cannot convert all of them.
 _MAX_FINISHED_S = 253402300800.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotedBuild:
-    """One build: its end (Unix seconds), and the numbers of its hits and misses. A miss is a step that ran or failed.
+    """One build. A miss is a step that ran or failed. `finished_s`: the end of the build in Unix time.
 
-    `saved_s` are the seconds that earlier runs of the hits took. `built_s` are the seconds of the misses. `reasons` maps
-    the code of a reason to the number of misses."""
+    `CachePeriod` explains the other numbers.
+    """
 
     finished_s: float
     ok: bool
@@ -54,7 +54,7 @@ class NotedBuild:
 
 
 def note_build(project: Path, document: Build) -> None:
-    """Append the line of a build (rules 1, 2 and 4)."""
+    """Append a line for the build that `document` describes (rules 1, 2 and 4)."""
     missed = [step for step in document.steps if step.verdict in ("run", "failed")]
     build = NotedBuild(
         finished_s=round(time.time(), 1),
@@ -74,7 +74,7 @@ def note_build(project: Path, document: Build) -> None:
 
 
 def read_builds(project: Path) -> list[NotedBuild]:
-    """The noted builds of a project, the oldest first. Lines that cannot be read, or have an invalid time, are left out."""
+    """The noted builds of a project, the oldest first. Invalid lines are left out."""
     builds = []
     try:
         data = read_regular(project / wiring.STATE_FOLDER / FILE)
@@ -89,7 +89,7 @@ def read_builds(project: Path) -> list[NotedBuild]:
 
 
 def summarize(builds: Sequence[NotedBuild]) -> CacheHistory | None:
-    """The history of `builds` in total and by day (UTC); None if there is no build."""
+    """The numbers of `builds` in total and by day (UTC). None if there is no build."""
     if not builds:
         return None
     days: dict[str, list[NotedBuild]] = {}

@@ -1,6 +1,6 @@
 """Export the records of a cache to one file (a bundle), and import a bundle. No engine is built.
 
-Rule 3 of `transfer` applies to bundles, too.
+Signatures are treated as in rule 3 of `transfer`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _MAX_LISTED = 20
 def export_models(request: Request, file: Path, progress: Progress) -> CacheExport:
     """Write the records of the requested models, from the local store and the remotes, to one file.
 
-    Raises UsageError if `file` is the name of a model and no model is requested. Raises StoreError if a record that a build
-    needs is missing or cannot be exported, or if the file cannot be written.
+    Raises UsageError if `file` is the name of a model and no model is requested, because the file was probably
+    forgotten. Raises StoreError if a record that a build needs is missing or cannot be exported, or if the file cannot
+    be written.
     """
     workspace = Workspace(replace(request, force=False))
     store = workspace.store
@@ -68,8 +69,8 @@ def export_models(request: Request, file: Path, progress: Progress) -> CacheExpo
 def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
     """Write the exportable records of the local store to one file. The result names the other records.
 
-    A record is not exportable if it is incomplete, if it is not trusted here, or if only this machine's own key has signed
-    it. Raises StoreError if the file cannot be written.
+    A record is exportable if it is complete, if it is trusted here, and if its signatures are not only those of this
+    machine's own key. Raises StoreError if the file cannot be written.
     """
     local = _open_local_store(request)
     left_out: dict[str, str] = {}
@@ -81,8 +82,8 @@ def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
 def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImport:
     """Copy the records of a bundle into the local store. `ok` is false if some of them are not trusted here.
 
-    Raises BundleRefused if the file is not a valid bundle, or if a record in it is not valid. In the second case, the valid
-    records are in the local store. Raises UsageError if the file cannot be read, and StoreUnavailable if the local store
+    Raises BundleRefused if the file is not a valid bundle, or if a record in it is invalid. In the second case, the
+    valid records are imported. Raises UsageError if the file cannot be read, and StoreUnavailable if the local store
     cannot be used.
     """
     local = _open_local_store(request)
@@ -128,7 +129,7 @@ def _open_local_store(request: Request) -> LocalStore:
 
 
 def _all_keys(local: LocalStore) -> Iterator[str]:
-    """The keys of all records that have an entry."""
+    """The keys of all records in a store. A key may occur more than once."""
     for name, _ in local.entries.layout.entries("ac"):
         try:
             document = record_document(local.entries.read("ac", name) or b"")
@@ -140,7 +141,7 @@ def _all_keys(local: LocalStore) -> Iterator[str]:
 
 
 def _exportable_entries(local: LocalStore, keys: Iterable[str], left_out: dict[str, str]) -> dict[str, ActionResult]:
-    """The entry of each exportable record, by key. Each other record is added to `left_out`, with the reason."""
+    """Key → entry (a list of files), for each exportable record. For the others, adds key → reason to `left_out`."""
     entries = {}
     for key in keys:
         record = complete_record(local, key)

@@ -16,8 +16,8 @@ from trtbuild.driver.answers.documents import ErrorEntry
 class CachePeriod:
     """The builds of one day.
 
-    `hit_rate`: hits / (hits + misses), null if both are 0. `saved_s`: the seconds that the steps with hits took when they
-    ran. `built_s`: the seconds of the misses. `reasons`: the number of misses by reason.
+    `hit_rate`: hits / (hits + misses), null if both are 0. `saved_s`: the seconds that the steps with hits took when
+    they ran. `built_s`: the seconds of the misses. `reasons`: the number of misses by reason.
     """
 
     day: str
@@ -32,8 +32,7 @@ class CachePeriod:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheHistory:
-    """The last builds of the project: in total since the day `since`, and by day. The other members are those of
-    `CachePeriod`."""
+    """The last builds of the project: totals since the day `since` (named as in `CachePeriod`), and the last days."""
 
     since: str
     builds: int
@@ -48,9 +47,12 @@ class CacheHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheStats:
-    """The numbers and sizes of the entries of a cache. `records`: the number of records by stage. `logical_bytes`
-    counts a blob once for each record that names it. `stored_bytes` is the size of the files, and `allocated_bytes` their
-    space on the disk. `history`: the last builds of the project, left out if no build is noted."""
+    """The numbers and sizes of the entries of a cache.
+
+    `records`: stage → number of records. `logical_bytes` counts a blob once for each record that names it.
+    `stored_bytes` is the size of the files, and `allocated_bytes` is their space on the disk. `dedup_ratio`: logical
+    bytes for each stored byte. `history`: the last builds of the project, if there are any.
+    """
 
     schema: Literal["trtbuild.cache-stats/1"] = "trtbuild.cache-stats/1"
     cache: str
@@ -68,7 +70,7 @@ class CacheStats:
 
 @dataclass(frozen=True, kw_only=True)
 class DamagedEntry:
-    """An entry that has invalid content, or names a missing or damaged file. It is in quarantine.
+    """An entry that has invalid content, or names a missing or damaged file. It was moved to the quarantine.
 
     `kind`: ``blob``, ``chunk list`` or ``record``. `text`: the damage.
     """
@@ -80,10 +82,11 @@ class DamagedEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltEngine:
-    """An engine whose bytes differ when it is built again. `recorded`: the SHA-256 in the record. `rebuilt`: the new one.
+    """An engine that had other bytes when it was built again.
 
-    `source`: the store that the record came from, ``local`` or a remote. `remotes`: the remotes that have the recorded
-    engine. `builder`: the user and machine that built it. `signed_by`: the signers of its record.
+    `recorded`: the SHA-256 of the engine in the cache. `rebuilt`: the SHA-256 of the new engine. `source`: the store
+    that the record came from, ``local`` or a remote. `remotes`: the remotes that have the recorded engine. `builder`:
+    the user and machine that built it. `signed_by`: the signers of its record.
     """
 
     step: str
@@ -107,10 +110,9 @@ class UncheckedEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuilt:
-    """The result of building engines again. The same `seed` chooses the same sample.
+    """The result of building a random sample of engines again. The same `seed` chooses the same sample.
 
-    `engines`: the number of engines that can be checked here. `sampled`: the number of those that were chosen. `same`: the
-    number of those that have the same bytes again.
+    Numbers of engines: `engines` can be checked here, `sampled` are in the sample, `same` have the same bytes again.
     """
 
     seed: int
@@ -125,7 +127,7 @@ class Rebuilt:
 class CacheVerify:
     """The result of a check of a cache. `ok` is false if an entry was damaged or a rebuilt engine differs.
 
-    `lists`: the number of checked lists of chunks.
+    `lists`: the number of checked lists of chunks, in which large blobs are stored.
     """
 
     schema: Literal["trtbuild.cache-verify/1"] = "trtbuild.cache-verify/1"
@@ -140,12 +142,13 @@ class CacheVerify:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheGc:
-    """The entries that a collection removed and kept. `kept_because`: reason → the number of entries that
-    would have been removed without this reason.
+    """The entries that a collection removed and kept.
 
-    `leftovers_removed`: the number of removed leftovers, which are files of ended processes and old entries in
-    quarantine. Only for shared directories: `blobs_condemned` are blobs that later collections will remove, and
-    `blobs_restored` are condemned blobs that this collection moved back.
+    `kept_because`: reason → the number of entries that would have been removed without this reason.
+    `leftovers_removed`: the number of old quarantined entries and of files of ended processes that it removed.
+
+    In a shared directory, a collection first condemns a blob, and a later collection removes it. `blobs_restored`: the
+    number of condemned blobs that this collection moved back.
     """
 
     schema: Literal["trtbuild.cache-gc/1"] = "trtbuild.cache-gc/1"
@@ -178,7 +181,7 @@ class NewKey:
 
 @dataclass(frozen=True, kw_only=True)
 class MissingRecord:
-    """A record that a build would need, and the reason why the record is missing."""
+    """A record that a build would need, and the reason why it is missing."""
 
     step: str
     key: str | None
@@ -197,7 +200,7 @@ class UnsentRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedRecord:
-    """A record that was left out or is not trusted here, and the reason."""
+    """A record that was not exported or not imported, and the reason."""
 
     key: str
     reason: str
@@ -277,7 +280,7 @@ class CacheImport:
 
 @dataclass(frozen=True, kw_only=True)
 class LockedSummary:
-    """The numbers of the locked steps and engines of a model, and its targets."""
+    """A locked model: the numbers of its steps and engines, and its targets."""
 
     model: str
     steps: int
@@ -298,8 +301,7 @@ class MissingStep:
 
 @dataclass(frozen=True, kw_only=True)
 class LockDifference:
-    """An entry that differs from the lock. `was` is null for an added entry, and `now` is null for a
-    removed entry."""
+    """A difference from the lock file. `was` is null if the entry was added, and `now` is null if it was removed."""
 
     area: Area
     name: str
@@ -310,7 +312,10 @@ class LockDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Locked:
-    """The result of `trtbuild lock`. `next`: the commands to run next."""
+    """The result of `trtbuild lock`.
+
+    `check`: whether the lock file was only compared (``--check``). `next`: the commands to run next.
+    """
 
     schema: Literal["trtbuild.locked/1"] = "trtbuild.locked/1"
     ok: bool

@@ -43,7 +43,7 @@ def stats(request: Request) -> CacheStats:
 
 
 def verify(request: Request) -> CacheVerify:
-    """Check all entries of the project's cache, and quarantine damaged entries. `ok` is false if an entry is damaged."""
+    """Check all entries of the project's cache, and move damaged entries to the quarantine."""
     result = check.verify(_open_local_store(request))
     return CacheVerify(
         ok=not result.damage,
@@ -67,9 +67,9 @@ def collect(
 ) -> CacheGc:
     """Remove old entries from the project's cache, or from `directory`: a shared directory or another local store.
 
-    Records that are named by the project's lock file or by the lock files `locks` are kept. Without `max_size` the
-    configured size limit applies to the project's cache. `grace`: how long a shared directory keeps files that no record
-    names yet. Raises LockFileError, ConfigurationError, StoreUnavailable, and UsageError for an invalid argument.
+    Records in the project's lock file or in the lock files `locks` are kept. Without `max_size`, the configured size
+    limit applies to the project's cache. `grace`: how long a shared directory keeps files that no record names yet.
+    Raises LockFileError, ConfigurationError, StoreUnavailable, and UsageError for an invalid argument.
     """
     project = request.project.absolute()
     root = wiring.store_root(project) if directory is None else Path(directory).expanduser().absolute()
@@ -121,8 +121,8 @@ def _collect_shared(
         )
     shared = RemoteStore(DirectoryTransport(RemoteSettings("dir", root.as_uri())), str(root))
     try:
-        # The link records (`core.recipes.chain`) that lead to a locked trace are pinned, too. Some of them may be readable
-        # only in the local store, because their entries in the shared directory may belong to another trust domain.
+        # A build finds a locked trace through link records (`core.recipes.chain`), so these are kept, too. Some links
+        # are readable in the local store only, if the links in the shared directory belong to another trust domain.
         pinned = _all_pinned_keys(project, locks, shared) | _all_pinned_keys(project, locks, wiring.open_local(project))
     except RemoteFault as fault:
         raise StoreUnavailable(fault.text, hint=fault.hint) from fault
@@ -132,7 +132,7 @@ def _collect_shared(
 
 
 def _all_pinned_keys(project: Path, locks: Sequence[str], store: Store) -> frozenset[str]:
-    """The keys that the project's lock file and the lock files `locks` protect from collection."""
+    """The keys of the records that the project's lock file and the lock files `locks` protect from collection."""
     keys = locking.pinned_keys(project, store=store)
     return keys.union(*(locking.pinned_keys(project, Path(path), store=store) for path in locks))
 

@@ -13,10 +13,10 @@ from trtbuild.store.trust.signing import Signer
 
 
 def create_key(name: str, out: str | None, environ: Mapping[str, str]) -> NewKey:
-    """Create a key. In the result, `file` is the path of the private key, and `public` is the key that others trust.
+    """Create a signing key, and write it to the file `out` (default: ``NAME.key`` beside the configuration file).
 
-    An existing file is not replaced. Raises UsageError if the file exists or cannot be written, ConfigurationError if
-    `name` is not a valid name, and EnvironmentFault if `out` is None and there is no home directory.
+    Raises UsageError if the file exists or cannot be written, ConfigurationError if `name` is not a valid name, and
+    EnvironmentFault if `out` is None and there is no home directory.
     """
     signer = Signer.new(name)
     path = _default_path(name, environ) if out is None else Path(os.path.abspath(os.path.expanduser(out)))  # noqa: PTH100, PTH111
@@ -43,7 +43,6 @@ def create_key(name: str, out: str | None, environ: Mapping[str, str]) -> NewKey
 
 
 def _default_path(name: str, environ: Mapping[str, str]) -> Path:
-    """``<name>.key`` beside the default configuration file."""
     default, _ = config_path({key: value for key, value in environ.items() if key != "TRTBUILD_CONFIG"})
     if default is None:
         raise EnvironmentFault("there is no home directory for the key", hint="name a file with --out FILE")

@@ -1,13 +1,13 @@
-"""``trtbuild lock`` writes the current plans into the lock file. Collection keeps the records of `pinned_keys`.
+"""``trtbuild lock`` writes the keys and digests of the current plans into the lock file.
 
 Rules
 1. A model can be locked only if all of its steps are hits, in the local store or a remote. Nothing is built.
-2. Versions come from the existing lock file (`driver.project.environment`). With ``--upgrade`` the installed versions are
-   used. Entries of models that were not requested stay as they are.
+2. Versions come from the existing lock file (`driver.project.environment`), or with ``--upgrade`` from the installed
+   libraries. Entries of models that were not requested stay as they are.
 3. A package contains the engines for all targets of its model, so a model is locked for all of its targets.
-4. All locked records are pinned. The links (`core.recipes.chain`) that lead to the record of a locked calibration or trace
-   are also pinned, because a build finds the record through them. Their keys are computed from the observations in this
-   record, without reading the project's files.
+4. Locked records are pinned: ``trtbuild cache gc`` keeps them. A build finds the record of a calibration or a trace
+   through a chain of other records, called links (`core.recipes.chain`), so the links are pinned, too. Their keys are
+   computed from the observations in the found record. The project's files are not read.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from trtbuild.toolchain.libraries import table
 def lock(request: Request, *, check: bool) -> Locked:
     """Write the lock file. With `check`, only compare the existing lock file with the current plans.
 
-    `ok` of the result is false if a step is missing. With `check`, it is also false if the lock file is missing or out of
-    date. Raises LockFileError if the lock file cannot be read, and UsageError if it cannot be written or if targets are
+    `ok` of the result is false if a step would have to run, or with `check` if the lock file is missing or out of date.
+    Raises LockFileError if the lock file cannot be read, and UsageError if it cannot be written or if targets are
     requested.
     """
     if request.targets:
@@ -58,15 +58,15 @@ def lock(request: Request, *, check: bool) -> Locked:
     plans = workspace.plans()
     missing = [step for plan in plans.values() for step in plan.steps.values() if step.verdict != "hit"]
     new_lock = _new_lock(workspace, plans, old_lock)
-    entries = (
-        [] if missing and not check else list(differences(old_lock, _with_unknown_steps(new_lock, plans, old_lock)))
+    all_differences = (
+        [] if missing and not check else list(differences(old_lock, _with_old_steps(new_lock, plans, old_lock)))
     )
-    stale = [entry for entry in entries if not entry.is_informational]
+    relevant_differences = [difference for difference in all_differences if not difference.is_informational]
     written = False
     if not missing and not check:
         written = locked.write(workspace.project, new_lock)
     return Locked(
-        ok=not missing and not (check and (stale or old_lock is None)),
+        ok=not missing and not (check and (relevant_differences or old_lock is None)),
         duration_s=round(time.monotonic() - start_s, 3),
         path=LOCK_FILE,
         existed=old_lock is not None,
@@ -74,24 +74,25 @@ def lock(request: Request, *, check: bool) -> Locked:
         written=written,
         models=[] if missing else [_summary(name, new_lock.models[name]) for name in plans],
         missing=[_missing_step(step) for step in missing],
-        differences=[_lock_difference(entry) for entry in (stale if check else entries)],
-        next=_next_commands(request, bool(missing), bool(stale)) if missing or check else [],
+        differences=[
+            _lock_difference(difference) for difference in (relevant_differences if check else all_differences)
+        ],
+        next=_next_commands(request, bool(missing), bool(relevant_differences)) if missing or check else [],
         errors=[],
         warnings=workspace.store.warnings(),
     )
 
 
-def _next_commands(request: Request, missing: bool, stale: bool) -> list[str]:
-    """The next commands, if a step is missing or the lock is out of date."""
+def _next_commands(request: Request, missing: bool, out_of_date: bool) -> list[str]:
     flag = " --upgrade" if request.upgrade else ""
     commands = [f"trtbuild build{flag}"] if missing else []
-    return [*commands, f"trtbuild lock{flag}"] if missing or stale else []
+    return [*commands, f"trtbuild lock{flag}"] if missing or out_of_date else []
 
 
 def _existing_lock(request: Request) -> Lock | None:
-    """The existing lock, or None. An unreadable lock file counts as missing if the new lock replaces it completely.
+    """The existing lock, or None. Raises LockFileError if the lock file cannot be read.
 
-    Raises LockFileError for any other unreadable lock file.
+    If the new lock replaces the whole file, an unreadable file counts as missing instead.
     """
     try:
         lock_file = locked.read(request.project.absolute())
@@ -103,11 +104,11 @@ def _existing_lock(request: Request) -> Lock | None:
 
 
 def _new_lock(workspace: Workspace, plans: Mapping[str, ModelPlan], old_lock: Lock | None) -> Lock:
-    """The lock with the planned models. If only some were requested, it keeps the old entries of the others (rule 2)."""
+    """The lock with the planned models, and with the old entries of models that were not requested (rule 2)."""
     models = {name: _locked_model(workspace, plan) for name, plan in plans.items()}
     if old_lock is not None and workspace.request.models:
         models = {**old_lock.models, **models}
-    # "verify" is not a step of a build
+    # "verify" is left out, because it is not a step of a build.
     versions = {step: number for step, number in STEP_VERSIONS.items() if step != "verify"}
     return Lock(table.host_platform(), versions, dict(workspace.manifests), models)
 
@@ -139,8 +140,11 @@ def _locked_outputs(step: Step) -> dict[str, Any]:
     return {name: record.outputs[name] for name in LOCKED_OUTPUTS.get(step.stage, ())} if record is not None else {}
 
 
-def _with_unknown_steps(new_lock: Lock, plans: Mapping[str, ModelPlan], old_lock: Lock | None) -> Lock:
-    """The new lock with the old entries of steps that are not known yet. So these steps do not count as different."""
+def _with_old_steps(new_lock: Lock, plans: Mapping[str, ModelPlan], old_lock: Lock | None) -> Lock:
+    """The new lock, with the old steps added to each model that has a missing step.
+
+    The plan of such a model does not know all steps yet, and an unknown step must not count as removed.
+    """
     if old_lock is None:
         return new_lock
     models = dict(new_lock.models)
@@ -176,10 +180,9 @@ def _lock_difference(entry: Difference) -> LockDifference:
 def pinned_keys(project: Path, path: Path | None = None, store: Store | None = None) -> frozenset[str]:
     """The keys of all records that the project's lock file, or the lock file at `path`, pins (rule 4).
 
-    Empty if the project has no lock file. Links are read from `store`, or from the project's local store. Raises
-    UsageError if the file `path` does not exist, LockFileError if the lock file cannot be read, and StoreUnavailable or
-    RemoteFault if the store cannot be read. In the last case it does not return the other keys, because a collection would
-    then remove the links.
+    Empty if the project has no lock file. Links are read from `store` (default: the project's local store). Raises
+    UsageError if the file `path` does not exist, and LockFileError if the lock file cannot be read. Raises
+    StoreUnavailable or RemoteFault if the store cannot be read. Without the links, a collection would remove them.
     """
     lock_file = locked.read(project, path)
     if lock_file is None:
@@ -194,13 +197,13 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
 def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:
     """The keys of the links that lead to a model's calibration and trace.
 
-    One chain of links begins with all declared parts, another with the declared parts without ``versions``.
+    Two chains lead to each record: machines without torch follow the one whose keys contain no versions of libraries.
     """
     for stage in USER_CODE_STAGES:
         key = model.key_of(stage)
         try:
             record = store.get_record(key) if key is not None else None
-        except (EntryCorrupt, RecordUntrusted):  # without its record, the step cannot be found anyway
+        except (EntryCorrupt, RecordUntrusted):  # links to a record that cannot be used are not needed
             continue
         if record is None:
             continue
@@ -211,7 +214,7 @@ def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:
 
 
 def _link_keys_of_chain(declared: Declared, seen: Mapping[str, Any], store: Store) -> list[str]:
-    """The keys of the links of one chain. `seen` maps the name of each dependency to its observed state."""
+    """The keys of the links of one chain. `seen`: name of a dependency → its observed state."""
     link_keys: list[str] = []
 
     def read(recipe: Recipe) -> Sequence[Dependency] | None:

@@ -1,15 +1,15 @@
 """Check cached engines by building them again and comparing the bytes.
 
 Rules
-1. An engine of this project can be checked under four conditions: it is a hit, its toolchain is reproducible, the version
-   in its recipe is installed here, and this machine can build for its target. The result names each engine that cannot be
-   checked, with the reason.
-2. Each engine is built in a separate worker, into a temporary store. The new engine is not written to the cache. If its
-   bytes differ, it is built up to `MAX_BUILDS` times, because TensorRT-RTX 1.7.1 on a loaded machine sometimes gives other
-   bytes (toolchain/libraries/table.py). One result with the recorded bytes proves that the record is correct.
-3. If the bytes still differ, the cached engine or this machine is wrong. The local record is moved to the quarantine. The
-   next build plans again, and builds the engine unless a remote has the record. The result names the remotes that have
-   it, so that their administrators can remove it.
+1. An engine of this project can be checked under four conditions: it is in the cache, its toolchain is reproducible
+   (it builds the same bytes again), the toolchain's version in the recipe is installed here, and this machine can
+   build for the target. The result names each engine that cannot be checked, with the reason.
+2. A separate worker builds the engine into a temporary store, not into the cache. If the bytes differ, the engine is
+   built up to `MAX_BUILDS` times, because TensorRT-RTX 1.7.1 on a loaded machine sometimes gives other bytes
+   (toolchain/libraries/table.py). One result with the recorded bytes proves that the record is correct.
+3. If the bytes still differ, the cached engine or this machine is wrong. The local record is moved to the quarantine.
+   The next build plans again, and builds the engine unless a remote has the record. The result names these remotes, so
+   that their administrators can remove the record.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 from trtbuild.toolchain.libraries import table
 
-#: The largest number of builds of an engine. If none of them gives the bytes in the cache, the engine counts as different.
+#: The largest number of builds of one engine (rule 2).
 MAX_BUILDS = 4
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """An engine step that can be checked here, its model's plan, its record, and its key."""
+    """An engine step that can be checked here. Its record's output ``plan`` (TensorRT's word) is the engine."""
 
     step: Step
     plan: ModelPlan
@@ -57,9 +57,10 @@ class _Candidate:
 
 
 def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) -> Rebuilt:
-    """Build a `share` (0 to 1) of the checkable engines again, but at least one engine, and compare them with the cache.
+    """Build a random sample of the checkable engines again, and compare them with the cache.
 
-    The same `seed` chooses the same sample if the engines are the same. If `seed` is None, a random seed is used.
+    `share`: the size of the sample, from 0 to 1. At least one engine is built. The same `seed` chooses the same sample
+    from the same engines. If `seed` is None, a random seed is used.
     """
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     workspace = Workspace(replace(request, force=False))
@@ -97,7 +98,7 @@ def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) 
 def add_rebuilt_engines(
     document: CacheVerify, request: Request, share: float, seed: int | None, watcher: Watcher
 ) -> CacheVerify:
-    """Call `rebuild`, and return `document` with its result."""
+    """Call `rebuild`, and return `document` with the result."""
     rebuilt = rebuild(request, share, seed, watcher)
     return replace(document, ok=document.ok and not rebuilt.different, rebuilt=rebuilt)
 
@@ -111,10 +112,7 @@ def parse_share(text: str) -> float:
 
 
 def _find_candidates(workspace: Workspace, unchecked: list[tuple[str, str]]) -> Iterator[_Candidate]:
-    """Yield the engine steps that can be checked, one for each key.
-
-    Each engine step that cannot be checked is added to `unchecked`, with the reason.
-    """
+    """Yield the engine steps that can be checked, one for each key. Add the others to `unchecked`, with the reason."""
     candidate_keys: set[str] = set()
     for name, model in workspace.models.items():
         plan = workspace.plan_without_outputs(name)
@@ -131,7 +129,6 @@ def _find_candidates(workspace: Workspace, unchecked: list[tuple[str, str]]) -> 
 
 
 def _reason_not_checked(step: Step, plan: ModelPlan, targets: Mapping[str, Target]) -> str | None:
-    """The reason why an engine cannot be checked here, or None."""
     if step.verdict != "hit":
         return "it is not in the cache"
     target = targets[step.target or ""]
@@ -150,15 +147,14 @@ def _reason_not_checked(step: Step, plan: ModelPlan, targets: Mapping[str, Targe
 
 def _engine_job(step: Step) -> EngineJob:
     if not isinstance(step.job, EngineJob):
-        raise AssertionError("an engine step has an engine's job")
+        raise AssertionError("the job of an engine step is an EngineJob")
     return step.job
 
 
 def _rebuild_engine(workspace: Workspace, candidate: _Candidate, recorded_sha256: str) -> str:
     """Build an engine again from its recorded inputs, and return the SHA-256 of its bytes.
 
-    Returns `recorded_sha256` if one of the builds gives it (rule 2), otherwise the SHA-256 of the last build. Raises the
-    error of the worker, or StoreError.
+    The builds stop at the first that gives `recorded_sha256` (rule 2). Raises the error of the worker, or StoreError.
     """
     with tempfile.TemporaryDirectory(prefix="trtbuild-rebuild-") as folder:
         temporary = LocalStore(Path(folder))
@@ -176,10 +172,7 @@ def _rebuild_engine(workspace: Workspace, candidate: _Candidate, recorded_sha256
 
 
 def _copy_inputs(workspace: Workspace, candidate: _Candidate, temporary: LocalStore) -> None:
-    """Copy the inputs of an engine step into a temporary store.
-
-    Weights that are not in the cache are read from the weights file.
-    """
+    """Copy the inputs of an engine step into a temporary store: from the cache, or weights from the weights file."""
     job, model = _engine_job(candidate.step), candidate.plan.model
     missing_inputs = []
     libraries = [] if job.plugin_library is None else [job.plugin_library]
@@ -196,7 +189,7 @@ def _copy_inputs(workspace: Workspace, candidate: _Candidate, temporary: LocalSt
 
 
 def _quarantine_different_engine(workspace: Workspace, candidate: _Candidate, rebuilt_sha256: str) -> RebuiltEngine:
-    """Quarantine the local entries of an engine that differs, and describe the engine (rule 3)."""
+    """Move the local entries of an engine that differs to the quarantine, and describe the engine (rule 3)."""
     store, key, plan_sha256 = workspace.store, candidate.key, candidate.record.outputs["plan"].sha256
     source = store.source_of(key)
     entries = dict(_local_entries(store.local, key, plan_sha256))
@@ -227,7 +220,7 @@ def _quarantine_different_engine(workspace: Workspace, candidate: _Candidate, re
 
 
 def _local_entries(store: LocalStore, key: str, plan_sha256: str) -> Iterator[tuple[str, ActionResult]]:
-    """Yield (name, entry) for each local entry under this key that contains the plan with this digest."""
+    """Yield (name, entry) for each local entry that may answer a lookup of `key`, and that names this engine."""
     for name in lookup_keys(store.trust, key):
         entry = store.get_action(name)
         if entry is not None and plan_sha256 in entry.blobs():

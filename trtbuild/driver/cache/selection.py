@@ -1,19 +1,20 @@
 """Select the records that make every step of the requested models a hit, on any machine.
 
 Rules
-1. A plan is made, and every record that it looks up is selected. A plan on another machine looks up the same records. The
-   project's outputs are ignored, because another machine does not have them.
-2. A machine with torch looks up a trace (and a calibration) by files and installed versions. A machine without torch
-   looks it up by files only. The selection makes both lookups, so that both kinds of machines find the trace. Partitions
-   are also looked up in two ways: a machine with a parser looks them up by the version of its parser. A machine without
-   a parser looks up a record that leads to the partitions. The key of this record names no parser.
-3. The table of the tensors of a weights file and the ``.pt2`` files of a package are also records, although no step makes
-   them.
-4. A record is selected with all of its outputs, because a store accepts only complete records. So another machine can run
-   later steps again.
-5. The package for some targets (``--target``) differs from the package for all targets. If only the package for the
-   requested targets is missing, the selection builds it, because that takes little time and needs no compiler.
-6. With ``--until``, the records of later steps are not selected, even if the cache has them.
+1. Every record that a plan looks up is selected, because another machine looks up the same records. The plan ignores
+   the outputs in the project's directory, because another machine does not have them.
+2. Some records have two keys, and the selection looks up both:
+   * A machine with torch looks up a trace (and a calibration) by files and installed versions. A machine without torch
+     looks it up by files only.
+   * A machine with a parser looks up partitions by the version of its parser. A machine without a parser looks up
+     another record, whose key names no parser, and which leads to the partitions.
+3. Two kinds of records are selected although no step makes them: the table of the tensors of a weights file, and the
+   ``.pt2`` files of a package.
+4. A record is selected with all of its outputs, because a store accepts only complete records. So another machine can
+   also run later steps again.
+5. The package for some targets (``--target``) differs from the package for all targets. If it is the only missing
+   record, the selection builds it, because that takes little time and needs no compiler.
+6. With ``--until``, the records of later steps are not selected.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
 class Selection:
     """The selected records: `keys` are their keys, in ascending order.
 
-    `step_ids` maps the key of a record to the id of its step. `missing` has the steps without a record. `built_packages`
-    has the keys of the packages that the selection has built (rule 5).
+    `step_ids`: record key → id of the step. `missing`: the steps without a record. `built_packages`: the keys of the
+    packages that the selection has built (rule 5).
     """
 
     keys: tuple[str, ...]
@@ -50,7 +51,7 @@ class Selection:
     built_packages: frozenset[str]
 
     def record_name(self, key: str) -> str:
-        """The name that messages use for the record with this key: the id of its step, if a step has made the record."""
+        """The name of a record in messages: the id of its step, or "record KEY" if no step has made it."""
         return self.step_ids.get(key, f"record {key}")
 
 
@@ -86,9 +87,9 @@ def select(workspace: Workspace) -> Selection:
 
 
 def _plan_with_package(workspace: Workspace, plan: ModelPlan, built_packages: set[str]) -> ModelPlan:
-    """Build the package of a plan if no other step is missing (rule 5). Return a new plan with this package.
+    """Build the package of a plan if only the package is missing (rule 5).
 
-    If the package is not built, return the given plan.
+    Return a new plan with this package, or the given plan if the package was not built.
     """
     package, contents, store = plan.package, plan.contents, workspace.store
     missing = [step for step in plan.steps.values() if step.verdict != "hit"]
@@ -106,7 +107,7 @@ def _plan_with_package(workspace: Workspace, plan: ModelPlan, built_packages: se
 
 
 def _look_up_partitions_without_parser(workspace: Workspace, plan: ModelPlan) -> None:
-    """Look up partitions as a machine without a parser does, if machines use different parsers (rule 2)."""
+    """Look up partitions as a machine without a parser does (rule 2), for toolchains whose parsers may differ."""
     facts = workspace.facts[plan.model.name]
     toolchains = {target.toolchain for target, toolchain in facts.toolchains.items() if toolchain.parsers_differ}
     for step in plan.steps.values():
@@ -126,8 +127,8 @@ def _look_up_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
 def _look_up_user_code_as_other_machine(workspace: Workspace, plan: ModelPlan) -> None:
     """Look up calibration and trace as the other kind of machine does (rule 2).
 
-    If this machine has torch, the other kind is a machine without torch. Otherwise it is a machine with torch. The lookups
-    themselves are the effect: `lookups` remembers each record and each link (`core.recipes.chain`) that it finds.
+    One kind has torch, the other kind does not. Nothing is returned, because `lookups` remembers each record that it
+    finds, and each link (a record that leads to another, see `core.recipes.chain`).
     """
     lookups, facts = workspace.lookups, workspace.facts[plan.model.name]
     for step in plan.steps.values():
@@ -139,12 +140,11 @@ def _look_up_user_code_as_other_machine(workspace: Workspace, plan: ModelPlan) -
             recipe = keys.user_code(unversioned, chain.follow(unversioned, lookups.read_link, lookups.observe))
             lookups.record(with_any_versions(recipe).key)
         elif isinstance(parts.get("versions"), Mapping):
-            # The result is not needed: the step is already selected. The call selects the links that a machine with torch
-            # follows.
+            # The step is already selected. The call finds the links that a machine with torch follows.
             chain.follow(declared, lookups.read_link, partial(_observe_as, parts, lookups))
 
 
 def _observe_as(parts: Mapping[str, Value], lookups: StoreLookups, dependency: Dependency) -> str:
-    """The state that `dependency` has on a machine with the distributions in `parts`, the parts of a recipe."""
+    """The state of `dependency` on a machine with the Python distributions that a recipe's `parts` list."""
     seen = parts.get(dependency.part) if dependency.kind == "distribution" else None
     return seen if isinstance(seen, str) else lookups.observe(dependency)

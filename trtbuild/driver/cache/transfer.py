@@ -1,14 +1,14 @@
 """Push records to a remote cache, and pull records from one. No engine is built.
 
 Rules
-1. The records that `selection` selects are transferred, if they are complete. The result names each record that could not
-   be transferred, with the reason, except packages that the selection has built and that only this machine's own key
-   signs. If the result names a record, `ok` is false. A build, in contrast, does not fail because of a remote.
-2. A file that the other side has is not transferred again. So a transfer that was interrupted continues where it stopped.
-3. Signatures are not changed. Those of this machine's own key are not sent, nor are records that only this key signs.
-   Records that are not trusted here are neither fetched nor sent.
-4. A pointer is a record that leads to another record. Pointers are sent last, so that a pointer never leads to a missing
-   record.
+1. The complete records of `selection` are transferred. The result names each record that could not be transferred, with
+   the reason, and its `ok` is then false. Exception: a package that the selection has built, and that only this
+   machine's own key signs.
+2. A file that the other side has is not transferred again. So an interrupted transfer continues where it stopped.
+3. Signatures are not changed. Signatures of this machine's own key are not sent, because no other machine trusts this
+   key. If a record has only such signatures, it is not sent. Records that are not trusted here are not transferred.
+4. A pointer is a record that leads to another record. Pointers are sent last, so that a pointer never leads to a
+   missing record.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.records import INLINE_FILE_SIZE
 from trtbuild.store.remote.store import RemoteStore
 
-#: A function that reports progress. Its arguments are a description, the finished amount, the total amount, and the unit of
-#: both (``records`` or ``bytes``).
+#: Reports progress. The arguments: a description, the finished amount, the total, the unit (``records`` or ``bytes``).
 Progress = Callable[[str, int, int, str], None]
 
-#: The reason why a record that only this machine's own key signs is not sent, and what to do.
+#: The message about a record that is not sent because of rule 3.
 ONLY_MACHINE_KEY = "only this machine's own key has signed it: configure a signing key, and build it with --force"
 
-#: The number of records that are sent in parallel. Most records have a few small files, which are sent one after another.
+#: The number of records that are sent in parallel. The files of one record are sent one after another.
 _PARALLEL_RECORDS = 8
 
 
@@ -67,7 +66,7 @@ def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
         UnsentRecord(remote=sender.name, step=selection.record_name(key), key=key, reason=reason)
         for sender in senders
         for key, reason in sorted(sender.failures.items())
-        # A package that the selection has built is needed by no other machine, because each can build it.
+        # No other machine needs a package that the selection has built, because each machine can build it.
         if not (key in selection.built_packages and reason == ONLY_MACHINE_KEY)
     ]
     missing = missing_records(selection, incomplete)
@@ -93,8 +92,8 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
             selection = select(workspace)
             incomplete, fetched = fetch_incomplete_records(store, selection.keys, progress)
             sources = Counter(store.source_of(key) for key in selection.keys if key not in incomplete)
-            # `source_of` names a remote only for the records that planning found there. The other records of `fetched`
-            # count as ``local`` in `sources`, so they are added here.
+            # `source_of` names a remote only for the records that planning found there. The records that were fetched
+            # afterwards count as ``local`` in `sources`, so they are added to their remote here.
             for name, result in fetched.items():
                 sources[name] += sum(store.source_of(key) == "local" for key in result.fetched)
             downloaded_bytes = {report.name: report.bytes_down for report in store.reports()}
@@ -118,14 +117,13 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
 def fetch_incomplete_records(
     store: LayeredStore, keys: Sequence[str], progress: Progress
 ) -> tuple[dict[str, str], dict[str, Fetched]]:
-    """Fetch the records with these keys from the readable remotes, except records that are complete in the local store and
-    that the lock file accepts.
+    """Fetch records that are incomplete in the local store, or that the lock file does not accept, from the remotes.
 
-    Returns the keys of records that are still incomplete, each with the reason, and the result of each remote, by its name.
+    Returns two mappings: record key → why the record is still incomplete, and remote's name → result of the fetch.
     Raises StoreUnavailable.
     """
     incomplete: dict[str, str] = {}
-    # local records that differ from the lock file, but are accepted if no remote has the locked record
+    # The keys of local records that differ from the lock file, but are accepted if no remote has the locked record.
     tolerated_keys: list[str] = []
     for key in keys:
         local_copy = complete_record(store.local, key)
@@ -148,15 +146,15 @@ def fetch_incomplete_records(
         incomplete.update(fetched.untrusted)
         for key in (*fetched.fetched, *fetched.present):
             del incomplete[key]
-    for key in tolerated_keys:  # no remote has a record that matches the lock, so the local record is accepted
+    for key in tolerated_keys:
         incomplete.pop(key, None)
     return incomplete, results
 
 
 def missing_records(selection: Selection, incomplete: dict[str, str]) -> list[MissingRecord]:
-    """The missing records that a build would need, each with the reason. Without them, the build would have to run steps.
+    """The missing records that a build would need, each with the reason.
 
-    The package of a model is left out if another step of this model has to run.
+    The package of a model is left out if another step of the model is missing, too.
     """
     to_run = [step for step in selection.missing if step.verdict == "run"]
     incomplete_models = {step.model for step in to_run if step.stage != "package"}
@@ -194,15 +192,14 @@ class _Sender:
 
     def __init__(self, local: LocalStore, remote: RemoteStore) -> None:
         self.name = remote.name
-        #: Key of a record that could not be sent → the reason.
+        #: Key of a record → why it could not be sent.
         self.failures: dict[str, str] = {}
         self._local = local
         self._remote = remote
         self._read_file = file_reader(local)
         self._lock, self._blob_locks = threading.Lock(), NameLocks()
-        #: SHA-256 → size in bytes, of all files of the records.
+        #: SHA-256 → size in bytes: of all files of the records, and of the files that were sent.
         self._sizes_of_files: dict[str, int] = {}
-        #: SHA-256 → size in bytes, of the files that were sent.
         self._sizes_of_sent_files: dict[str, int] = {}
         self._records_sent = self._records_present = 0
 
@@ -247,7 +244,7 @@ class _Sender:
             return data
 
         try:
-            # the lock ensures that a blob of several records is sent only once
+            # so that a blob of several records is sent only once
             with self._blob_locks.hold(sendable.files_by_blob):
                 stored = self._remote.publish(sendable, read)
         except (RemoteFault, BlobMissing, EntryCorrupt) as error:
@@ -259,13 +256,12 @@ class _Sender:
             if stored is sendable:
                 self._records_sent += 1
                 self._sizes_of_sent_files.update(sent)
-            else:  # small files were read for the entry, but not sent
+            else:  # the remote had the record; small files were read to be a part of its entry, but not sent
                 self._records_present += 1
                 self._sizes_of_sent_files.update({name: size for name, size in sent.items() if size > INLINE_FILE_SIZE})
         return None
 
     def summary(self) -> SentTo:
-        """The numbers of records and bytes that were sent, and of those that the remote already had."""
         return SentTo(
             name=self.name,
             records_sent=self._records_sent,

@@ -1,8 +1,8 @@
-"""The configuration of a user or of CI: remotes, keys, workers, runners, and the size of the cache (docs/configuration.md).
+"""The configuration of a user or of CI: remotes, keys, workers, runners, and the size of the cache.
 
-Input: the environment and one TOML file. Output: a `Configuration`. `file` reads the file and finds line numbers. `sources`
-combines the file and the environment variables. `remotes`, `trust`, `runners` and `workers` interpret the entries.
-`settings` has the dataclasses and rules. This package imports no other package of `driver`.
+`load` makes a `Configuration` from a TOML file and environment variables (docs/configuration.md). `file` reads the file
+and finds the lines of entries. `sources` combines file and variables. `remotes`, `trust`, `runners` and `workers`
+interpret the entries. `settings` has the dataclasses and the rules. This folder uses no other folder of `driver`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["VARIABLES", "Configuration", "TrustSettings", "WorkersSettings", "config_path", "expand_home", "load"]
 
-#: The environment variables of the configuration. Each remote has further variables: ``TRTBUILD_REMOTE_<NAME>_PATIENCE_S``,
-#: ``…_CONNECTIONS``, and the credentials (``…_TOKEN``, ``…_USER``, ``…_PASSWORD``).
+#: The environment variables of the configuration. Each remote has further variables: ``TRTBUILD_REMOTE_<NAME>_TOKEN``,
+#: ``…_USER`` and ``…_PASSWORD`` (credentials), ``…_PATIENCE_S`` and ``…_CONNECTIONS``.
 VARIABLES = (
     "TRTBUILD_CACHE_MAX_SIZE",
     "TRTBUILD_REMOTES",
@@ -41,10 +41,7 @@ VARIABLES = (
 
 
 def load(environ: Mapping[str, str], project: Path) -> Configuration:
-    """Return the configuration of this user in `project`.
-
-    Raises ConfigurationError for one problem, and ConfigurationErrors for several problems.
-    """
+    """Return the configuration of this user. Raises ConfigurationError, or ConfigurationErrors for several problems."""
     path, from_variable = config_path(environ)
     file = None
     if path is not None and (from_variable or _may_exist(path)):
@@ -69,7 +66,7 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
 
 
 def _may_exist(path: str) -> bool:
-    """Whether the path exists. If that cannot be checked, the result is True: an unreadable file must not be ignored."""
+    """Whether a path exists. True if this cannot be checked, because an unreadable file must not be ignored."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -84,7 +81,7 @@ def config_path(environ: Mapping[str, str]) -> tuple[str | None, bool]:
     if named_path := environ.get("TRTBUILD_CONFIG"):
         return os.path.abspath(expand_home(named_path, environ)), True  # noqa: PTH100
     base = environ.get("XDG_CONFIG_HOME", "")
-    if not base.startswith("/"):  # the XDG Base Directory Specification: a relative path must be ignored
+    if not base.startswith("/"):  # XDG Base Directory Specification: a relative path must be ignored
         base = expand_home("~/.config", environ)
     return (f"{base}/trtbuild/config.toml" if base.startswith("/") else None), False
 
@@ -92,7 +89,7 @@ def config_path(environ: Mapping[str, str]) -> tuple[str | None, bool]:
 def _read(path: str, project: Path | None) -> ConfigFile | None:
     """Read the file. `project` is None if ``$TRTBUILD_CONFIG`` names the file.
 
-    Raises ConfigurationError if the file is invalid, or if it is inside `project` (rule 2 of `settings`).
+    Raises ConfigurationError if the file is invalid or inside `project` (rule 2 of `settings`).
     """
     from trtbuild.driver.configuration import file
 

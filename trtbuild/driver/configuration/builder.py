@@ -7,7 +7,7 @@ import platform
 
 
 def builder_name() -> str:
-    """Return ``user@host``; the user is ``unknown`` if neither the environment nor the user database names it."""
+    """Return ``user@host``. The user is ``unknown`` if neither the environment nor the user database names it."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # the user id has no entry

@@ -1,13 +1,13 @@
 """The configuration file, in TOML: check its owner and mode, read its values, and find the line of each entry.
 
 Rules
-1. As with ssh's configuration, the file must belong to the user or to root, and other users must not be able to write it.
-   Trusted keys and the sources of engines are in the file, so another user who can write it could run code as this user.
-   A group may write the file only if the group has this user's name and no other member. (Many systems create such groups.)
-   Root accepts a file of any owner, because a file mounted into a container keeps the owner that it has on the host.
-2. The file must be a regular file of UTF-8 text. The checks apply to the opened file, not to the path.
-3. TOML parsers do not report the lines of entries. So this module searches the text for table headers, and for keys at the
-   beginning of a line. An entry of an inline table is not found in this way: the line of the enclosing entry is used.
+1. As with ssh's configuration, the file must belong to the user or to root, and other users must not be able to write
+   it. Otherwise another user could change trusted keys and remotes, and so run code as this user. A group may write the
+   file only if the group has this user's name and no other member, because many systems create such groups. Root
+   accepts a file of any owner, because a file mounted into a container keeps its owner from the host.
+2. The file must be a regular file of UTF-8 text. The opened file is checked, not the path.
+3. TOML parsers do not report the lines of entries. So this module searches the text for table headers, and for keys at
+   the beginning of a line. For an entry of an inline table, it returns the line of the enclosing entry.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 
 from trtbuild.errors import ConfigurationError
 
-#: The largest accepted file, in bytes.
 MAX_FILE_BYTES = 1 << 20
 
 _POSITION_PATTERN = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
@@ -38,7 +37,6 @@ class Place:
     variable: str | None = None
 
     def error(self, text: str, hint: str | None = None) -> ConfigurationError:
-        """Return an error about the entry."""
         return ConfigurationError(
             f"{self.variable}: {text}" if self.variable else text, file=self.file, line=self.line, hint=hint
         )
@@ -48,7 +46,7 @@ class ConfigFile:
     """A parsed configuration file: its values, the places of its entries, and its SHA-256."""
 
     def __init__(self, path: str, data: bytes) -> None:
-        """Raises ConfigurationError if the data is not UTF-8 text or not TOML."""
+        """Parse the file. Raises ConfigurationError if the data is not UTF-8 text or not TOML."""
         from hashlib import sha256
 
         self.path = path
@@ -62,9 +60,9 @@ class ConfigFile:
         self._lines = self._text.splitlines()
 
     def place(self, table: str, key: str | None = None, *, nth: int = 0, item: str | None = None) -> Place:
-        """Return the place of a table, or of its entry `key`, or of `item` in the array of this entry.
+        """Return the place of a table, of its entry `key`, or of an `item` in the array of this entry.
 
-        If the file has several tables of this name, `nth` is the index of the table.
+        `nth` is the index of the table if several tables have this name.
         """
         table_line, key_line = 0, None
         for number, current, index, name in self._entries():
@@ -87,7 +85,10 @@ class ConfigFile:
         return Place(self.path, line)
 
     def _entries(self) -> list[tuple[int, str, int, str | None]]:
-        """Return (line, table, index in an array of tables, key) for each header and each key. A header has key None."""
+        """Return (line, table, index of the table among those with this name, key) for each header and each key.
+
+        A header has key None.
+        """
         table, index, counts = "", 0, dict[str, int]()
         entries: list[tuple[int, str, int, str | None]] = []
         for number, line in enumerate(self._lines, 1):
@@ -148,7 +149,7 @@ def _unreadable_error(path: str, error: OSError) -> ConfigurationError:
 
 
 def _check_status(path: str, status: os.stat_result) -> None:
-    """Check the type, owner and mode (rules 1 and 2)."""
+    """Check rules 1 and 2."""
     if not stat.S_ISREG(status.st_mode):
         raise ConfigurationError("it is not a regular file", file=path, hint="name a TOML file")
     user = os.geteuid()

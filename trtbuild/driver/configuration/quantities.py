@@ -20,7 +20,7 @@ _BYTES_OF_UNIT = {
 }
 _SECONDS_OF_UNIT = {"S": 1, "M": 60, "H": 3600, "D": 86400, "W": 7 * 86400}
 
-#: The pattern of a number. The number of digits before the point is limited, because a float of 400 digits is infinite.
+#: The pattern of a number. The digits before the point are limited, because a float of 400 digits is infinite.
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]+)?)"
 
 

@@ -18,9 +18,9 @@ from trtbuild.store.transports.settings import RemoteSettings
 
 MODES = ("r", "w", "rw")
 
-#: The pattern of remote names. They appear in ``TRTBUILD_REMOTES``, in names of environment variables and in summaries.
+#: The names that remotes may have. Names are parts of ``TRTBUILD_REMOTES`` and of the names of environment variables.
 NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
-#: Names that no remote may have, because the `source` of a step in ``--json`` is one of these or a remote's name.
+#: Names that no remote may have. The `source` of a step in ``--json`` is one of these names or a remote's name.
 RESERVED_NAMES = ("local", "built")
 
 #: The upper limits of `patience_s` (seconds that a remote may be silent) and `connections`.
@@ -33,21 +33,20 @@ _URL_HINT = f"write one such as {EXAMPLE_REMOTE.partition(':')[2]}, file:///mnt/
 
 @dataclass(frozen=True)
 class _Entry:
-    """A remote as the user wrote it. In a ``[[remote]]`` table, a missing mode is ``rw``. Any other text that is missing
-    or not a string is empty."""
+    """A remote as the user wrote it. A text is empty if it is missing or not a string, but a missing mode is ``rw``."""
 
     place: Place
     name: str
     mode: str
     url: str
-    #: ``patience_s`` and ``connections``, as far as they are set: the value and its place.
+    #: ``patience_s`` or ``connections`` → the value and its place. Fields that are not set are missing.
     numbers: Mapping[str, tuple[Any, Place]] = field(default_factory=dict)
     #: Field → its place. Empty if all fields are at `place`.
     places: Mapping[str, Place] = field(default_factory=dict)
 
 
 def read_remotes(sources: Sources) -> tuple[RemoteSettings, ...]:
-    """Return the configured remotes, in the order of lookup. Errors are added to the problems of `sources`."""
+    """Return the configured remotes, in the order of lookup. Errors are added to `sources.problems`."""
     entries = list(_entries(sources))
     _check_distinct(sources, entries)
     remotes = []
@@ -78,7 +77,7 @@ def read_remotes(sources: Sources) -> tuple[RemoteSettings, ...]:
 
 
 def name_in_variables(name: str) -> str:
-    """Return a remote's name as environment variables spell it: ``my-team`` as in ``TRTBUILD_REMOTE_MY_TEAM_TOKEN``."""
+    """Return a remote's name as in ``TRTBUILD_REMOTE_MY_TEAM_TOKEN``: ``my-team`` → ``MY_TEAM``."""
     return name.upper().replace("-", "_")
 
 
@@ -98,7 +97,7 @@ def _entries(sources: Sources) -> Iterator[_Entry]:
 
 
 def _parse_word(word: str) -> tuple[str, str, str]:
-    """Return (name, mode, URL) of a word of ``TRTBUILD_REMOTES``. Raises ConfigurationError; the caller adds the place."""
+    """Return (name, mode, URL) of a word of ``TRTBUILD_REMOTES``. Raises ConfigurationError without a place."""
     name, equals, rest = word.partition("=")
     mode, colon, url = rest.partition(":")
     if not equals or not name or "/" in name:
@@ -136,9 +135,9 @@ def _entry_of_table(sources: Sources, file: ConfigFile, number: int, table: Mapp
 
 
 def _read_number(sources: Sources, entry: _Entry, key: str, maximum: float) -> float | None:
-    """Return the number in the field `key` of a remote, from its environment variable or, without a variable, from `entry`.
+    """Return the number in the field `key` of a remote, or None. The environment variable overrides `entry`.
 
-    None if the number is invalid or not set. An invalid number is added as a problem.
+    For an invalid number, a problem is added.
     """
     is_integer = key == "connections"
     value, place = entry.numbers.get(key, (None, entry.place))
@@ -165,7 +164,7 @@ def _read_number(sources: Sources, entry: _Entry, key: str, maximum: float) -> f
 
 
 def _check_distinct(sources: Sources, entries: Iterable[_Entry]) -> None:
-    """Check that no two remotes have the same name or environment variables: each must get its own credentials only."""
+    """Check that no two remotes have the same name or environment variables. Otherwise they would share credentials."""
     names_by_prefix: dict[str, str] = {}
     for entry in entries:
         prefix = name_in_variables(entry.name)
@@ -181,7 +180,6 @@ def _check_distinct(sources: Sources, entries: Iterable[_Entry]) -> None:
 
 
 def _check_name(name: str) -> None:
-    """Check a remote's name. Raises ConfigurationError; the caller adds the place."""
     if not NAME_PATTERN.fullmatch(name):
         raise ConfigurationError(
             f"{name!r} is not a valid name of a remote", hint="letters, digits, - and _, at most 32, a letter first"
@@ -193,13 +191,11 @@ def _check_name(name: str) -> None:
 
 
 def _check_mode(mode: str) -> None:
-    """Check a remote's mode. Raises ConfigurationError; the caller adds the place."""
     if mode not in MODES:
         raise ConfigurationError(f"{mode!r} is not a mode", hint="r (read), w (write) or rw (both)")
 
 
 def _check_url(url: str) -> None:
-    """Check a remote's URL. Raises ConfigurationError; the caller adds the place."""
     from urllib.parse import urlsplit
 
     if any(character <= " " or character == "\x7f" for character in url):
@@ -211,7 +207,7 @@ def _check_url(url: str) -> None:
         hint = f"write file://{without_credentials(url)}" if url.startswith("/") else _URL_HINT
         raise ConfigurationError(f"{without_credentials(url)!r} is not the URL of a remote", hint=hint)
     try:
-        address = kind_of(url).address
+        address = kind_of(url).address  # the part after the scheme: "host", "bucket" or "directory"
     except ConfigurationError as error:
         raise ConfigurationError(f"{without_credentials(url)!r} is not the URL of a remote", hint=error.hint) from None
     try:
@@ -253,11 +249,11 @@ def _check_directory(scheme: str, host: str, path: str, rest: str) -> None:
 
 
 def without_credentials(url: str) -> str:
-    """Return a URL without its credentials and its query, which may contain a signature. The URL may be invalid."""
+    """Return a URL, which may be invalid, without its credentials and without its query (it may be a signature)."""
     head, separator, rest = url.partition("://")
     if not separator:
         head, separator, rest = "", "", url
     host, slash, path = rest.partition("/")
-    if "@" in rest:  # a password may contain a slash that was not escaped
+    if "@" in rest:  # a password may contain a slash, so the last @ counts
         host, slash, path = ("…@" + rest.rpartition("@")[2]).partition("/")
     return f"{head}{separator}{host}{slash}{path}".partition("?")[0]

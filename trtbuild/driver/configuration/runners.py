@@ -1,4 +1,4 @@
-"""The configuration of CI's runners: the labels of the machines, by the SM of their GPU (``[matrix] sm_89 = ["l4"]``)."""
+"""The configuration of CI's runners: SM of a GPU → the labels of machines with it (``[matrix] sm_89 = ["l4"]``)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trtbuild.driver.configuration.sources import Sources
 VARIABLE = "TRTBUILD_MATRIX"
 
 _KEY = re.compile(r"sm_([1-9][0-9]{1,2})")
-#: A label of GitHub Actions or a tag of GitLab. Many other characters have a meaning in YAML or in GitHub's expressions.
+#: A label of GitHub Actions or a tag of GitLab. Other characters may have a meaning in YAML or in GitHub's expressions.
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.:/-]{0,99}")
 
 
 def read_runners(sources: Sources) -> Mapping[int, tuple[str, ...]]:
-    """Return the labels by SM. Errors are added to the problems of `sources`."""
+    """Return SM → labels. Errors are added to `sources.problems`."""
     variable = sources.variable(VARIABLE)
     if variable is not None:
         entries = _entries_of_variable(sources, *variable)

@@ -1,19 +1,18 @@
 """The values of the configuration.
 
 Rules
-1. The file is ``$TRTBUILD_CONFIG``. If this variable is not set, the file is ``$XDG_CONFIG_HOME/trtbuild/config.toml``, or
+1. The file is ``$TRTBUILD_CONFIG``, or by default ``$XDG_CONFIG_HOME/trtbuild/config.toml`` or
    ``~/.config/trtbuild/config.toml``. Each entry also has an environment variable, which replaces the entry completely
    (``TRTBUILD_REMOTES`` replaces all remotes).
-2. A project cannot set any of these values: `configuration.load` reads no manifest and no other file of a project. The
-   default file may be inside the project if the home directory is a checkout. Then it is rejected unless
-   ``$TRTBUILD_CONFIG`` names it.
+2. A project cannot set any of these values, because `configuration.load` reads no file of a project. If the home
+   directory is a project, its default file is rejected unless ``$TRTBUILD_CONFIG`` names it.
 3. An unknown entry is an error: if a misspelt `revoked` were ignored, a stolen key would stay trusted. All problems are
    reported together.
-4. An empty variable counts as not set, because CI passes an empty string for a secret that it hides from forks. There are
-   two exceptions. An empty ``TRTBUILD_REMOTES`` means no remotes. An empty ``TRTBUILD_TRUSTED_KEYS`` is an error: if it
-   were ignored, all results might be trusted.
+4. An empty variable counts as not set, because CI passes an empty string for a secret that it hides from forks. There
+   are two exceptions. An empty ``TRTBUILD_REMOTES`` means no remotes. An empty ``TRTBUILD_TRUSTED_KEYS`` is an error:
+   if it were ignored, all results might be trusted.
 5. Messages and reprs contain no secrets (the signing key, URLs with passwords).
-6. If there is no file, and no variable is set, `load` only checks whether the file exists, and imports no other module.
+6. If there is no file and no variable, `load` imports no other module.
 """
 
 from __future__ import annotations
@@ -31,13 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrustSettings:
-    """The trusted keys, the signing key, and the domains (names for the origins of records). If no key of either kind is
-    set, all results are trusted."""
+    """The trusted keys, the signing key, and the domains (names for the origins of records).
+
+    Without trusted keys and without a signing key, all results are trusted.
+    """
 
     keys: tuple[TrustedKey, ...] = ()
     #: Public keys that are never trusted, even if `keys` lists them.
     revoked: frozenset[bytes] = frozenset()
-    #: The file that contains the signing key, or the key itself. At most one of the two is set.
+    #: The file of the signing key, or the key itself. At most one of the two is set.
     signing_key_file: Path | None = None
     signing_key: str | None = field(default=None, repr=False)
     #: The domain of the records that this machine writes. None: not configured.
@@ -48,7 +49,7 @@ class TrustSettings:
 
 @dataclass(frozen=True)
 class WorkersSettings:
-    """The Dask scheduler whose workers compile engines (None: this machine compiles them), and the files for TLS."""
+    """The Dask scheduler whose workers compile engines (None: this machine does), and the files for TLS."""
 
     scheduler: str | None = None
     ca: Path | None = None

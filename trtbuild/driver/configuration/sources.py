@@ -30,7 +30,7 @@ _WHERE_TO_SET = {
 
 
 class Sources:
-    """The configuration file and the environment variables, and the problems that were found so far."""
+    """The configuration file, the environment variables, and the problems that were found in them."""
 
     def __init__(self, environ: Mapping[str, str], file: ConfigFile | None) -> None:
         self.environ = environ
@@ -40,21 +40,17 @@ class Sources:
             self._check_tables(file)
 
     def raise_problems(self) -> None:
-        """Raise ConfigurationError if one problem was found, and ConfigurationErrors if several were found."""
+        """Raise ConfigurationError for one problem, or ConfigurationErrors for several."""
         if len(self.problems) > 1:
             raise ConfigurationErrors(self.problems)
         if self.problems:
             raise self.problems[0]
 
     def add_problem(self, place: Place, text: str, hint: str | None = None) -> None:
-        """Add a problem of the entry at `place`."""
         self.problems.append(place.error(text, hint))
 
     def attempt(self, place: Place, check: Callable[[], Value]) -> Value | None:
-        """Return the result of `check`.
-
-        If `check` raises ConfigurationError, add the error as a problem at `place`, and return None.
-        """
+        """Return the result of `check`. If it raises ConfigurationError, add this as a problem, and return None."""
         try:
             return check()
         except ConfigurationError as error:
@@ -62,14 +58,14 @@ class Sources:
             return None
 
     def variable(self, name: str) -> tuple[str, Place] | None:
-        """Return the value and place of an environment variable; None if it is empty or not set."""
+        """Return the value and place of an environment variable. None if it is empty or not set."""
         value = self.environ.get(name, "").strip()
         return (value, Place(variable=name)) if value else None
 
     def text(self, variable: str, table: str, key: str) -> tuple[str, Place] | None:
-        """Return a string from the variable or the file, and its place; None if it is invalid or not set.
+        """Return a string from the variable or the file, and its place. None if it is not set or invalid.
 
-        An invalid entry is added as a problem.
+        For an invalid entry, a problem is added.
         """
         from_variable = self.variable(variable)
         if from_variable is not None:
@@ -86,7 +82,7 @@ class Sources:
     def texts(self, variable: str, table: str, key: str) -> list[tuple[str, Place]]:
         """Return the strings of a list, from the variable or the file, each with its place.
 
-        The strings in a variable are separated by spaces. An invalid item is added as a problem.
+        In a variable, spaces separate the strings. For an invalid item, a problem is added.
         """
         from_variable = self.variable(variable)
         if from_variable is not None:
@@ -96,7 +92,7 @@ class Sources:
         ]
 
     def items(self, table: str, key: str) -> list[tuple[Any, Place]]:
-        """Return the items of a list in the file, each with its place; empty if the list is invalid or not set."""
+        """Return the items of a list in the file, each with its place. Empty if the list is invalid or not set."""
         value = self.in_table(table).get(key)
         if value is None or self.file is None:
             return []
@@ -108,7 +104,7 @@ class Sources:
         return [(item, self.file.place(table, key, item=item if isinstance(item, str) else None)) for item in value]
 
     def size(self, variable: str, table: str, key: str) -> int | None:
-        """Return a size in bytes; None if it is invalid or not set."""
+        """Return a size in bytes. None if it is invalid or not set."""
         entry = self.text(variable, table, key)
         if entry is None:
             return None
@@ -121,7 +117,7 @@ class Sources:
             return None
 
     def in_table(self, name: str) -> Mapping[str, Any]:
-        """Return a table of the file; empty if there is no such table."""
+        """Return a table of the file. Empty if there is no such table."""
         value = {} if self.file is None else self.file.values.get(name, {})
         return value if isinstance(value, dict) else {}
 
@@ -130,7 +126,7 @@ class Sources:
         self.add_problem(place, f"{key!r} is not known here", _WHERE_TO_SET.get(key) or suggestion(key, known, kind))
 
     def _check_text(self, value: object, place: Place, key: str) -> bool:
-        """Whether an item of a list is a string. If it is not, add a problem."""
+        """Whether an item of a list is a string that is not empty. If not, a problem is added."""
         if isinstance(value, str) and value.strip():
             return True
         self.add_problem(place, f"{key} has an item that is not a string", f'write {key} = ["…"]')

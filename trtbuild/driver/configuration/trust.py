@@ -22,7 +22,7 @@ _KEY_EXAMPLE = '"ci:<base64>", as `trtbuild cache keygen` prints it'
 
 
 def read_trust(sources: Sources) -> TrustSettings:
-    """Return the trust settings. Errors are added to the problems of `sources`."""
+    """Return the trust settings. Errors are added to `sources.problems`."""
     key_file, key = _signing_key(sources)
     domain = sources.text("TRTBUILD_DOMAIN", "trust", "domain")
     own_domains = _parse_all(sources, "check_domain", [] if domain is None else [domain])
@@ -40,9 +40,9 @@ def read_trust(sources: Sources) -> TrustSettings:
 
 
 def _parse_all(sources: Sources, function: str, texts: Iterable[tuple[str, Place]]) -> list[Any]:
-    """Parse each text. `function` is the name of the parser in `store.trust.signing`.
+    """Parse each text with a function of `store.trust.signing`. For an invalid text, a problem is added.
 
-    The module is imported only if there is a text. A text that cannot be parsed is added as a problem.
+    The function is given by name, so that the module is imported only if there is a text.
     """
     values = []
     for text, place in texts:
@@ -72,10 +72,7 @@ def _trusted_keys(sources: Sources) -> tuple[TrustedKey, ...]:
 
 
 def _key_as_text(item: Any) -> str:
-    """Return a trusted key as ``name:<base64>;expires=…;domains=…``.
-
-    Raises ConfigurationError; the caller adds the place.
-    """
+    """Return a trusted key as ``name:<base64>;expires=…;domains=…``. Raises ConfigurationError without a place."""
     if isinstance(item, str):
         return item.strip()
     if not isinstance(item, dict):
@@ -102,7 +99,7 @@ def _key_limits(item: Mapping[str, Any]) -> str:
 
 
 def _signing_key(sources: Sources) -> tuple[Path | None, str | None]:
-    """Return the file of the signing key, and the signing key itself. At most one of them is set."""
+    """Return the file of the signing key, and the signing key itself. At least one of them is None."""
     key = sources.variable("TRTBUILD_SIGNING_KEY")
     if key is not None:
         if sources.variable("TRTBUILD_SIGNING_KEY_FILE") is not None:

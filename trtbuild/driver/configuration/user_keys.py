@@ -41,6 +41,6 @@ def _signer(settings: TrustSettings) -> Signer | None:
 def machine_key_path(environ: Mapping[str, str]) -> Path | None:
     """Return the path of the key that is valid on this machine only: ``$XDG_STATE_HOME/trtbuild/local.key``."""
     base = environ.get("XDG_STATE_HOME", "")
-    if not base.startswith("/"):  # the XDG Base Directory Specification: a relative path must be ignored
+    if not base.startswith("/"):  # XDG Base Directory Specification: a relative path must be ignored
         base = expand_home("~/.local/state", environ)
     return Path(base) / "trtbuild" / "local.key" if base.startswith("/") else None

@@ -15,7 +15,7 @@ _FILES = {"ca": "TRTBUILD_WORKERS_CA", "cert": "TRTBUILD_WORKERS_CERT", "key": "
 
 
 def read_workers(sources: Sources) -> WorkersSettings:
-    """Return the settings of workers. Errors are added to the problems of `sources`."""
+    """Return the settings of workers. Errors are added to `sources.problems`."""
     scheduler = sources.text("TRTBUILD_WORKERS", "workers", "scheduler")
     ca, cert, key = (_file(sources, field, variable) for field, variable in _FILES.items())
     settings = WorkersSettings(None if scheduler is None else scheduler[0], ca, cert, key)

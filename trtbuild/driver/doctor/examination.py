@@ -1,8 +1,8 @@
 """Run all checks in order, and collect their findings.
 
 Rules
-1. A check returns findings. If it raises an exception, the exception becomes a finding, and the other checks still run.
-2. A check changes nothing. It removes the temporary files that it writes.
+1. A check returns findings. If a check raises an exception, this becomes a finding, and the other checks still run.
+2. A check changes nothing, and removes its temporary files.
 3. A problem means that something does not work. A warning means that something may fail. Both say how to correct it
    (`Finding.fix`), with a command if there is one.
 4. A machine without torch is valid: it can plan, and can use packages that were built elsewhere.
@@ -23,7 +23,7 @@ from trtbuild.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """The findings about this installation. `ok` is false if there is a problem."""
+    """The findings of all checks. `ok` is false if there is a problem."""
 
     schema: Literal["trtbuild.doctor/1"] = "trtbuild.doctor/1"
     ok: bool
@@ -40,7 +40,6 @@ def examine(request: Request) -> Diagnosis:
 
 
 def _run_checks(folder: Path, request: Request) -> Iterator[Finding]:
-    """Yield the findings of all checks, in order."""
     checks: list[tuple[str, Callable[[], Finding | Iterable[Finding]]]] = [
         ("python", interpreter.check_python),
         ("trtbuild", interpreter.check_installations),

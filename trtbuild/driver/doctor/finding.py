@@ -10,7 +10,7 @@ Status = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One entry of the report: the name of the checked thing, its status, a text about it, and the correction."""
+    """The name of the checked thing, its status, a text about it, and how to correct or improve it."""
 
     name: str
     status: Status
@@ -19,12 +19,12 @@ class Finding:
 
 
 def ok(name: str, text: str, hint: str | None = None) -> Finding:
-    """Return a finding without a problem; `hint` is an optional improvement."""
+    """Return a finding without a problem. `hint` is an optional improvement."""
     return Finding(name, "ok", text, hint)
 
 
 def warning(name: str, text: str, fix: str) -> Finding:
-    """Return a finding about a possible problem."""
+    """Return a finding about something that may fail."""
     return Finding(name, "warning", text, fix)
 
 

@@ -1,4 +1,4 @@
-"""Checks of Python, of the imported trtbuild, and of the ``trtbuild`` command on PATH; the line for shell completion."""
+"""Checks of Python, the imported trtbuild, and the ``trtbuild`` command on PATH. The line for shell completion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_python() -> Finding:
 
 
 def check_installations() -> list[Finding]:
-    """Check the imported trtbuild, and look for other copies of it."""
+    """Check the imported trtbuild, and look for other copies."""
     folder = Path(errors.__file__).resolve().parent
     versions = _installed_versions()
     other_copies = [path for path in _package_folders() if path != folder]
@@ -93,7 +93,7 @@ def _belongs_to_this_python(script: Path) -> bool:
     if script.resolve().parent == Path(sys.executable).parent.resolve() or script.parent == Path(sys.executable).parent:
         return True
     try:
-        beginning = script.read_bytes()[:4096]
+        beginning = script.read_bytes()[:4096]  # the first line of a console script names its Python
     except OSError:
         return False
     return os.fsencode(sys.executable) in beginning

@@ -1,4 +1,4 @@
-"""Checks of torch, onnx and the toolchains: whether each can be imported, and whether the versions of its parts agree.
+"""Checks of torch, onnx and the toolchains: whether each can be imported, and whether its parts have one version.
 
 Each library is imported in a child process with a time limit, because a broken library can crash or hang its process.
 """
@@ -23,7 +23,7 @@ from trtbuild.toolchain.libraries.releases import version_numbers
 #: The time limit of an import.
 IMPORT_LIMIT_S = 120.0
 
-#: Distribution → its module, if the names differ.
+#: Name of a distribution → name of its module, if the names differ.
 _MODULE_NAMES = {"onnx-ir": "onnx_ir"}
 
 _IMPORT_SCRIPT = """\
@@ -35,7 +35,7 @@ print("trtbuild-found", getattr(module, "__version__", ""), getattr(module, "__f
 
 @dataclass(frozen=True)
 class ImportResult:
-    """The result of an import: the version and file that the library reports, or the error."""
+    """The result of an import: the version and file of the module, or the error."""
 
     version: str = ""
     file: str = ""
@@ -43,7 +43,6 @@ class ImportResult:
 
 
 def import_in_child(module: str, limit_s: float = IMPORT_LIMIT_S) -> ImportResult:
-    """Import `module` in a child process and return its version and file, or the error."""
     try:
         process = subprocess.run(
             [sys.executable, "-c", _IMPORT_SCRIPT, module],
@@ -97,7 +96,7 @@ def check_torch_libraries() -> list[Finding]:
 
 
 def check_toolchains() -> list[Finding]:
-    """Check the toolchains, which compile engines, and the small runtimes, which run version-compatible engines only."""
+    """Check the toolchains, which compile engines, and the runtimes, which only run version-compatible engines."""
     toolchains, small_runtimes = _check_installed_toolchains(), _check_installed_runtimes()
     if toolchains:
         return [*toolchains, *small_runtimes]
@@ -146,9 +145,9 @@ def _check_installed_runtimes() -> list[Finding]:
 
 
 def compare_versions(name: str, version: str, imported: ImportResult, expected: str | None = None) -> Finding:
-    """Check that the library could be imported, and that its version is `expected` (default: the installed `version`).
+    """Check that a library could be imported, and that its version is `expected` (default: the installed `version`).
 
-    A library that reports no version passes.
+    An imported library without a version passes.
     """
     reinstall = f"pip install --force-reinstall '{name}=={version.partition('+')[0]}'"
     if imported.error is not None:
@@ -160,9 +159,9 @@ def compare_versions(name: str, version: str, imported: ImportResult, expected: 
 
 
 def _check_mixed_versions(name: str, version: str) -> list[Finding]:
-    """Return a problem if the distributions of one toolchain have different versions."""
-    stem = re.compile(re.escape(name).replace("\\-", "[-_]") + r"[-_](?:cu\d+)(?:[-_].*)?", re.IGNORECASE)
-    parts = {entry.name: entry.version for entry in metadata.distributions() if stem.fullmatch(entry.name or "")}
+    """Return a problem if parts of a toolchain, such as ``tensorrt_rtx_cu13_libs``, have another version."""
+    part_name = re.compile(re.escape(name).replace("\\-", "[-_]") + r"[-_](?:cu\d+)(?:[-_].*)?", re.IGNORECASE)
+    parts = {entry.name: entry.version for entry in metadata.distributions() if part_name.fullmatch(entry.name or "")}
     differing = {part: found for part, found in parts.items() if found != version}
     if not differing:
         return []
@@ -181,7 +180,7 @@ def _reinstall_command(names: Sequence[str], version: str) -> str:
 
 
 def _is_stub(name: str) -> bool:
-    """Whether an installed distribution contains no shared library, and no ``-libs`` part of it is installed."""
+    """Whether an installed distribution has no shared library, and its ``-libs`` part is not installed."""
     try:
         files = metadata.distribution(name).files or []
     except metadata.PackageNotFoundError:

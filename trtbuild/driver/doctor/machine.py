@@ -13,18 +13,18 @@ from pathlib import Path
 from trtbuild.driver.doctor.finding import Finding, ok, warning
 from trtbuild.toolchain.libraries import table
 
-#: The time limit for the answer of the CUDA driver.
+#: How long the CUDA driver may take to answer.
 DRIVER_LIMIT_S = 30.0
 
-#: The largest allowed difference between the clocks of the file system and of the machine. `make`, and trtbuild's check for
-#: unchanged files, compare times of both clocks.
+#: A larger difference between the clocks of the file system and the machine gives a warning. `make` compares times of
+#: both clocks, and so does trtbuild when it looks for changed files.
 MAX_SKEW_S = 2.0
 
 
 def check_gpu() -> Finding:
     """Check that the installed toolchains can build for the GPUs of this machine.
 
-    A child process calls the driver, because a broken driver can crash the process that calls it.
+    A child process calls the driver, because a broken driver can crash its process.
     """
     code = "from trtbuild.toolchain.libraries import devices; print('sms', *devices.device_sms())"
     try:
@@ -46,17 +46,17 @@ def check_gpu() -> Finding:
 
 
 def _gpu_finding(sms: tuple[int, ...]) -> Finding:
-    """Return the finding about GPUs with these SMs."""
+    """Return the finding about GPUs with these SMs (numbers of architectures)."""
     installed_flavours = [
         flavour for name, flavour in table.FLAVOURS.items() if table.installed_version(name) is not None
     ]
-    flavours_without_gpu = [flavour for flavour in installed_flavours if flavour.sms is not None]
+    flavours_that_need_no_gpu = [flavour for flavour in installed_flavours if flavour.sms is not None]
     build_text = "; ".join(
         f"{flavour.name} builds for SM {_join_numbers(flavour.sms or ())} without a GPU"
-        for flavour in flavours_without_gpu
+        for flavour in flavours_that_need_no_gpu
     )
     if not sms:
-        if installed_flavours and not flavours_without_gpu:
+        if installed_flavours and not flavours_that_need_no_gpu:
             return warning("gpu", "no GPU found, and tensorrt builds on a GPU only", "pip install 'trtbuild[rtx]'")
         return ok("gpu", f"no GPU found{'; ' + build_text if build_text else ''}; engines cannot be run here")
     unsupported = [
@@ -74,7 +74,7 @@ def _join_numbers(numbers: tuple[int, ...]) -> str:
 
 
 def check_clock(folder: Path) -> Finding:
-    """Check that files in `folder` get the time of this machine."""
+    """Check that new files in `folder` get the time of this machine's clock."""
     while not folder.is_dir():
         folder = folder.parent
     try:

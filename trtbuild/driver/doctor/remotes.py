@@ -1,7 +1,7 @@
 """Checks of the user's configuration: whether it can be read, whether each remote answers, and whether the keys are valid.
 
-The check of a remote requests two entries with random names, and writes nothing. Uploads are not checked, because the
-uploaded entry would stay in the remote.
+The check of a remote requests two entries with random names. Uploads are not checked, because an uploaded entry would
+stay in the remote.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from trtbuild.errors import ConfigurationError, ConfigurationErrors, RemoteFault
 from trtbuild.store.transports.kinds import kind_of
 from trtbuild.store.transports.settings import RemoteSettings
 
-#: A trusted key that expires within this many days gives a warning.
+#: A trusted key gives a warning if it expires within this number of days.
 EXPIRY_WARNING_DAYS = 30
 
-#: A remote that takes more seconds than this to answer gives a warning.
+#: A remote gives a warning if it takes longer to answer.
 SLOW_ANSWER_S = 1.0
 
-#: Environment variables that users may set, in addition to `configuration.VARIABLES`.
+#: Variables that users may set, in addition to `configuration.VARIABLES`.
 _OTHER_VARIABLES = ("TRTBUILD_CONFIG", "TRTBUILD_CACHE_DIR")
-#: Endings of the environment variables of each remote.
+#: The variables of a remote are ``TRTBUILD_REMOTE_<NAME>`` with these endings.
 _REMOTE_ENDINGS = ("_TOKEN", "_USER", "_PASSWORD", "_PATIENCE_S", "_CONNECTIONS")
 #: Other names that give no warning. `trtbuild worker` sets the first for its processes, and the tests set the second.
 _NOT_CONFIGURATION = ("TRTBUILD_WORKER_DIRECTORY", "TRTBUILD_TEST_CACHE")
 
 
 def check_configuration(folder: Path, request: Request) -> Iterator[Finding]:
-    """Yield findings about the configuration, then about its remotes and its keys."""
+    """Yield findings about the configuration, its remotes and its keys."""
     try:
         settings = configuration.load(os.environ, folder)
     except ConfigurationError as error:
@@ -71,7 +71,7 @@ def _source_names(settings: Configuration) -> str:
 
 
 def _unknown_variables(environ: Mapping[str, str], settings: Configuration) -> Iterator[Finding]:
-    """Yield a warning for each unknown environment variable ``TRTBUILD_…``. A misspelt variable has no effect."""
+    """Yield a warning for each unknown variable ``TRTBUILD_…``, because a misspelt variable has no effect."""
     known = {*configuration.VARIABLES, *_OTHER_VARIABLES, *_NOT_CONFIGURATION}
     known |= {
         f"TRTBUILD_REMOTE_{name_in_variables(remote.name)}{end}"
@@ -133,7 +133,7 @@ def _upload_hint(settings: RemoteSettings) -> str | None:
 
 
 def _credentials_note(settings: RemoteSettings) -> str:
-    """Return the source of the credentials, as the end of a sentence; empty if the URL of the remote has no host."""
+    """Return the end of a sentence about the source of the credentials. Empty if the URL has no host."""
     if kind_of(settings.url).address != "host":
         return ""
     from trtbuild.store.transports import credentials
@@ -155,7 +155,6 @@ def _today() -> datetime.date:
 
 
 def _check_trust(settings: TrustSettings, today: datetime.date) -> Iterator[Finding]:
-    """Yield findings about the trusted keys, their expiry dates, and the signing key."""
     if not settings.keys and settings.signing_key is None and settings.signing_key_file is None:
         if settings.domain is not None:
             yield warning(
@@ -190,11 +189,11 @@ def _check_trust(settings: TrustSettings, today: datetime.date) -> Iterator[Find
             text = f"key {key.name!r} expires on {key.expires}, in {(key.expires - today).days} days"
             yield warning("trust", text, "trtbuild cache keygen, and trust the new key before that day")
     if any(key.expires is not None for key in settings.keys):
-        yield from _check_clock()
+        yield from _check_clock_for_expiry()
 
 
-def _check_clock() -> Iterator[Finding]:
-    """Yield a warning if the clock is more than a day behind trtbuild's installation. Keys would then expire too late."""
+def _check_clock_for_expiry() -> Iterator[Finding]:
+    """Yield a warning if the clock shows a day before trtbuild's installation, because keys would expire too late."""
     installed_s = Path(errors.__file__).stat().st_mtime
     if time.time() < installed_s - 86400:
         yield warning(

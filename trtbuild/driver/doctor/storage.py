@@ -16,11 +16,11 @@ from trtbuild.store.digests.index import Index
 from trtbuild.store.local.layout import Layout, list_folder
 from trtbuild.store.local.leftovers import UNFINISHED_AGE_S
 
-#: Less free space than `LITTLE_SPACE_BYTES` is a warning, and less than `TOO_LITTLE_SPACE_BYTES` is a problem.
+#: Less free space than the first is a warning, and less than the second is a problem.
 LITTLE_SPACE_BYTES = 10 << 30
 TOO_LITTLE_SPACE_BYTES = 1 << 30
 
-#: Types of file systems that are on a server, by their names in mount(8).
+#: Types of file systems on a server, as mount(8) names them.
 NETWORK_FILE_SYSTEMS = (
     "nfs",
     "nfs4",
@@ -38,7 +38,7 @@ NETWORK_FILE_SYSTEMS = (
 
 
 def check_cache(project: Path) -> Iterator[Finding]:
-    """Yield findings about the store's directory: its format, write access, free space, file system and leftover files."""
+    """Yield findings about the cache: its format, write access, free space, file system and leftover files."""
     root = wiring.store_root(project)
     try:
         wiring.open_local(project)
@@ -94,7 +94,7 @@ def _check_space(folder: Path) -> Finding:
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Return the type of the file system of `folder`, as mount(8) names it; None if it is not known."""
+    """Return the type of the file system of `folder`, as mount(8) names it. None if it is not known."""
     try:
         lines = mounts.read_text("utf-8", errors="replace").splitlines()
     except OSError:
@@ -113,7 +113,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str |
 
 
 def _check_leftovers(layout: Layout) -> Iterator[Finding]:
-    """Yield warnings about entries in quarantine, and about unfinished files of processes that were killed."""
+    """Yield warnings about quarantined entries, and about unfinished files of killed processes."""
     quarantined_count = len(list_folder(layout.quarantine))
     if quarantined_count:
         text = "1 damaged entry is" if quarantined_count == 1 else f"{quarantined_count} damaged entries are"
@@ -132,7 +132,7 @@ def _is_older(entry: os.DirEntry[str], limit_s: float) -> bool:
 
 
 def check_state(project: Path) -> Iterator[Finding]:
-    """Yield findings about ``.trtbuild/`` and the index in it. Both can be deleted at any time."""
+    """Yield findings about ``.trtbuild/`` and the index of file digests in it. Both can be deleted at any time."""
     folder = project / wiring.STATE_FOLDER
     why_not = (
         _reason_not_writable(_nearest_directory(folder))

@@ -1,7 +1,7 @@
 """The events of a build: one dataclass for each line of ``build --events``.
 
-`at_s` is the number of seconds since the build started, by a clock that is never set back. The first event is
-`BuildStarted`. The last is `BuildFinished`, unless the process was killed.
+`at_s`: seconds since the build started, by a clock that is never set back. The first event is `BuildStarted`. The last
+is `BuildFinished`, unless the process was killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
 @dataclass(frozen=True, kw_only=True)
 class BuildStarted:
-    """A build has started, at the time `started` (UTC). `builder`: the user and the machine. `trtbuild`: the version."""
+    """A build has started. `started`: the time (UTC). `builder`: the user and the machine. `trtbuild`: the version."""
 
     event: Literal["build_started"] = "build_started"
     schema: Literal["trtbuild.events/1"] = "trtbuild.events/1"
@@ -32,8 +32,8 @@ class BuildStarted:
 class PlannedStep:
     """A step in a plan. `producers`: the ids of the steps whose outputs it reads.
 
-    The members from `source` on describe the result of a hit: where its record is from, who built it and when, the seconds
-    that the step took then, and the bytes of its outputs.
+    `source` and the members after it describe the result of a hit: where its record is from, who built it and when, the
+    seconds that the step took then, and the bytes of its outputs.
     """
 
     id: str
@@ -51,17 +51,17 @@ class PlannedStep:
     output_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON that `codec.encode` would make from the fields, but made faster: a plan may have thousands of steps."""
+        """The JSON of the fields, made faster than by `codec.encode`, because a plan may have thousands of steps."""
         reason = {"code": self.reason.code, "text": self.reason.text, "changed": encode(self.reason.changed)}
         return {**vars(self), "producers": list(self.producers), "reason": reason}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlanned:
-    """A model was planned. `steps` are the steps that are new, or that differ from the previous plan of this model.
+    """A model was planned. `steps`: the steps that are new, or that differ from the previous plan of this model.
 
     `removed`: the steps that only the previous plan has. For example, a plan has one engine step for each target until the
-    partitions are known. The next plan has the real engine steps instead.
+    partitions are known. The next plan has the real engine steps.
     """
 
     event: Literal["model_planned"] = "model_planned"
@@ -82,7 +82,7 @@ class ExecutionStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class StepStarted:
-    """A step has started. No other step has the same `worker` at the same time."""
+    """A step has started. `worker`: the lane of the build, which runs one step at a time."""
 
     event: Literal["step_started"] = "step_started"
     at_s: float
@@ -95,7 +95,7 @@ class StepStarted:
 class StepFinished:
     """A step has finished: this build has run it (``run``), or another build has run it meanwhile (``hit``).
 
-    `conversions`: for a partition step, the seconds of each conversion that it has made, by the key of the convert step.
+    `conversions`: key of a convert step → the seconds of its conversion, if a partition step has made the conversion.
     `uncacheable`: why the result was not cached. `farm_worker`: the Dask worker that ran the step.
     """
 
@@ -170,8 +170,8 @@ class BuildWarning:
 class BuildFinished:
     """The build has ended.
 
-    `status` is ``done``, ``failed`` (a step, an output or a comparison failed), ``error`` (an error stopped the whole
-    build, for example an error in a manifest) or ``interrupted``.
+    `status`: ``done``, ``failed`` (a step, an output or a comparison failed), ``error`` (an error, for example in a
+    manifest, stopped the whole build) or ``interrupted``.
     """
 
     event: Literal["build_finished"] = "build_finished"
@@ -196,7 +196,7 @@ Event = (
     | BuildFinished
 )
 
-#: The class of each event, by its member ``event``.
+#: Value of the member ``event`` → class of the event.
 KINDS: Mapping[str, type[Event]] = {
     "build_started": BuildStarted,
     "model_planned": ModelPlanned,

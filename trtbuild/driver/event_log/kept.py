@@ -1,7 +1,7 @@
 """The events of the last `MOST_BUILDS` builds, in ``.trtbuild/builds``: one file of JSON lines for each build.
 
-Only reports read the folder, and it may be deleted. Simultaneous builds write separate files. An error of the disk is
-ignored, because a state directory that is not writable must not fail a build.
+Only reports read the folder, so it may be deleted. Simultaneous builds write separate files. An error of the disk is
+ignored, because a log that cannot be written must not make a build fail.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ MOST_BUILDS = 5
 
 
 class KeptEvents:
-    """Writes the events of one build to a new file below `state`, the project's state directory.
+    """Writes the events of one build to a new file in the project's state directory (`state`).
 
-    The file is created when the first model is planned. A command in a directory without a manifest leaves no file."""
+    The file is created when the first model is planned, so a command in a directory without a manifest leaves no file.
+    """
 
     def __init__(self, state: Path) -> None:
         self._folder = state / FOLDER
@@ -32,7 +33,6 @@ class KeptEvents:
         self._failed = False
 
     def write(self, event: Event) -> None:
-        """Append the line of an event."""
         if self._failed:
             return
         try:
@@ -48,7 +48,6 @@ class KeptEvents:
             self._failed = True
 
     def close(self) -> None:
-        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,7 +1,7 @@
 """JSON lines of events: writing them to a file while a build runs, and reading them.
 
-Each event is one write of one complete line. So after ``kill -9`` at most the last line of a file is incomplete. A reader
-ignores an incomplete last line.
+Each event is one write of one complete line. So after ``kill -9``, only the last line can be incomplete. Readers ignore
+an incomplete line.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from trtbuild.regular import read_regular
 
 
 class Sink(Protocol):
-    """Receives the events of a build, one after the other. It is closed when the build ends, and never raises."""
+    """Receives the events of a build, one after the other. Its methods raise no exceptions."""
 
     def write(self, event: Event) -> None:
         """Receive the next event."""
 
     def close(self) -> None:
-        """No event follows this call."""
+        """The build has ended: no event follows this call."""
 
 
 class EventFile:
-    """The file of ``--events``. Raises UsageError if it cannot be written.
+    """The file of ``--events``. Raises UsageError if the file cannot be created.
 
-    If writing fails later, `report_error` is called once, and the file ends there."""
+    If writing fails later, `report_error` is called once, and no further events are written.
+    """
 
     def __init__(self, path: str, report_error: Callable[[str], None]) -> None:
         self._path, self._report_error = path, report_error
@@ -45,7 +46,6 @@ class EventFile:
             ) from error
 
     def write(self, event: Event) -> None:
-        """Append the line of an event."""
         if self._descriptor is None:
             return
         try:
@@ -55,19 +55,18 @@ class EventFile:
             self.close()
 
     def close(self) -> None:
-        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def line_of(event: Event) -> bytes:
-    """The line of an event, with its line break."""
+    """The JSON line of an event, with its line break."""
     return json.dumps(encode(event), separators=(",", ":")).encode() + b"\n"
 
 
 def read_events(path: str | Path) -> list[Event]:
-    """The events of a file. Lines that this version does not know are left out. Raises OSError."""
+    """The events of a file, without incomplete lines and unknown events. Raises OSError."""
     events = []
     for line in read_regular(path).split(b"\n"):
         try:

@@ -42,7 +42,6 @@ class SchedulerAddress:
 
     @property
     def is_on_this_host(self) -> bool:
-        """Whether the host is ``localhost`` or an address of the loopback interface."""
         if self.host == "localhost":
             return True
         try:

@@ -37,7 +37,7 @@ class SameDirectory:
     """The other side uses the same cache directory, so no bytes are moved."""
 
     def send(self, local: LocalStore, blobs: Iterable[BlobFiles]) -> None:
-        """Do nothing: the other side reads the blobs in the same directory."""
+        """Do nothing."""
 
     def receive(self, local: LocalStore, blobs: Iterable[BlobFiles]) -> None:
         read = file_reader(local)

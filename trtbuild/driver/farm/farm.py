@@ -1,7 +1,5 @@
 """Runs engine steps and comparisons on the workers of a scheduler, and tries again if a worker dies.
 
-Several threads call `Farm.compile` and `Farm.compare`.
-
 Rules
 1. A job needs a worker with a certain label: the engines that the worker compiles, or its GPU (module `labels`). The
    scheduler gets a job only when such a worker has a free slot (module `limit`). So the most urgent steps start first. If
@@ -61,7 +59,7 @@ _START_POLL_S = 0.2
 
 @dataclass(frozen=True)
 class CompiledOnWorker:
-    """An engine that a worker has compiled: its published record, and the worker's name, log and memory peak."""
+    """An engine that a worker has compiled. `record` is published."""
 
     record: Record
     worker: str
@@ -71,7 +69,7 @@ class CompiledOnWorker:
 
 @dataclass(frozen=True)
 class ComparedOnWorker:
-    """A comparison that a worker has made: its report, the worker's name, and its log."""
+    """A comparison that a worker has made."""
 
     report: VerifiedReport
     worker: str
@@ -90,8 +88,8 @@ class _JobRequest:
 
 
 class Farm:
-    """The workers of one scheduler, for one build. `exchanges` maps labels to the stores that workers may share with this
-    machine."""
+    """The workers of one scheduler, for one build. Thread-safe. `exchanges` maps labels to the stores that workers may share
+    with this machine."""
 
     def __init__(
         self, client: Client, workers: KnownWorkers, store: LayeredStore, exchanges: Mapping[str, Exchange]
@@ -197,8 +195,7 @@ class Farm:
     def _run_job(self, request: _JobRequest, accept: Callable[[Answer, Exchange], _Result]) -> _Result:
         """Let a worker do a job. Returns the result of `accept`, which verifies the answer.
 
-        `accept` may raise WrongAnswer or StoreError. Another worker then gets the job. Raises NoWorker, SchedulerLost,
-        WorkersError, StoreError, or the error of the job.
+        `accept` may raise WrongAnswer or StoreError. Another worker then gets the job.
         """
         problems: list[str] = []
         logs = ""
@@ -232,10 +229,7 @@ class Farm:
         raise failure
 
     def _send_and_wait(self, message: FarmJob, label: str, *, is_shared: bool) -> Answer:
-        """Send a job, and wait for its answer. With `is_shared`, another build may wait for the same task (rule 2).
-
-        Raises NoWorker, SchedulerLost, WorkersError.
-        """
+        """Send a job, and wait for its answer. With `is_shared`, another build may wait for the same task (rule 2)."""
         task = labels.task_name(message.key, message.store) + ("" if is_shared else f"-{uuid.uuid4().hex}")
         unfit = self._workers.unfit()
         addresses = {worker.address for worker in self._workers.overview().workers_for(label, unfit)}

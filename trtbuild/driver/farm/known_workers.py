@@ -78,10 +78,7 @@ class KnownWorkers:
         )
 
     def usable_slots(self, label: str, own_tasks: Collection[str]) -> int:
-        """The number of slots for jobs with `label`, without those that tasks of other builds use. Raises SchedulerLost.
-
-        `own_tasks` are the names of the tasks of this build.
-        """
+        """`Overview.usable_slots` of the present workers. Raises SchedulerLost."""
         return self.overview().usable_slots(label, own_tasks, self.unfit())
 
     def wait_for_worker(self, label: str, poll_s: float, problems: Sequence[str] = ()) -> str:
@@ -115,7 +112,6 @@ class KnownWorkers:
             time.sleep(min(poll_s, self.wait_s))
 
     def note_present(self, label: str) -> None:
-        """Note that a worker has the label."""
         with self._lock:
             self._absent_since_s.pop(label, None)
 
@@ -142,7 +138,7 @@ class KnownWorkers:
         self._report_once(f"no worker {ability}: {subject} waits {self.wait_s:g} s for one; {seen}")
 
     def leave_out(self, worker: str, reason: str) -> None:
-        """Note that this build does not use a worker again, and report the reason."""
+        """Do not use a worker again in this build. Report the reason."""
         with self._lock:
             self._unfit[worker] = reason
         self._report_once(f"worker {worker} is left out: {reason}")

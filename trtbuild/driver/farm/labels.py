@@ -138,5 +138,5 @@ def describe(label: str) -> str:
 
 
 def task_name(key: str, store: str) -> str:
-    """The name of the task of a step, for the scheduler. Two builds with the same step and store use the same name."""
+    """The scheduler's name for the task of a step. Two builds with the same step and store use the same name."""
     return f"trtbuild-{key}-{store.removeprefix(_STORE)}"

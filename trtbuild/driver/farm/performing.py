@@ -70,7 +70,6 @@ def _worker_name() -> str:
 
 
 def directory() -> Path:
-    """The directory of this worker."""
     return Path(os.environ.get(DIRECTORY_VARIABLE) or ".").absolute()
 
 
@@ -128,7 +127,6 @@ def _check(job: FarmJob) -> None:
 
 
 def _do_job(job: FarmJob, name: str) -> Answer:
-    """Do the job with the stores of this machine, and return the answer."""
     project = directory()
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, configuration)

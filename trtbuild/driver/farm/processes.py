@@ -51,9 +51,8 @@ class WorkerProcess:
 def processes_here(project: Path, cpu_processes: int, slots: int) -> list[WorkerProcess]:
     """The worker processes of this machine, which use `project` as their directory.
 
-    Each GPU on which engines can be compiled, or compared with PyTorch, has one process. `cpu_processes` is the number of
-    processes for engines that are compiled without a GPU. Each of them does up to `slots` jobs at the same time. Raises
-    ToolchainMissing if no process of either kind is possible.
+    Each usable GPU has one process. There are `cpu_processes` others, each with up to `slots` jobs at the same time. Raises
+    ToolchainMissing if this machine can compile no engine and compare none.
     """
     common = _common_labels(project)
     environment = {DIRECTORY_VARIABLE: str(project)}

@@ -67,9 +67,8 @@ def verified_report(
 ) -> VerifiedReport:
     """Receive the blobs of an answer's record into the local store, and return the report.
 
-    Raises WrongAnswer if the record is for another verification, or if no trusted key has signed it. Raises WrongAnswer,
-    too, if the report has other points (sizes and seeds) or partitions than `job`. Raises StoreError if a blob is missing
-    or has other bytes.
+    Raises WrongAnswer if the record is for another verification, if no trusted key has signed it, or if the report is about
+    another comparison. Raises StoreError if a blob is missing or has other bytes.
     """
     record, signatures = _receive_record(answer, recipe, _COMPARISON_OUTPUTS, local, exchange)
     try:

@@ -104,7 +104,7 @@ def compare(job: ComparisonJob, store: LocalStore, project: Path) -> ComparisonR
 
 
 def _require_engines(index: PackageIndex, job: ComparisonJob) -> None:
-    """Raise EnvironmentFault if the index does not have the target and the engines that the job names (rule 1)."""
+    """Raise EnvironmentFault if the index lacks the target or has other engines than the job (rule 1)."""
     target = index.targets.get(job.target)
     if target is None or (target.toolchain, target.version) != (job.toolchain, job.version):
         raise EnvironmentFault(f"the package of the job has no target {job.target!r} of {job.toolchain} {job.version}")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class EngineParts(Protocol):
-    """The members of `trtbuild.driver.packages.engines.Engines` that `EngineRunner` uses."""
+    """The part of `trtbuild.driver.packages.engines.Engines` that `EngineRunner` uses."""
 
     memory: Any
 

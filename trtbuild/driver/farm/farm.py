@@ -88,8 +88,9 @@ class _JobRequest:
 
 
 class Farm:
-    """The workers of one scheduler, for one build. Thread-safe. `exchanges` maps labels to the stores that workers may share
-    with this machine."""
+    """The workers of one scheduler, for one build. Thread-safe.
+
+    `exchanges` maps labels to the stores that workers may share with this machine."""
 
     def __init__(
         self, client: Client, workers: KnownWorkers, store: LayeredStore, exchanges: Mapping[str, Exchange]

@@ -100,7 +100,7 @@ def _short_digest(text: str) -> str:
 
 
 def _boot_id() -> str:
-    """A text that differs between machines: Linux's boot id. If there is none, the address of a network card."""
+    """A text that differs between machines: Linux's boot id or, on other systems, the address of a network card."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

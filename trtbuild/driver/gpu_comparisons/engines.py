@@ -6,7 +6,7 @@ Rules
 2. PyTorch computes the reference on the CPU, in the precision of the partition's program. So the comparison includes the
    engine's rounding on the GPU (TF32), but no property of PyTorch on GPUs. For a model that was an ONNX file, onnxruntime
    computes the reference (`VerifyJob.by_onnx`).
-3. The engines of a target run on the first GPU with the target's SM (GPU architecture). If there is none, they run on a GPU
+3. The engines of a target run on the first GPU with the target's SM (GPU architecture). Without such a GPU, they run on one
    with the lowest SM that the engines support. `--device` chooses the only GPU that is used; with ``cpu``, no engine runs.
 """
 

@@ -138,7 +138,7 @@ class WorkerPool:
         return Worker(kind, self._store_root, self.project, gpu, servers, imports)
 
     def prepare(self, kind: WorkerKind) -> None:
-        """Start a worker of `kind` if there is none, so that it loads its libraries before it is needed.
+        """Start a worker of `kind` unless one exists, so that it loads its libraries before it is needed.
 
         The worker sees all GPUs. On a machine with one processor, this method does nothing."""
         with self._lock:

@@ -57,7 +57,7 @@ def pretend_to_compile(pool: Any, task: str, job: EngineJob) -> Reply:
 
 
 class Cluster:
-    """A scheduler on 127.0.0.1. `behaviours` (name of a worker → function) replaces the answers of these workers."""
+    """A scheduler on 127.0.0.1. `behaviours` maps names of workers to functions that answer in place of the workers."""
 
     def __init__(self) -> None:
         options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
@@ -80,8 +80,7 @@ class Cluster:
         gpu: GpuKind | None = None,
         **changes: str,
     ) -> Worker:
-        """Start a worker. It announces `gpu` unless `gpu` is None. `changes` (old → new) replaces text in the labels of the
-        worker."""
+        """Start a worker that announces the GPU `gpu`, or no GPU. `changes` replaces text in its labels (old → new)."""
         (process,) = [each for each in processes_here(project, 1, slots) if "gpu" not in each.name]
         labels = (*process.labels, *([] if gpu is None else [gpu_label(gpu)]))
         for old, new in changes.items():
@@ -119,7 +118,7 @@ class Cluster:
 
 
 class Driver:
-    """The driver of one build: a store, a farm, and the messages that the user sees."""
+    """The driver of one build: its store, its farm (the workers that it uses), and its messages for the user."""
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
-"""A Dask preload: the worker pretends to compile. ``TRTBUILD_TEST_PRETENDS`` says how.
+"""A Dask preload that makes a worker pretend to compile. ``TRTBUILD_TEST_PRETENDS`` is one of these modes:
 
-``compile``: each job calls `pretend_to_compile`. ``wait``: the first job writes the pid of its process to the file
-``begun`` in the worker's directory, and then waits until this process is killed; later jobs pretend to compile.
-``wait-in-write``: like ``wait``, but the first job waits in the middle of writing a blob. ``wait-always``: each job writes
-the pid and waits.
+* ``compile``: each job calls `pretend_to_compile`.
+* ``wait``: the first job writes the pid of its process to the file ``begun`` in the worker's directory. It then waits
+  until the process is killed. Later jobs pretend to compile.
+* ``wait-in-write``: like ``wait``, but the first job waits in the middle of writing a blob.
+* ``wait-always``: each job writes the pid and waits.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ class Process:
 def scheduler_process(port: int, folder: Path, certificates: Certificates | None = None) -> Process:
     """Start ``dask scheduler`` on a port of 127.0.0.1.
 
-    The scheduler gives up a worker after more than five seconds without a heartbeat (the minimum of Dask). It gives up a
-    job after three workers have died during the job.
+    The scheduler gives up a worker after more than five seconds without a heartbeat, the minimum of Dask. It gives up
+    a job after three workers have died during the job.
     """
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
@@ -117,7 +117,7 @@ def scheduler_process(port: int, folder: Path, certificates: Certificates | None
 def worker_process(
     address: str, folder: Path, environment: Mapping[str, str], *arguments: str, pretends: str | None = None
 ) -> Process:
-    """Start ``trtbuild worker`` in `folder`. With `pretends` (a mode of `pretending.py`), the workers never compile."""
+    """Start ``trtbuild worker`` in `folder`. With `pretends`, a mode of `pretending.py`, the workers never compile."""
     folder.mkdir(exist_ok=True)
     paths = [*filter(None, [environment.get("PYTHONPATH")]), str(Path(__file__).parents[3])]
     variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)}

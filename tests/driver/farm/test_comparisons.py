@@ -175,8 +175,8 @@ def answer_changed_after_signing(text: str, name: str) -> Answer:
     return dataclasses.replace(signed, document=json.dumps(document))
 
 
-def answer_with_inputs_outside_the_store(text: str, name: str) -> Answer:
-    """Answer with the right report, and with a path as the name of the worst inputs (those with the worst result)."""
+def answer_with_a_path_in_place_of_a_digest(text: str, name: str) -> Answer:
+    """Answer with the right report. The digest of the worst inputs (those with the largest error) is a path instead."""
     honest = performing._do_job(FarmJob.from_text(text), name)
     return dataclasses.replace(honest, worst=BlobFiles("../" * 8 + "etc/passwd", (Output("a" * 64, 1),)))
 
@@ -207,7 +207,7 @@ def _answer_with_report(text: str, name: str, report_for: Callable[[VerifyJob], 
         (answer_with_other_points, "it is the report of another comparison"),
         (answer_with_another_partition, "it is the report of another comparison"),
         (answer_without_a_report, "it is not a report"),
-        (answer_with_inputs_outside_the_store, "a blob or a file has a name that is not a digest"),
+        (answer_with_a_path_in_place_of_a_digest, "a blob or a file has a name that is not a digest"),
         (answer_with_inputs_without_files, "blob a+ has no file, or only one file with another digest"),
     ],
 )
@@ -231,8 +231,8 @@ def test_a_document_that_was_changed_after_signing_does_not_count(
         compare(Driver(cluster.client, project, Configuration(trust=trust)))
 
 
-def test_a_worker_whose_facts_have_changed_refuses(cluster: Cluster, driver: Driver, project: Path) -> None:
-    """The worker has announced another GPU driver than it has now."""
+def test_a_worker_refuses_a_job_if_its_gpu_driver_has_changed(cluster: Cluster, driver: Driver, project: Path) -> None:
+    """The worker has announced the GPU driver 999.2, and has 999.1 now."""
     cluster.add_worker("updated", project=project, gpu=NEWER)
     with pytest.raises(WorkersError, match=r"updated: the job is for .*999\.2.*; this machine has .*999\.1"):
         compare(driver, comparison_job(driver, NEWER))
@@ -260,7 +260,7 @@ def test_a_worker_refuses_a_job_that_contradicts_its_key_or_needs_files_of_the_p
     assert "its custom operators are files of this project" in refused.error["text"]
 
 
-def test_the_reason_of_a_reference_that_cannot_run_reaches_the_driver(
+def test_the_driver_gets_the_reason_why_the_reference_cannot_run(
     cluster: Cluster, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> Reply:

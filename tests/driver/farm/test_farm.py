@@ -1,5 +1,5 @@
-"""Engine steps on workers that are slow, missing, wrong or hostile. A test that causes a fault
-proves that the fault happened."""
+"""Engine steps on workers that are slow, missing, wrong or hostile. A test that causes a fault checks that the fault has
+happened."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_workers_that_share_no_store_are_left_out(cluster: Cluster, driver: Driv
     assert far.jobs == []
 
 
-# -- lies
+# -- workers that send wrong answers
 
 
 def wrong_bytes(text: str, name: str) -> Answer:
@@ -179,15 +179,15 @@ def not_unicode(text: str, name: str) -> Answer:
     return Answer(PROTOCOL, FarmJob.from_text(text).key, name, "done", document="\ud800", entry="{}")
 
 
-class Unreadable(Answer):
-    """An answer whose text lacks all members except one."""
+class UnreadableAnswer(Answer):
+    """An answer whose text has only one member, the version of the protocol."""
 
     def to_text(self) -> str:
         return json.dumps({"protocol": PROTOCOL})
 
 
 def unreadable(text: str, name: str) -> Answer:
-    return Unreadable(PROTOCOL, FarmJob.from_text(text).key, name, "done")
+    return UnreadableAnswer(PROTOCOL, FarmJob.from_text(text).key, name, "done")
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_two_builds_share_one_job(cluster: Cluster, project: Path) -> None:
 def test_two_jobs_of_one_build_share_a_task_and_each_has_its_answer(
     cluster: Cluster, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first job releases only its own future. Otherwise the scheduler would drop the task that both jobs share."""
+    """The first job releases only its future. Otherwise the scheduler would drop the task that both jobs share."""
     counting = CountingBehaviour(honest_answer)
     cluster.add_worker("w1", counting, project=project, slots=2)
     first_has_ended, both_wait = threading.Event(), threading.Barrier(2)

@@ -1,4 +1,4 @@
-"""Which workers a build uses, and how a message describes them."""
+"""The workers and the store that a build uses, and the message that describes them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def test_uses_the_store_that_the_most_slots_reach() -> None:
     far = worker("far", LABEL, RELEASE, REMOTE, slots=2)
     assert overview(near).store_for(LABEL) == DIRECTORY
     assert overview(near, far).store_for(LABEL) == REMOTE
-    assert [each.name for each in overview(near, far).able(LABEL)] == ["near", "far"]
+    assert [each.name for each in overview(near, far).workers_for(LABEL)] == ["near", "far"]
     only_near = worker("only near", LABEL, RELEASE, DIRECTORY)
-    assert [each.name for each in overview(only_near, far).able(LABEL)] == ["far"]
+    assert [each.name for each in overview(only_near, far).workers_for(LABEL)] == ["far"]
 
 
 def test_no_store_without_a_worker() -> None:
     assert overview().store_for(LABEL) is None
     assert overview(worker("old", LABEL, "trtbuild release 0", REMOTE)).store_for(LABEL) is None
-    assert overview(worker("other", "trtbuild engine trt", RELEASE, REMOTE)).able(LABEL) == []
+    assert overview(worker("other", "trtbuild engine trt", RELEASE, REMOTE)).workers_for(LABEL) == []
 
 
-def test_counts_the_slots_that_others_do_not_use() -> None:
+def test_counts_the_slots_that_other_builds_do_not_use() -> None:
     busy = worker("busy", LABEL, RELEASE, REMOTE, slots=3, tasks=("of this build", "of another"))
     assert overview(busy).usable_slots(LABEL, {"of this build"}) == 2
     assert overview(busy).usable_slots(LABEL, {"of this build"}, {"busy"}) == 0

@@ -1,4 +1,4 @@
-"""The checks that a worker makes before it compiles, and messages of other releases."""
+"""The checks of a worker before it compiles, and messages from other releases of trtbuild."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def job(project: Path, monkeypatch: pytest.MonkeyPatch) -> FarmJob:
 
 
 def refusal(job: FarmJob, **changes: Any) -> str:
-    """The text of a worker's refusal. The worker must answer that another worker may do the job."""
+    """The text of a worker's refusal. The answer must be ``unfit``: another worker may be able to do the job."""
     document = {**json.loads(job.to_text()), **changes}
     answer = performing._answer(json.dumps(document), "w1")
     assert answer.outcome == "unfit"

@@ -1,4 +1,4 @@
-"""Workers and schedulers that are killed, stopped or unreachable, and certificates.
+"""Workers and schedulers that are killed, stopped or unreachable, and their certificates.
 
 The workers are real processes that pretend to compile.
 """
@@ -134,7 +134,7 @@ def test_a_worker_that_is_stopped_loses_its_job(address: str, client: Client, pr
 
 
 class Proxy:
-    """Passes bytes between a port and a scheduler. `cut` closes all connections, and new ones are refused until `heal`."""
+    """Passes bytes between a new port and a scheduler. After `cut`, no connection is possible until `heal`."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -162,7 +162,7 @@ class Proxy:
                 threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
 
     def cut(self) -> int:
-        """Close all connections. Return the number of closed sockets."""
+        """Close all connections, and return the number of closed sockets."""
         count, self._refuses = len(self._open), True
         for each in self._open:
             _shut(each)
@@ -239,7 +239,7 @@ def test_a_scheduler_that_refuses_is_an_error_before_any_work(project: Path, mon
 
 @pytest.fixture
 def _no_garbage_collection() -> Iterator[None]:
-    """Disable the garbage collector, because it would close clients that trtbuild has left open."""
+    """Disable the garbage collector, which would close clients that trtbuild has left open."""
     gc.collect()
     gc.disable()
     yield
@@ -362,8 +362,8 @@ def test_a_worker_without_a_scheduler_ends_with_an_error(project: Path) -> None:
 
 
 def test_a_scheduler_that_does_not_answer_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Silent:
-        """A nanny whose scheduler does not answer. The error of a time-out has no text."""
+    class NannyWithSilentScheduler:
+        """A nanny (Dask's parent process of a worker) whose scheduler does not answer. The TimeoutError has no text."""
 
         def __init__(self, *_: object, **__: object) -> None:
             """Accept the arguments of a nanny."""
@@ -375,7 +375,7 @@ def test_a_scheduler_that_does_not_answer_is_named_with_the_reason(monkeypatch: 
         async def close(self, timeout: float) -> None:
             """This nanny has no process to close."""
 
-    monkeypatch.setattr("distributed.Nanny", Silent)
+    monkeypatch.setattr("distributed.Nanny", NannyWithSilentScheduler)
     process = WorkerProcess("w1", 1, ())
     serving = joining._serve(SchedulerAddress("tcp", "127.0.0.1", 1), [process], "127.0.0.1", None, print)
     with pytest.raises(WorkersError, match=r"cannot be joined: TimeoutError\n"):

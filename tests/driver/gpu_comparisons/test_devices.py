@@ -1,4 +1,4 @@
-"""The GPU on which the engines of a target are verified, and `--device`."""
+"""The choice of the GPU on which the engines of a target are verified, and `--device`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("cpu", "--device cpu runs no engine"),
     ],
 )
-def test_engines_run_on_the_gpu_of_device_or_on_the_best_one(
+def test_engines_run_on_the_gpu_that_device_names_or_on_the_best_one(
     package: Any, device: str | None, expected: TargetGpu | str
 ) -> None:
     assert dict(gpus_for_targets(package, ["hopper", "ada"], device)) == {

@@ -1,4 +1,4 @@
-"""Engines are compared with PyTorch. No test needs a GPU: PyTorch on the CPU takes the place of TensorRT."""
+"""The comparison of engines with PyTorch. No test needs a GPU, because PyTorch on the CPU takes the place of TensorRT."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trtbuild.stages.verify.running import TorchReference, Weights
 
 
 class FakeMemory:
-    """Host memory in place of a GPU's memory. It records the order of calls."""
+    """Host memory in place of a GPU's memory. `calls` has the calls in their order."""
 
     device = torch.device("cpu")
 
@@ -35,14 +35,14 @@ class FakeMemory:
         yield
 
     def stream(self) -> int:
-        return 7
+        return 7  # any number
 
     def synchronize(self, stream: int) -> None:
         self.calls.append(f"synchronize {stream}")
 
 
 class FakeEngines:
-    """Fake engines: PyTorch computes with inputs rounded to 11 bits, as in TF32, and `spoil` changes the results."""
+    """Engines for which PyTorch computes, with inputs rounded to 11 bits as in TF32. `spoil` changes their results."""
 
     def __init__(self, subject: Subject, spoil: Any = lambda value: value) -> None:
         self.memory = FakeMemory()
@@ -92,7 +92,7 @@ def test_a_wrong_engine_is_reported(subject: Subject) -> None:
     )
     (part,) = report.partitions
     assert part.status == report.whole.status == "wrong"
-    assert part.place is None  # no operator is wrong: the conversion itself is right
+    assert part.place is None  # the conversion to ONNX is right, so no operator is to blame
 
 
 def test_an_engine_that_fails_is_wrong_with_the_message_of_tensorrt(subject: Subject) -> None:

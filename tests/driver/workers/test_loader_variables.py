@@ -1,8 +1,8 @@
-"""The dynamic loader's environment variables in engine workers.
+"""The environment variables of the dynamic loader in engine workers.
 
-The library path is passed on and is not in any key. An engine is built only with the planned version of TensorRT.
+``LD_LIBRARY_PATH`` is passed on, and is in no key. An engine is built only with the planned version of TensorRT.
 
-The Python bindings in these tests do not contain TensorRT's libraries. The loader finds the libraries, as in an
+The Python bindings in these tests do not contain TensorRT's libraries, so the loader has to find them, as in an
 installation from NVIDIA's archives. In one test, an edited copy of the library reports another version.
 """
 
@@ -37,7 +37,8 @@ pytestmark = [
     pytest.mark.cold_workers,  # the tests look at the libraries that a worker loads when it starts
 ]
 
-OWN = Path(sysconfig.get_path("purelib")) / "tensorrt_rtx_libs"
+#: The folder of TensorRT-RTX's libraries in this test environment.
+INSTALLED = Path(sysconfig.get_path("purelib")) / "tensorrt_rtx_libs"
 LIBRARY, PARSER = "libtensorrt_rtx.so.1", "libtensorrt_onnxparser_rtx.so.1"
 
 
@@ -56,7 +57,7 @@ class _Section(NamedTuple):
     entry_size: int
 
 
-_SHT_DYNSYM = 11
+_SHT_DYNSYM = 11  # <elf.h>: the type of the section with the dynamic symbols
 
 
 def _set_version(library: Path, version: int) -> None:
@@ -70,7 +71,7 @@ def _set_version(library: Path, version: int) -> None:
 
 
 def _code_offset(file: BinaryIO, function: bytes) -> int:
-    """Find a function in the table of dynamic symbols of a library. Return the offset of the function's code."""
+    """Return the offset of a function's code in a library. The table of dynamic symbols has the function."""
     header = file.read(64)
     (sections_offset,), (entry_size, count) = (
         struct.unpack_from("<Q", header, 40),
@@ -94,11 +95,11 @@ def _code_offset(file: BinaryIO, function: bytes) -> int:
 class Installation:
     """A Python with TensorRT bindings that do not include the libraries.
 
-    The folder `own` has the libraries of this test environment. `other` has copies; its TensorRT reports another version.
+    The folder `planned` has the libraries of this test environment. `other` has copies that report another version.
     """
 
     python: Path
-    own: Path
+    planned: Path
     other: Path
 
     def build(self, project: CommandLine, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -119,19 +120,19 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     folder = tmp_path_factory.mktemp("loader")
     packages = folder / "venv" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     packages.mkdir(parents=True)
-    for entry in OWN.parent.iterdir():
-        if entry.name not in (OWN.name, "__pycache__"):
+    for entry in INSTALLED.parent.iterdir():
+        if entry.name not in (INSTALLED.name, "__pycache__"):
             (packages / entry.name).symlink_to(entry)
     (folder / "venv" / "bin").mkdir()
     (folder / "venv" / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
     (folder / "venv" / "pyvenv.cfg").write_text(f"home = {os.path.dirname(os.path.realpath(sys.executable))}\n")
-    own, other = folder / "own", folder / "other"
-    own.symlink_to(OWN)
+    planned, other = folder / "planned", folder / "other"
+    planned.symlink_to(INSTALLED)
     other.mkdir()
-    shutil.copy(OWN / LIBRARY, other / LIBRARY)
-    shutil.copy(OWN / PARSER, other / PARSER)
+    shutil.copy(INSTALLED / LIBRARY, other / LIBRARY)
+    shutil.copy(INSTALLED / PARSER, other / PARSER)
     _set_version(other / LIBRARY, 10702)  # 1.7.2
-    yield Installation(folder / "venv" / "bin" / "python", own, other)
+    yield Installation(folder / "venv" / "bin" / "python", planned, other)
     shutil.rmtree(other)
 
 
@@ -142,6 +143,7 @@ def project(command_line: CommandLine) -> CommandLine:
 
 
 def _entries(cache: Path) -> set[Path]:
+    """The files of records and blobs in a cache."""
     return {path for path in cache.rglob("*") if path.is_file() and {"ac", "cas"} & set(path.parts)}
 
 
@@ -150,7 +152,7 @@ def test_the_compiler_gets_the_library_path_and_the_key_does_not(
 ) -> None:
     refused = installation.build(project)
     assert "libtensorrt_rtx.so.1: cannot open shared object file" in refused.stderr, "LD_LIBRARY_PATH is not necessary"
-    built = installation.build(project, LD_LIBRARY_PATH=str(installation.own))
+    built = installation.build(project, LD_LIBRARY_PATH=str(installation.planned))
     assert built.returncode == 0, built.stderr
     ordinary_build = CommandLine(project.project, tmp_path / "another cache")("build")
     keys = [
@@ -160,7 +162,7 @@ def test_the_compiler_gets_the_library_path_and_the_key_does_not(
     assert len(keys[0]) == 1
     assert keys[0] == keys[1]
     moved = tmp_path / "moved"
-    moved.symlink_to(installation.own)
+    moved.symlink_to(installation.planned)
     second = installation.build(project, LD_LIBRARY_PATH=f"/nowhere:{moved}")
     assert ran(json.loads(second.stdout)) == {}
 
@@ -170,10 +172,10 @@ def test_no_engine_is_built_with_a_library_of_another_version(
     installation: Installation, project: CommandLine, failing_stage: str
 ) -> None:
     if failing_stage == "engine":  # the earlier steps run with the right library
-        first = installation.build(project, "--until", "convert", LD_LIBRARY_PATH=str(installation.own))
+        first = installation.build(project, "--until", "convert", LD_LIBRARY_PATH=str(installation.planned))
         assert first.returncode == 0, first.stderr
     before = _entries(project.cache)
-    built = installation.build(project, LD_LIBRARY_PATH=f"{installation.other}:{installation.own}")
+    built = installation.build(project, LD_LIBRARY_PATH=f"{installation.other}:{installation.planned}")
     assert built.returncode != 0
     (failed,) = [entry for entry in json.loads(built.stdout)["steps"] if entry["verdict"] == "failed"]
     version = installed_version("tensorrt-rtx")
@@ -189,7 +191,7 @@ def test_no_engine_is_built_with_a_library_of_another_version(
     if failing_stage == "engine":
         assert _entries(project.cache) == before
     assert not (project.project / "dist").exists()
-    second = installation.build(project, LD_LIBRARY_PATH=str(installation.own))
+    second = installation.build(project, LD_LIBRARY_PATH=str(installation.planned))
     assert second.returncode == 0, second.stderr
     assert ran(json.loads(second.stdout))[failing_stage] == 1
 

@@ -1,4 +1,4 @@
-"""The output of workers is stored for each step. Long output is shortened. The next run of a step replaces the output."""
+"""The logs of steps: their paths, their replacement by the next run of a step, and long logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_path_of_a_log_follows_from_the_id_of_its_step(tmp_path: Path) -> No
     assert path.read_text() == "hello\n"
 
 
-def test_the_next_run_replaces_the_log_or_removes_it_without_output(tmp_path: Path) -> None:
+def test_the_next_run_replaces_the_log_or_removes_it_if_nothing_was_printed(tmp_path: Path) -> None:
     logs.keep(tmp_path, "m/trace", "first")
     path = logs.keep(tmp_path, "m/trace", "second")
     assert path is not None and path.read_text() == "second"

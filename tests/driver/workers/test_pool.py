@@ -1,4 +1,4 @@
-"""The fork servers that a worker pool borrows, and idle workers that have died."""
+"""The servers that a worker pool borrows to fork workers from them, and idle workers that have died."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild.driver.workers.worker_process import Worker
 
 
 class FakeServers:
-    """Servers that fork no worker, so the pool itself starts each worker."""
+    """Servers that fork no worker. So each worker is started as a new process."""
 
     is_alive = True
 

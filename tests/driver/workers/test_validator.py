@@ -1,4 +1,4 @@
-"""The validator's answers about partitions for TensorRT 8.6, with TensorRT-RTX's parser in place of TensorRT's."""
+"""The validator's answers about partitions for TensorRT 8.6. TensorRT-RTX's parser takes the place of TensorRT's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from trtbuild.toolchain.libraries import table
 
 
 def refusal(factor: int, largest: int) -> str | None:
-    """Return why the validator refuses a module that multiplies the positions of at most `largest` rows by `factor`."""
+    """Return the reason why the validator refuses a module that multiplies the numbers of rows by `factor`; or None.
+
+    There are at most `largest` rows."""
     stand_in = table.stand_in("tensorrt", "8.6.0")
     assert stand_in is not None
     job = PartitionJob(
@@ -39,11 +41,11 @@ def refusal(factor: int, largest: int) -> str | None:
     return None if refused is None else refused.text
 
 
-def test_refuses_a_position_that_does_not_fit_32_bits() -> None:
+def test_refuses_a_product_that_does_not_fit_32_bits() -> None:
     text = refusal(2_000_000_000, 8)
     assert text is not None and "int64 is not a type that an engine computes in" in text
 
 
-def test_positions_are_checked_at_the_largest_size_of_the_dim() -> None:
+def test_products_are_checked_at_the_largest_size_of_the_dim() -> None:
     assert refusal(1_000_000, 2000) is None
     assert refusal(1_000_000, 3000) is not None

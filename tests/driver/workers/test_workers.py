@@ -1,4 +1,4 @@
-"""The environments of workers, jobs in forks of a worker, and the errors that the parent process reads from workers."""
+"""The environment variables of workers, jobs in forks of a worker, and the errors that a parent reads from workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from trtbuild.driver.workers.environments import visible_gpu, worker_environment
 from trtbuild.driver.workers.worker import FORKS, error_to_json
 from trtbuild.driver.workers.worker_process import Worker, WorkerDied, error_from_json
 
-KINDS = [
+#: The types of errors that a worker may report.
+ERROR_TYPES = [
     kind
     for kind in vars(errors).values()
     if isinstance(kind, type)
@@ -28,12 +29,12 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_error_is_read_back_with_its_type(kind: type[errors.TrtbuildError]) -> None:
-    error = kind("what happened", hint="what to do")
+@pytest.mark.parametrize("error_type", ERROR_TYPES, ids=lambda error_type: error_type.__name__)
+def test_an_error_is_read_back_with_its_type(error_type: type[errors.TrtbuildError]) -> None:
+    error = error_type("what happened", hint="what to do")
     error.file, error.line = "net.py", 3
     parsed = error_from_json(error_to_json(error), "one\ntwo")
-    assert type(parsed) is kind
+    assert type(parsed) is error_type
     assert (parsed.text, parsed.hint, parsed.file, parsed.line) == ("what happened", "what to do", "net.py", 3)
 
 
@@ -111,7 +112,7 @@ def test_gpus_are_hidden_only_from_the_workers_that_trace(monkeypatch: pytest.Mo
         ("1,-1,2", 0, "1"),
     ],
 )
-def test_a_worker_sees_only_its_gpu_of_the_gpus_that_the_user_chose(
+def test_an_engine_worker_sees_only_its_gpu_among_those_that_the_user_chose(
     variable: str | None, gpu: int, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
@@ -143,20 +144,21 @@ def test_garbage_collection_is_enabled_even_if_preparing_fails() -> None:
     assert process.stdout.split() == ["None", "True", "True"]
 
 
-_SERVER = """
+#: Does the jobs in its arguments as a trace worker does: each in a fork.
+_TRACE_WORKER = """
 import os, sys
 from trtbuild.driver.workers import worker
 
 def handler(job):
-    what = job["do"]
-    if what == "exit": os._exit(0)
-    if what == "signal": os.kill(os.getpid(), 15)
-    if what == "fork": return {"read": fork_twice()}
+    name = job["do"]
+    if name == "exit": os._exit(0)
+    if name == "signal": os.kill(os.getpid(), 15)
+    if name == "fork": return {"read": fork_twice()}
     return {"pid": os.getpid(), "parent": os.getppid()}
 
 def fork_twice():
-    # As user code may do: the job forks a process A, which forks a process B. In A, the worker's descriptors are closed.
-    # A opens files, which get the numbers of these descriptors. B must keep these files open.
+    # User code may do this. The job forks a process A, in which the worker's descriptors are closed. A opens files, which
+    # get the numbers of these descriptors, and forks a process B. In B, these files must still be open.
     answer, writing = os.pipe()
     if os.fork() == 0:  # A
         files = [os.open(__file__, os.O_RDONLY) for _ in range(4)]
@@ -167,14 +169,14 @@ def fork_twice():
     return os.read(answer, 10).decode()
 
 replies = os.fdopen(os.dup(1), "w")
-for what in sys.argv[1:]:
-    worker._do_in_fork(handler, {"do": what}, replies)
+for name in sys.argv[1:]:
+    worker._do_in_fork(handler, {"do": name}, replies)
 """
 
 
 def _run_jobs(tmp_path: Path, *jobs: str) -> tuple[int, list[dict[str, object]]]:
-    script = tmp_path / "server.py"
-    script.write_text(_SERVER)
+    script = tmp_path / "trace_worker.py"
+    script.write_text(_TRACE_WORKER)
     process = subprocess.run(
         [sys.executable, str(script), *jobs], capture_output=True, text=True, timeout=60, check=False
     )
@@ -185,8 +187,8 @@ needs_fork = pytest.mark.skipif(not FORKS, reason="trace workers fork only on Li
 
 
 @needs_fork
-def test_each_job_runs_in_a_separate_copy_of_the_server(tmp_path: Path) -> None:
-    code, replies = _run_jobs(tmp_path, "tell", "tell", "tell")
+def test_each_job_runs_in_a_separate_fork_of_the_worker(tmp_path: Path) -> None:
+    code, replies = _run_jobs(tmp_path, "pid", "pid", "pid")
     assert code == 0
     assert [reply["ok"] for reply in replies] == [True] * 3
     assert len({reply["pid"] for reply in replies}) == 3
@@ -195,10 +197,10 @@ def test_each_job_runs_in_a_separate_copy_of_the_server(tmp_path: Path) -> None:
 
 @needs_fork
 @pytest.mark.parametrize(("job", "status"), [("exit", 0), ("signal", -signal.SIGTERM)])
-def test_the_server_ends_with_the_status_of_a_copy_that_ends_without_a_reply(
+def test_the_worker_ends_with_the_status_of_a_fork_that_ends_without_a_reply(
     tmp_path: Path, job: str, status: int
 ) -> None:
-    code, replies = _run_jobs(tmp_path, "tell", job, "tell")
+    code, replies = _run_jobs(tmp_path, "pid", job, "pid")
     assert code == status
     assert len(replies) == 1
 

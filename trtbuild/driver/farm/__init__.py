@@ -1,7 +1,8 @@
-"""Engine steps and comparisons on the workers of a Dask scheduler: the driver's side and the worker's side.
+"""Compile engines, and compare them with PyTorch, on the workers of a Dask scheduler.
 
-`opening` connects a build with its workers. `farm` runs one step or comparison, `limit` says when a step may start, and
-`overview` lists the workers. On the worker, `joining` starts processes, `performing` does a job, and `comparing` compares
-engines. Both sides use `messages` (JSON), `labels` (Dask resources), `exchange` (the store that both reach) and
-`addresses` (schedulers and TLS).
+* The driver runs on the machine of the build. `opening` connects to the workers, `farm` sends a job and verifies the
+  answer, `limit` decides when a step may start, and `overview` lists the workers.
+* On a worker, `joining` starts the processes, `performing` does a job, and `comparing` compares engines.
+* Both sides use `messages` (JSON), `labels` (Dask resources), `exchange` (the store that both reach) and `addresses`
+  (schedulers and TLS).
 """

@@ -1,10 +1,10 @@
 """The address of a Dask scheduler, and the certificates for it.
 
 Rules
-1. A scheduler can run code on its workers and on its clients: Dask sends pickles, and has no passwords. So for a scheduler
-   on another host, only ``tls://`` with a client certificate is accepted.
-2. ``local:N`` starts a scheduler on 127.0.0.1, N workers for engines that need no GPU to be compiled, and one worker for
-   each GPU. Their certificate is new, so other users cannot connect.
+1. Dask sends pickles and has no passwords. So a program that reaches a scheduler can run code on its workers and clients.
+   For a scheduler on another host, trtbuild accepts only ``tls://`` with a client certificate.
+2. ``local:N`` starts a scheduler on 127.0.0.1, N workers for engines that are compiled without a GPU, and one worker for
+   each GPU. They use a new certificate, so other users cannot connect.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class SchedulerAddress:
 
     @property
     def is_on_this_host(self) -> bool:
-        """Whether the host is ``localhost`` or an address of the loopback interface."""
         if self.host == "localhost":
             return True
         try:
@@ -116,9 +115,9 @@ def prepare_dask() -> None:
     """Change the settings of Dask in this process and in the workers that it starts.
 
     * Dask's profiler is off, because it calls `sys._current_frames` every 10 ms. On Python 3.11 this call can block
-      forever (CPython issue 106883). The event loop of a worker then blocks, too.
-    * Dask's default environment variables for workers are not set. One of them is ``OMP_NUM_THREADS=1``, with which PyTorch
-      would use only one processor on a worker.
+      forever, and the event loop of the worker with it (CPython issue 106883).
+    * Dask's default environment variables for workers are not set. With one of them, ``OMP_NUM_THREADS=1``, PyTorch would
+      use only one processor.
 
     Raises EnvironmentFault if Dask is not installed.
     """
@@ -127,7 +126,7 @@ def prepare_dask() -> None:
     if importlib.util.find_spec("distributed") is None:
         raise EnvironmentFault("workers need Dask, which is not installed", hint="pip install 'trtbuild[dask]'")
     import dask.config
-    import distributed  # noqa: F401 (its defaults are part of the configuration then)
+    import distributed  # noqa: F401 (adds its defaults to the configuration)
 
     dask.config.set(
         {

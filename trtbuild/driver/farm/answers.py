@@ -20,8 +20,8 @@ RESULT_TIMEOUT_S = 30.0
 def answer_of(future: Future[str], message: FarmJob) -> Answer:
     """The answer of a finished task. If the task raised an error instead, the answer has the outcome ``died``.
 
-    Raises WorkersError if each worker that ran the task has died, WrongAnswer if the answer cannot be read, and
-    ConnectionError if the scheduler has dropped the task. Raises TimeoutError or another error of Dask if the answer does
+    Raises WorkersError if each worker that ran the task has died. Raises WrongAnswer if the answer cannot be read. Raises
+    ConnectionError if the scheduler has dropped the task, and TimeoutError or another error of Dask if the answer does
     not arrive.
     """
     from distributed import KilledWorker

@@ -1,8 +1,8 @@
 """The worker's side of a comparison of engines with PyTorch.
 
 Rules
-1. The worker itself derives the recipe from the job, and compares the GPU, GPU driver and libraries of this machine with
-   those in the job. So the comparison runs on the kind of machine that the key names.
+1. The worker computes the job's recipe and key itself. It compares its GPU, GPU driver and libraries with those in the
+   job. So the comparison runs on the kind of machine that is in the key.
 2. The comparison runs in a separate process (`trtbuild.driver.workers`), which ends afterwards. The worker itself never
    loads torch or TensorRT. If the separate process crashes, the worker still sends an answer.
 3. The worker signs the record of the report. The driver decides whether the record is stored.
@@ -47,7 +47,7 @@ def compare_and_sign(
 ) -> Answer:
     """Compare engines, send the blobs of the result to the driver, and return the answer with the signed record.
 
-    `compare` does the job in another process. Its first argument is the name of a task. `name` is the name of this worker.
+    `compare` does the job in another process; its first argument is the name of a task. `name` is the name of this worker.
     """
     exchange.receive(local, message.inputs)
     if missing := set(job.blobs()) - {blob.sha256 for blob in message.inputs}:

@@ -1,4 +1,4 @@
-"""Opens the connection to a scheduler: to one at a given address, or to one that this process starts on 127.0.0.1."""
+"""Connects to the scheduler at an address, or to a new scheduler that this process starts on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: The seconds in which a scheduler has to answer.
 CONNECT_TIMEOUT_S = 10.0
 
-#: How many times a local scheduler starts a task again because the task's worker has died. After one more death,
-#: the task fails.
+#: When the worker of a task dies, a local scheduler starts the task again, but only this many times. After one more
+#: death, the task fails.
 _ALLOWED_DEATHS = 2
 
 
@@ -72,10 +72,9 @@ def _client(address: str, security: object | None = None) -> Iterator[Client]:
 def _connect(address: str, security: object | None) -> Client:
     """Connect in a thread, because Dask waits forever after some answers of a server that is not a scheduler.
 
-    The thread closes a client that gets no connection, or gets its connection too late. Otherwise the garbage collector
-    would close the client in an arbitrary thread. If this is the thread that runs the event loop of another client, there
-    can be a deadlock: the close waits for a lock that the start of the other client holds, and this start waits for the
-    event loop.
+    If the connection fails or comes too late, the thread closes the client. Otherwise the garbage collector would do that,
+    possibly in the thread of another client's event loop. Closing then waits for a lock, and the start of the other client
+    may hold this lock while it waits for its event loop: a deadlock.
     """
     from distributed import Client
 
@@ -128,7 +127,7 @@ def _local_cluster(address: LocalWorkers, project: Path, security: Security) -> 
     cluster = SpecCluster(
         workers, {"cls": Scheduler, "options": options}, security=security, silence_logs=logging.CRITICAL
     )
-    # Dask sets the environment variables of workers in this process, too, and replaces existing ones (PYTHONHASHSEED=0)
+    # Dask has set the workers' environment variables in this process, too, even existing ones such as PYTHONHASHSEED
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)

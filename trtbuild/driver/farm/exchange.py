@@ -1,11 +1,10 @@
 """The stores through which a driver and its workers exchange blobs: a cache directory of one host, or a remote cache.
 
 Rules
-1. Both sides name a store by its label (`labels`). A remote cache is usable if both sides read and write it under the same
-   URL. A cache directory is usable for the processes of one host. `Overview.store_for` chooses the store.
-2. `receive` verifies each blob that it reads. So a wrong byte is an error, and never becomes a part of an input or an
-   engine.
-3. Through a remote cache, only the files of blobs are exchanged. The driver alone publishes records there.
+1. Both sides name a store by its label (`labels`). They can use a remote cache if both read and write it under the same
+   URL. On one host, they can use a cache directory. `Overview.store_for` chooses the store.
+2. `receive` verifies each blob that it reads. So a wrong byte is an error, and never part of an input or an engine.
+3. A remote cache is used only for the files of blobs. The driver alone publishes records there.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class SameDirectory:
     """The other side uses the same cache directory, so no bytes are moved."""
 
     def send(self, local: LocalStore, blobs: Iterable[BlobFiles]) -> None:
-        """Do nothing: the other side reads the blobs in the same directory."""
+        """Do nothing."""
 
     def receive(self, local: LocalStore, blobs: Iterable[BlobFiles]) -> None:
         read = file_reader(local)

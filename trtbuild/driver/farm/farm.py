@@ -1,17 +1,17 @@
 """Runs engine steps and comparisons on the workers of a scheduler, and tries again if a worker dies.
 
-Several threads call `Farm.compile` and `Farm.compare`.
-
 Rules
-1. The scheduler gets a job only when a worker has a free slot for it (module `limit`), so the most urgent steps start
-   first. A job needs a worker with its label: the engines that the worker compiles, or its GPU (module `labels`). If the
-   build has no unfinished job with a label, the next one starts without a free slot. It waits until a worker has the label
-   (module `known_workers`).
-2. The name of a task contains the key of the step and the store, so two builds with one scheduler share the task.
-3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. A worker
-   whose answer is wrong, or that cannot do the job, is not used again in this build. Another worker gets the job.
-4. A job fails at once if the compiler refuses it. After `MOST_ATTEMPTS` failed attempts, it fails with the reasons of all.
-5. When the scheduler is lost, every job fails. The results of finished jobs are kept.
+1. A job needs a worker with a certain label: the engines that the worker compiles, or its GPU (module `labels`). The
+   scheduler gets a job only when such a worker has a free slot (module `limit`). So the most urgent steps start first. If
+   the build runs no other job with the label, the job needs no free slot. It waits until a worker has the label (module
+   `known_workers`).
+2. The name of a task contains the step's key and the store. So two builds with one scheduler share the task.
+3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. If the
+   answer is wrong, or if the worker cannot do the job, another worker gets the job. This build does not use the first
+   worker again.
+4. If the compiler refuses a job, the job fails at once. Otherwise it fails after `MOST_ATTEMPTS` attempts, with the
+   reasons of all of them.
+5. When the scheduler is lost, the jobs that have not ended fail. The results of finished jobs are kept.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-#: The failed attempts after which a job fails. An attempt fails if the compiler dies, if the answer is wrong, or if the
+#: A job fails after this many failed attempts. An attempt fails if the compiler dies, if the answer is wrong, or if the
 #: worker cannot do the job.
 MOST_ATTEMPTS = 3
 
@@ -59,7 +59,7 @@ _START_POLL_S = 0.2
 
 @dataclass(frozen=True)
 class CompiledOnWorker:
-    """An engine that a worker has compiled: its published record, and the worker's name, log and memory peak."""
+    """An engine that a worker has compiled. `record` is published."""
 
     record: Record
     worker: str
@@ -69,7 +69,7 @@ class CompiledOnWorker:
 
 @dataclass(frozen=True)
 class ComparedOnWorker:
-    """A comparison that a worker has made: its report, the worker's name, and its log."""
+    """A comparison that a worker has made."""
 
     report: VerifiedReport
     worker: str
@@ -78,8 +78,7 @@ class ComparedOnWorker:
 
 @dataclass(frozen=True)
 class _JobRequest:
-    """A job for the workers with the label `label`. The inputs are in the local store. With `replace`, a record that a
-    worker already has is not used."""
+    """A job for the workers with the label `label`. With `replace`, a worker's earlier record of it is not used."""
 
     recipe: Recipe
     job: ComparisonJob | EngineJob
@@ -89,8 +88,9 @@ class _JobRequest:
 
 
 class Farm:
-    """The workers of one scheduler, for one build. `exchanges` maps the label of a store to the store, which
-    workers may share with this machine."""
+    """The workers of one scheduler, for one build. Thread-safe.
+
+    `exchanges` maps labels to the stores that workers may share with this machine."""
 
     def __init__(
         self, client: Client, workers: KnownWorkers, store: LayeredStore, exchanges: Mapping[str, Exchange]
@@ -118,17 +118,16 @@ class Farm:
             return True  # the job then fails with this error
 
     def begin(self, label: str) -> None:
-        """Note that a job with this label starts."""
+        """Note that a job with this label starts. `end` must follow."""
         with self._lock:
             self._open_jobs[label] += 1
 
     def end(self, label: str) -> None:
-        """Note that a job with this label has ended."""
         with self._lock:
             self._open_jobs[label] -= 1
 
     def cancel(self) -> None:
-        """Cancel all jobs: the build was interrupted. A compiler that runs on another machine still finishes its job."""
+        """Cancel all jobs, because the build was interrupted. A compiler on another machine still finishes its job."""
         self._workers.note_lost("the build was interrupted")
         with self._lock:
             futures = list(self._futures)
@@ -136,7 +135,7 @@ class Farm:
             self._client.cancel(futures)
 
     def compile(self, recipe: Recipe, job: EngineJob, inputs: Sequence[str], *, replace: bool) -> CompiledOnWorker:
-        """Compile an engine on a worker, and publish its record. The inputs are in the local store.
+        """Compile an engine on a worker, and publish its record. `inputs` are the SHA-256 of blobs in the local store.
 
         Raises NoWorker, SchedulerLost, WorkersError, StoreError, or the error of the compiler.
         """
@@ -151,8 +150,8 @@ class Farm:
     def compare(self, job: ComparisonJob, *, replace: bool) -> ComparedOnWorker:
         """Compare engines with PyTorch on a worker with a GPU of the kind `job.gpu`. No record is stored.
 
-        The blobs of the job are in the local store. With `replace`, the comparison is not shared with another command.
-        Raises NoWorker, SchedulerLost, WorkersError, StoreError, NotCompared, or the error of the comparison.
+        The blobs of the job are in the local store. With `replace`, no other command shares the comparison. Raises
+        NoWorker, SchedulerLost, WorkersError, StoreError, NotCompared, or the error of the comparison.
         """
         recipe = job.recipe
         request = _JobRequest(recipe, job, list(dict.fromkeys(job.blobs())), labels.gpu_label(job.gpu), replace)
@@ -168,7 +167,7 @@ class Farm:
     def wait_for_gpus(
         self, choose: Callable[[Sequence[GpuKind]], Sequence[GpuKind]], ability: str
     ) -> Sequence[GpuKind]:
-        """Wait until `choose` chooses kinds of GPUs among those of the workers. Returns its result.
+        """Wait until `choose` finds fitting kinds among the workers' GPUs. Returns the kinds that it chooses.
 
         `ability` describes the GPU in messages, after the words "no worker". Raises NoWorker, SchedulerLost.
         """
@@ -197,8 +196,7 @@ class Farm:
     def _run_job(self, request: _JobRequest, accept: Callable[[Answer, Exchange], _Result]) -> _Result:
         """Let a worker do a job. Returns the result of `accept`, which verifies the answer.
 
-        `accept` raises WrongAnswer or StoreError. Raises NoWorker, SchedulerLost, WorkersError, StoreError, or the error of
-        the job.
+        `accept` may raise WrongAnswer or StoreError. Another worker then gets the job.
         """
         problems: list[str] = []
         logs = ""
@@ -216,7 +214,7 @@ class Farm:
                 try:
                     return accept(answer, exchange)
                 except StoreUnavailable:
-                    raise  # the fault is in the cache of this machine, so no worker is left out
+                    raise  # the cache of this machine has failed, so no worker is left out
                 except (WrongAnswer, StoreError) as error:
                     reason = f"its answer was wrong: {error}"
             else:
@@ -224,21 +222,18 @@ class Farm:
             problems.append(f"{answer.worker}: {reason}")
             if answer.outcome != "died":
                 self._workers.leave_out(answer.worker, reason)
-        refused = WorkersError(
-            "the workers could not do it:\n    " + "\n    ".join(problems),
+        failure = WorkersError(
+            "the workers could not do the job:\n    " + "\n    ".join(problems),
             hint="repair these workers, or repeat the command without --workers",
         )
-        refused.worker_log = logs
-        raise refused
+        failure.worker_log = logs
+        raise failure
 
     def _send_and_wait(self, message: FarmJob, label: str, *, is_shared: bool) -> Answer:
-        """Send a job, and wait for its answer. With `is_shared`, another build may wait for the same task (rule 2).
-
-        Raises NoWorker, SchedulerLost, WorkersError.
-        """
+        """Send a job, and wait for its answer. With `is_shared`, another build may wait for the same task (rule 2)."""
         task = labels.task_name(message.key, message.store) + ("" if is_shared else f"-{uuid.uuid4().hex}")
         unfit = self._workers.unfit()
-        addresses = {worker.address for worker in self._workers.overview().able(label, unfit)}
+        addresses = {worker.address for worker in self._workers.overview().workers_for(label, unfit)}
         done = threading.Event()
         future: Future[str] | None = None
         try:
@@ -253,7 +248,7 @@ class Farm:
                 self._futures.append(future)
             future.add_done_callback(lambda _: done.set())
             while not done.wait(POLL_S):
-                workers = self._workers.overview().able(label, unfit)
+                workers = self._workers.overview().workers_for(label, unfit)
                 if not workers:
                     self._workers.note_absent(label)
                     continue
@@ -262,7 +257,7 @@ class Farm:
                     # the task is limited to the old addresses, so no worker would ever do it
                     text = "it ended, and was started again under another address"
                     return answer_of_dead_worker(message, text)
-            return self._answer_or_fault(future, message)
+            return self._receive_answer(future, message)
         except TrtbuildError:
             raise
         except Exception as error:  # Dask raises many types when a connection is lost
@@ -273,8 +268,8 @@ class Farm:
                     self._futures = [open_future for open_future in self._futures if open_future is not future]
                 future.release()  # cancels the task if no other job needs it
 
-    def _answer_or_fault(self, future: Future[str], message: FarmJob) -> Answer:
-        """The answer of a finished task. Its outcome is ``unfit`` if it does not arrive or cannot be read."""
+    def _receive_answer(self, future: Future[str], message: FarmJob) -> Answer:
+        """The answer of a finished task. If it does not arrive or cannot be read, an answer with the outcome ``unfit``."""
         try:
             return answer_of(future, message)
         except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10

@@ -1,5 +1,6 @@
-"""``trtbuild worker``: start the worker processes of this machine with Dask's nannies, and serve a scheduler until it
-ends."""
+"""``trtbuild worker``: start the worker processes of this machine, and serve a scheduler until the scheduler ends.
+
+Dask's nannies start the processes, and start them again when they die."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from trtbuild.driver.farm.processes import WorkerProcess, processes_here
 from trtbuild.driver.project import wiring
 from trtbuild.errors import UsageError, WorkersError
 
-#: The seconds after which a worker gives up a scheduler that it cannot reach.
+#: After this many seconds, a worker gives up a scheduler that it cannot reach.
 CONNECT_TIMEOUT_S = 30.0
 
 
 def serve(project: Path, text: str, *, slots: int, listen: str | None, report: Callable[[str], None]) -> None:
     """Join the scheduler at the address `text`, and work until it ends. `report` gets one line for each process.
 
-    The processes listen on the address of this machine that the scheduler reaches, or on `listen`. Raises UsageError,
-    ToolchainMissing or WorkersError.
+    The processes listen on the address `listen`. If it is None, they listen on the address from which this machine
+    reaches the scheduler. Raises UsageError, ToolchainMissing or WorkersError.
     """
     address = addresses.parse(text)
     if isinstance(address, LocalWorkers):

@@ -1,11 +1,11 @@
 """The workers of a scheduler during one build: those that exist, those that are unfit, and the labels that no worker has.
 
 Rules
-1. An overview is reused for `OVERVIEW_AGE_S` seconds, unless it has no worker for a job. So workers that join later are
-   used, and the scheduler gets few requests.
+1. An `Overview` lists the workers with their labels. It is reused for `OVERVIEW_AGE_S` seconds, so the scheduler gets few
+   requests. If it has no worker for a job, a new one is requested, because a worker may have joined.
 2. Each message for the user is reported once.
-3. A label that no worker has is reported at once, and given up after `wait_s` seconds. Later jobs with this label then fail
-   at once, until a worker has it. If no worker has a GPU that fits a target, the same happens.
+3. A label that no worker has is reported at once, and given up after `wait_s` seconds. Later jobs with the label then
+   fail at once, until a worker has it. The same applies to a target if no worker has a GPU for it.
 4. When the scheduler does not answer, it is lost for the rest of the build.
 """
 
@@ -45,7 +45,7 @@ class KnownWorkers:
         #: Name of a worker → the reason why it is not used again.
         self._unfit: dict[str, str] = {}
         self._reported: set[str] = set()
-        #: Label, or text about a GPU → the time since which no worker has it, or -inf if it was given up.
+        #: Label or description of a GPU → the time since which no worker has it. -inf: it was given up.
         self._absent_since_s: dict[str, float] = {}
         self._lost: str | None = None
 
@@ -78,20 +78,17 @@ class KnownWorkers:
         )
 
     def usable_slots(self, label: str, own_tasks: Collection[str]) -> int:
-        """The number of slots for jobs with `label`, without those that tasks of other builds use. Raises SchedulerLost.
-
-        `own_tasks` are the names of the tasks of this build.
-        """
+        """`Overview.usable_slots` of the present workers. Raises SchedulerLost."""
         return self.overview().usable_slots(label, own_tasks, self.unfit())
 
     def wait_for_worker(self, label: str, poll_s: float, problems: Sequence[str] = ()) -> str:
         """Wait until a worker has the label. Returns the label of the store to use. Raises NoWorker, SchedulerLost.
 
-        `problems` are the reasons why earlier attempts at the job failed. After such an attempt, NoWorker is raised at once
-        if no worker has the label.
+        `problems` are the reasons why earlier attempts at the job failed. If there are any, and no worker has the label,
+        NoWorker is raised at once.
         """
         while True:
-            for age_s in (OVERVIEW_AGE_S, 0.0):  # the last overview first, then a new one: a worker may have joined
+            for age_s in (OVERVIEW_AGE_S, 0.0):  # first the last overview, then a new one (rule 1)
                 store = self.overview(age_s).store_for(label, self.unfit())
                 if store is not None:
                     self.note_present(label)
@@ -102,7 +99,7 @@ class KnownWorkers:
     def wait_for_gpus(
         self, choose: Callable[[Sequence[str]], Sequence[str]], ability: str, poll_s: float
     ) -> Sequence[str]:
-        """Wait until `choose` chooses GPU labels among those of the workers. Returns its result.
+        """Wait until `choose` finds fitting labels among the workers' GPU labels. Returns the labels that it chooses.
 
         `ability` describes the GPU in messages, after the words "no worker". Raises NoWorker, SchedulerLost.
         """
@@ -115,15 +112,14 @@ class KnownWorkers:
             time.sleep(min(poll_s, self.wait_s))
 
     def note_present(self, label: str) -> None:
-        """Note that a worker has the label."""
         with self._lock:
             self._absent_since_s.pop(label, None)
 
     def note_absent(self, label: str, problems: Sequence[str] = ()) -> None:
         """Note that no worker has the label. Report the label, or raise NoWorker if it is given up (rule 3).
 
-        `label` may also be a text about a GPU for `labels.describe`. With `problems`, the workers that had the label could
-        not do the job, so the label is given up at once.
+        `label` may also be the `ability` of `wait_for_gpus`. With `problems`, the label is given up at once, because the
+        workers that had it could not do the job.
         """
         now_s = time.monotonic()
         with self._lock:
@@ -142,13 +138,13 @@ class KnownWorkers:
         self._report_once(f"no worker {ability}: {subject} waits {self.wait_s:g} s for one; {seen}")
 
     def leave_out(self, worker: str, reason: str) -> None:
-        """Note that this build does not use a worker again, and report the reason."""
+        """Do not use a worker again in this build. Report the reason."""
         with self._lock:
             self._unfit[worker] = reason
         self._report_once(f"worker {worker} is left out: {reason}")
 
     def unfit(self) -> dict[str, str]:
-        """The workers that are not used again, and the reason for each."""
+        """Name → reason, for the workers that are not used again."""
         with self._lock:
             return dict(self._unfit)
 

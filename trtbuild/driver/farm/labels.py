@@ -1,14 +1,13 @@
 """The labels of workers. A label is a Dask resource: the scheduler sends a job only to a worker with all labels of the job.
 
 Rules
-1. A worker process can have four kinds of labels: the engines that it can compile, the GPU on which it can compare engines
-   with PyTorch, its release of trtbuild, and the stores that it can reach. The amount of each label is the number of jobs
-   that the process does at the same time.
+1. A worker process can have labels of four kinds. They name the engines that it can compile, the GPU on which it can
+   compare engines with PyTorch, its release of trtbuild, and the stores that it can reach. Dask gives each resource an
+   amount. The amount of each label is the number of jobs that the process does at the same time.
 2. A job needs three labels: an engine or a GPU, a release, and a store. So Dask never sends a job to a worker with
-   another release, another toolchain or another store. It also never sends two jobs to one GPU at
-   the same time.
-3. The label of a GPU has all facts of `GpuKind` as JSON. So trtbuild computes the key of a verification before it sends
-   the job to a worker.
+   another release, toolchain or store, and never sends two jobs to one GPU at the same time.
+3. The label of a GPU contains all facts of `GpuKind` as JSON. So the driver can compute the key of a verification before
+   it sends the job to a worker.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def _engine_label(flavour: table.Flavour, version: str, platform: str, sm: int) 
 def engine_labels_here(sms: Iterable[int]) -> list[str]:
     """The engine labels of a process on this machine.
 
-    `sms` are those of the GPUs that the process may use. A process with a GPU compiles only for toolchains that need one. A
-    process without a GPU compiles for the others, whose labels have ``any SM``.
+    `sms` are the architectures (SMs) of the GPUs that the process may use. A process with a GPU compiles only with
+    toolchains that need a GPU. A process without a GPU compiles with the other toolchains, whose labels have ``any SM``.
     """
     visible, labels = tuple(dict.fromkeys(sms)), []
     for name, flavour in table.FLAVOURS.items():
@@ -77,7 +76,7 @@ def gpu_kind_of(label: str) -> GpuKind | None:
 
 
 def release_label() -> str:
-    """The label of workers with this release of trtbuild: equal jobs give equal results there."""
+    """The label of workers with this release of trtbuild. On these workers, equal jobs give equal results."""
     return f"{_RELEASE}{installed_version('trtbuild')} engine {STEP_VERSIONS['engine']} protocol {PROTOCOL}"
 
 
@@ -101,7 +100,7 @@ def _short_digest(text: str) -> str:
 
 
 def _boot_id() -> str:
-    """A text that differs between machines: the boot id of Linux or, without a boot id, the address of a network card."""
+    """A text that differs between machines: Linux's boot id or, on other systems, the address of a network card."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -126,19 +125,18 @@ def gpus_of(resources: Mapping[str, float]) -> list[str]:
 
 
 def is_engine(label: str) -> bool:
-    """Whether a label is an engine label."""
     return label.startswith(_ENGINE)
 
 
 def describe(label: str) -> str:
     """The ability of the workers with a label, as the end of a sentence that begins with "no worker".
 
-    A text that is not a label of an engine or a GPU is returned unchanged."""
+    A text that is not an engine or GPU label is returned unchanged."""
     if (kind := gpu_kind_of(label)) is not None:
         return f"has the GPU {kind}"
     return f"compiles for {label.removeprefix(_ENGINE)}" if is_engine(label) else label
 
 
 def task_name(key: str, store: str) -> str:
-    """The name of the task of a step, for the scheduler. Two builds with the same step and store use the same name."""
+    """The scheduler's name for the task of a step. Two builds with the same step and store use the same name."""
     return f"trtbuild-{key}-{store.removeprefix(_STORE)}"

@@ -8,38 +8,35 @@ from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.driver.farm import labels
 from trtbuild.driver.farm.farm import Farm
 
-#: The number of threads that a build adds for engine steps: each step waits for its worker in a thread.
+#: The number of threads that a build adds for engine steps, because each step waits for its worker in a thread.
 MOST_JOBS = 1024
 
 
 class FarmLimit:
-    """Allows an engine step if `farm` has room for it (`Farm.has_room`). Allows at most `jobs` other steps at the
-    same time, each only if `inner_limit` allows it."""
+    """Allows an engine step if `farm` has room for it. Other steps run on this machine: it allows at most `jobs` of them
+    at the same time, and each only if `inner_limit` allows it, too."""
 
     def __init__(self, farm: Farm, inner_limit: ResourceLimit, jobs: int) -> None:
         self._farm = farm
         self._inner_limit = inner_limit
         self._jobs = jobs
-        self._own_steps = 0
+        self._local_steps = 0
 
     def allows(self, step: Step) -> bool:
-        """Whether the step may start now."""
         if isinstance(step.job, EngineJob):
             return self._farm.has_room(labels.engine_label(step.job))
-        return self._own_steps < self._jobs and self._inner_limit.allows(step)
+        return self._local_steps < self._jobs and self._inner_limit.allows(step)
 
     def acquire(self, step: Step) -> None:
-        """Note that the step starts."""
         if isinstance(step.job, EngineJob):
             self._farm.begin(labels.engine_label(step.job))
             return
-        self._own_steps += 1
+        self._local_steps += 1
         self._inner_limit.acquire(step)
 
     def release(self, step: Step) -> None:
-        """Note that the step has ended."""
         if isinstance(step.job, EngineJob):
             self._farm.end(labels.engine_label(step.job))
             return
-        self._own_steps -= 1
+        self._local_steps -= 1
         self._inner_limit.release(step)

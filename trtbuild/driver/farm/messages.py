@@ -1,13 +1,13 @@
 """The job that a driver sends to a worker, and the worker's answer. Both are JSON texts.
 
 Rules
-1. Bytes are never part of a message. A message names blobs by their digests, and lists the files of each blob in the store
-   that both sides reach.
+1. A message contains no blobs. It names them by their digests, and lists the files of each blob in the store that both
+   sides reach.
 2. The record of an answer has the form of an entry in a remote cache: `entry` is an ActionResult with the worker's
    signatures, and `document` is the record.
 3. Without `replace`, equal keys and stores give equal jobs, so the scheduler can do one job for two builds.
-4. The answer to a comparison has a record, too. The only output of the record is the report. The driver
-   reads the report, and does not store the record if a result in the report is wrong.
+4. The answer to a comparison has a record, too, whose only output is the report. The driver reads the report. If an engine
+   is wrong according to the report, the driver does not store the record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trtbuild.core.recipes.record import Output, is_digest
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 
-#: The version of the messages. It is in a worker's label for its release (`labels`), and in each message.
+#: The version of the messages. It is in the label of a worker's release (`labels`), and in each message.
 PROTOCOL = 2
 
 Message = TypeVar("Message")
@@ -46,8 +46,8 @@ class BlobFiles:
     def from_json(cls, data: Any) -> BlobFiles:
         """The inverse of `to_json`. Raises ValueError for an invalid digest or size, and for files that cannot be a blob.
 
-        The other side may send wrong names, and the store accepts only valid ones. A blob is one file with the digest of
-        the blob, or consists of several files."""
+        A blob is one file with the digest of the blob, or several files. Digests are checked because the other side may
+        be hostile, and the store uses them as file names."""
         sha256, files = data[0], tuple(Output(name, size) for name, size in data[1])
         if not all(is_digest(name) for name in (sha256, *(file.sha256 for file in files))):
             raise ValueError("a blob or a file has a name that is not a digest")
@@ -62,7 +62,7 @@ class BlobFiles:
 class FarmJob:
     """The job to compile an engine, or to compare engines with PyTorch. `key` is the key of the step.
 
-    The `inputs` are in the store with the label `store`. With `replace`, a record that the worker already has is not used.
+    The `inputs` are in the store with the label `store`. With `replace`, the worker does not use an earlier record.
     """
 
     protocol: int
@@ -77,7 +77,7 @@ class FarmJob:
 
     @classmethod
     def from_text(cls, text: str) -> FarmJob:
-        """The job in a text. Raises ValueError if this release cannot read it."""
+        """The inverse of `to_text`. Raises ValueError if this release cannot read the text."""
         return _decode(cls, text, "job")
 
 
@@ -106,7 +106,7 @@ class Answer:
 
     @classmethod
     def from_text(cls, text: str) -> Answer:
-        """The answer in a text. Raises ValueError if this release cannot read it."""
+        """The inverse of `to_text`. Raises ValueError if this release cannot read the text."""
         return _decode(cls, text, "answer")
 
 

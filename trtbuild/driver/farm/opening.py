@@ -28,9 +28,9 @@ def opened(
     with connected(text, configuration.workers, project) as client:
         shared = exchanges(store, configuration)
         workers = KnownWorkers(client, tuple(shared), configuration.workers.wait_s, report)
-        # `remote_labels` are the labels of the remote caches that this machine reads and writes.
+        # local workers share the cache directory with the build, and other workers can share a remote cache
         may_lack_a_store = not isinstance(addresses.parse(text), LocalWorkers) and not remote_labels(configuration)
-        # Before the first worker has joined, the stores of the workers are unknown. The steps then wait for a worker.
+        # before the first worker has joined, the workers' stores are unknown, and the steps wait for a worker
         if may_lack_a_store and (overview := workers.overview()).workers and not overview.shares_a_store:
             raise EnvironmentFault(
                 "the engines have to be exchanged through a store that this machine and the workers reach, and no remote "

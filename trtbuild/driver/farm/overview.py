@@ -1,7 +1,7 @@
 """The workers of a scheduler at one moment: the jobs that each worker can do, and the slots that a build can use.
 
-`Overview` is a value that follows from two answers of the scheduler: its workers with their labels, and the tasks that each
-worker has.
+An `Overview` is computed from two answers of the scheduler: its workers with their labels, and the tasks of each worker.
+A worker has one slot for each job that it does at the same time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Overview:
     def of(
         cls, identity: Mapping[str, Any], processing: Mapping[str, Iterable[Any]], release: str, stores: Sequence[str]
     ) -> Overview:
-        """The overview that follows from two answers of a scheduler: `identity` and `processing`."""
+        """The overview from two answers of a scheduler: `identity` (workers) and `processing` (tasks by worker)."""
         workers = tuple(
             FarmWorker(
                 str(entry["name"]),
@@ -51,10 +51,10 @@ class Overview:
         )
         return cls(workers, release, tuple(stores))
 
-    def able(self, label: str, unfit: Collection[str] = ()) -> list[FarmWorker]:
-        """The workers that can do jobs with an engine or GPU label for this build, without those named in `unfit`.
+    def workers_for(self, label: str, unfit: Collection[str] = ()) -> list[FarmWorker]:
+        """The workers that can do this build's jobs with an engine or GPU label, without those named in `unfit`.
 
-        All of them reach the store of `store_for`.
+        All of them reach the store that `store_for` chooses.
         """
         store = self.store_for(label, unfit)
         return [worker for worker in self._fitting(label, unfit) if store in worker.resources]
@@ -62,8 +62,8 @@ class Overview:
     def store_for(self, label: str, unfit: Collection[str] = ()) -> str | None:
         """The label of the store for jobs with the label `label`; None if no worker can do such a job.
 
-        For each store, the slots of the workers that reach it and can do such a job are summed. The store with the most
-        slots is chosen. If several stores have the same number, the first of them in `stores` is chosen.
+        The workers that reach the chosen store have the most slots for such jobs. Among stores with equally many slots,
+        the first in `stores` is chosen.
         """
         slots = dict.fromkeys(self.stores, 0.0)
         for worker in self._fitting(label, unfit):
@@ -86,7 +86,7 @@ class Overview:
             label
             for worker in self.workers
             for label in worker.resources
-            if labels.gpu_kind_of(label) is not None and self.able(label, unfit)
+            if labels.gpu_kind_of(label) is not None and self.workers_for(label, unfit)
         }
         return sorted(found)
 
@@ -95,9 +95,9 @@ class Overview:
 
         `own_tasks` are the keys of the tasks of this build.
         """
-        able = self.able(label, unfit)
-        # The scheduler gives a worker more tasks than it has slots, so a worker may have no free slot.
-        return sum(max(0, int(worker.resources[label]) - len(worker.tasks.difference(own_tasks))) for worker in able)
+        workers = self.workers_for(label, unfit)
+        # `max`, because the scheduler may give a worker more tasks than the worker has slots
+        return sum(max(0, int(worker.resources[label]) - len(worker.tasks.difference(own_tasks))) for worker in workers)
 
     def _shared_store(self, worker: FarmWorker) -> str | None:
         return next((store for store in self.stores if store in worker.resources), None)
@@ -108,7 +108,7 @@ class Overview:
         return any(self._shared_store(worker) is not None for worker in self.workers)
 
     def left_out(self) -> dict[str, str]:
-        """The reason why this build does not use a worker, by the worker's name."""
+        """Name → reason, for the workers that this build does not use."""
         reasons = {}
         for worker in self.workers:
             release = labels.release_of(worker.resources)
@@ -123,10 +123,10 @@ class Overview:
         return reasons
 
     def describe(self, unfit: Mapping[str, str], *, gpus: bool = False) -> str:
-        """A text about the workers: the engines that they compile, and the workers that this build does not use.
+        """A text for messages: the engines that the workers compile, and the workers that this build does not use.
 
-        `unfit` names further workers that this build does not use, and the reason for each. With `gpus`, the text lists
-        the GPUs on which the workers compare engines, instead of the engines that they compile."""
+        `unfit` maps the names of further unused workers to reasons. With `gpus`, the text lists the workers' GPUs for
+        comparisons instead of the engines."""
         abilities_of, verb = (labels.gpus_of, "have") if gpus else (labels.engines_of, "compile for")
         left_out = {**unfit, **self.left_out()}
         usable_workers = [worker for worker in self.workers if worker.name not in left_out]

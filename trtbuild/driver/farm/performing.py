@@ -1,15 +1,15 @@
-"""Compile or compare an engine on a worker of a scheduler: one function, which takes a job as JSON and returns JSON.
+"""Compile or compare an engine on a worker of a scheduler: `perform` takes a job as JSON, and returns the answer as JSON.
 
 Rules
-1. The worker checks everything that it can check itself: the version of the message, the key, the installed toolchain, and
-   the GPU. A job that does not fit this machine is answered with ``unfit``, and another worker gets it.
-2. An engine worker (`trtbuild.driver.workers`) compiles the engine, in the environment that is part of the engine's key.
-   So this process never loads TensorRT. If the compiler crashes, this process still sends an answer.
-3. The store is opened for each job, with this machine's configuration: its remotes, its trusted keys, its signing key. A
-   remote that was down during one job is used again for the next.
-4. If this machine already has a record of the engine and trusts it, the record is used, unless the job replaces it. The
-   worker does not lock the key, because the driver may have locked it in the same directory. The scheduler runs equal
-   jobs once, and records are write-once.
+1. The worker checks the version of the message, the key, the installed toolchain, and the GPU. If the job does not fit
+   this machine, the answer is ``unfit``, and another worker gets the job.
+2. A separate process (`trtbuild.driver.workers`) compiles the engine, with the environment variables that are in the
+   engine's key. So this process never loads TensorRT. If the compiler crashes, this process still sends an answer.
+3. The store is opened for each job, with this machine's remotes, trusted keys and signing key. If a remote was down
+   during one job, the next job uses it again.
+4. If this machine has a record of the engine and trusts it, the record is used, unless the job replaces it. The worker
+   does not lock the key, because the driver may have locked it in the same directory. A lock is not necessary: the
+   scheduler runs equal jobs once, and a record is written only once.
 5. `comparing` does the jobs that compare engines with PyTorch.
 """
 
@@ -54,12 +54,12 @@ from trtbuild.toolchain.libraries.devices import device_sms
 #: The environment variable with the directory of a worker's caches and logs. Default: the current directory.
 DIRECTORY_VARIABLE = "TRTBUILD_WORKER_DIRECTORY"
 
-#: Errors of this machine or of its store, and of a message that this release cannot read. Another worker may succeed.
+#: Errors of this machine, of its store, or of a message that this release cannot read. Another worker may succeed.
 _UNFIT = (UsageError, StoreError, InsufficientResources, OSError, ValueError)
 
 
 def perform(text: str) -> str:
-    """Do the job in `text`, and return the answer as text. This is the only function that a scheduler calls."""
+    """Do the job in `text`, and return the answer as text. A scheduler calls only this function."""
     return _answer(text, _worker_name()).to_text()
 
 
@@ -70,7 +70,6 @@ def _worker_name() -> str:
 
 
 def directory() -> Path:
-    """The directory of this worker."""
     return Path(os.environ.get(DIRECTORY_VARIABLE) or ".").absolute()
 
 
@@ -100,18 +99,17 @@ def _answer(text: str, name: str) -> Answer:
 
 
 def _answer_of_error(key: str, name: str, error: Exception) -> Answer:
-    """The answer to a job that ended with an error."""
     outcome: Outcome = "failed"
     if isinstance(error, WorkerDied):
         outcome = "died"
     elif isinstance(error, _UNFIT):
         outcome = "unfit"
     if isinstance(error, TrtbuildError):
-        known = error
+        reported = error
     else:
         kind = EnvironmentFault if isinstance(error, _UNFIT) else InternalError
-        known = kind(f"{type(error).__name__}: {error}")
-    return Answer(PROTOCOL, key, name, outcome, error=error_to_json(known), log=known.worker_log)
+        reported = kind(f"{type(error).__name__}: {error}")
+    return Answer(PROTOCOL, key, name, outcome, error=error_to_json(reported), log=reported.worker_log)
 
 
 def _check(job: FarmJob) -> None:
@@ -129,8 +127,6 @@ def _check(job: FarmJob) -> None:
 
 
 def _do_job(job: FarmJob, name: str) -> Answer:
-    """Do the job with the stores of this machine, and return the answer. An exchange is a store that the driver reaches,
-    too."""
     project = directory()
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, configuration)
@@ -159,7 +155,6 @@ def _find_answer(job: FarmJob, recipe: Recipe, local: LocalStore, exchange: Exch
 def _compile(
     job: FarmJob, engine: EngineJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str
 ) -> Answer:
-    """Compile the engine, store its record, and return the answer."""
     exchange.receive(local, job.inputs)
     _refuse_missing_inputs(engine, (blob.sha256 for blob in job.inputs))
     reply = call(pool(), "engine", engine)
@@ -184,7 +179,7 @@ def _refuse_missing_inputs(job: EngineJob, sent: Iterable[str]) -> None:
 
 
 def _with_record(job: FarmJob, local: LocalStore, exchange: Exchange, answer: Answer) -> Answer:
-    """Send the blobs of the job's record to the driver. Returns `answer` with the record and its signatures."""
+    """Send the blobs of the job's record to the driver. Return `answer` with the record and its signatures."""
     found = complete_record(local, job.key)
     if found is None:
         raise RecordUntrusted(

@@ -1,4 +1,4 @@
-"""The worker processes of one machine: one for each GPU, and others for engines that need no GPU to be compiled."""
+"""The worker processes of one machine: one for each GPU, and others for engines that are compiled without a GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtbuild.toolchain.libraries.devices import device_sms
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A process to start: its name, the number of jobs at the same time, its labels, and its environment variables."""
+    """A process to start: its name, the most jobs that it does at the same time, its labels and environment variables."""
 
     name: str
     slots: int
@@ -29,9 +29,9 @@ class WorkerProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def options(self, host: str, security: object | None, *, log_level: int = logging.WARNING) -> dict[str, Any]:
-        """The arguments of Dask's Nanny, which starts the process, and starts it again when it dies."""
+        """The arguments of Dask's Nanny. A Nanny starts the process, and starts it again when it dies."""
         import dask.config
-        import distributed  # noqa: F401 (its defaults are part of the configuration then)
+        import distributed  # noqa: F401 (adds its defaults to the configuration)
 
         return {
             "name": self.name,
@@ -51,9 +51,8 @@ class WorkerProcess:
 def processes_here(project: Path, cpu_processes: int, slots: int) -> list[WorkerProcess]:
     """The worker processes of this machine, which use `project` as their directory.
 
-    There is one process for each GPU on which engines are compiled or compared with PyTorch. `cpu_processes` is the number
-    of processes for engines that need no GPU to be compiled. Each of these processes does `slots` jobs at the same
-    time. Raises ToolchainMissing if there is no process of either kind.
+    Each usable GPU has one process. There are `cpu_processes` others, each with up to `slots` jobs at the same time. Raises
+    ToolchainMissing if this machine can compile no engine and compare none.
     """
     common = _common_labels(project)
     environment = {DIRECTORY_VARIABLE: str(project)}

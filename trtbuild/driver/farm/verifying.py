@@ -34,9 +34,9 @@ class WrongAnswer(Exception):
 
 @dataclass(frozen=True)
 class VerifiedReport:
-    """The report and the record of a comparison. `document` is the record as bytes. The record is not stored.
+    """The report of a comparison, and its record, which is not stored yet. `document` is the record as bytes.
 
-    `worst` are the bytes of the file with the inputs that gave the largest error; None if there is no such file.
+    `worst` is the content of the file with the inputs that gave the largest error; None if there is no such file.
     """
 
     report: Report
@@ -53,7 +53,7 @@ class VerifiedReport:
 def verified_record(
     answer: Answer, recipe: Recipe, store: LayeredStore, exchange: Exchange, *, replace: bool
 ) -> Record:
-    """Publish the record of an answer, and return it. Its blobs are in the local store then.
+    """Publish the record of an answer, and return it. Afterwards, the local store has its blobs.
 
     Raises WrongAnswer if the record is for another step, or if no trusted key has signed it. Raises StoreError if a blob is
     missing or has other bytes.
@@ -67,8 +67,8 @@ def verified_report(
 ) -> VerifiedReport:
     """Receive the blobs of an answer's record into the local store, and return the report.
 
-    Raises WrongAnswer if the record is for another verification, if no trusted key has signed it, or if the report is not
-    about the points and partitions of `job`. Raises StoreError if a blob is missing or has other bytes.
+    Raises WrongAnswer if the record is for another verification, if no trusted key has signed it, or if the report is about
+    another comparison. Raises StoreError if a blob is missing or has other bytes.
     """
     record, signatures = _receive_record(answer, recipe, _COMPARISON_OUTPUTS, local, exchange)
     try:
@@ -93,8 +93,7 @@ def verified_report(
 def _receive_record(
     answer: Answer, recipe: Recipe, outputs: Collection[str], local: LocalStore, exchange: Exchange
 ) -> tuple[Record, Sequence[Signature]]:
-    """Receive the blobs of an answer's record into the local store. Return the record and its signatures. Raises
-    WrongAnswer, StoreError."""
+    """Receive the blobs of an answer's record into the local store. Return the record and its signatures."""
     try:
         document = answer.document.encode()
         entry = ActionResult.from_bytes(answer.entry.encode())

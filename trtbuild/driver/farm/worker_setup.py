@@ -1,7 +1,7 @@
 """A Dask preload: prepares a worker process before it joins the scheduler.
 
-Ctrl-C in a terminal reaches all processes. A worker ignores Ctrl-C, because the process that started the worker ends it.
-The import of `performing` loads the code of jobs, so that the first job does not wait for it.
+Ctrl-C in a terminal reaches all processes. A worker ignores it, because the process that started the worker ends the
+worker. The import of `performing` loads the code that jobs need, so that the first job does not wait for it.
 """
 
 from __future__ import annotations

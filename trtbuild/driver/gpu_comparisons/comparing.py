@@ -1,12 +1,12 @@
-"""Do a comparison job: the engines and all inputs are blobs of a local store.
+"""Do a comparison job, whose engines and inputs are blobs of a local store.
 
 Rules
-1. The job names the engines by their digests. Before an engine is loaded, the digests are compared with those in the
-   package's index, which is a blob of the job. So the engines that run are those in the key of the verification.
-2. A model with operators from outside PyTorch or with a library of plugins is refused. This code is in the project, which
-   this machine does not have.
-3. The index of the package and the target's engines are copied from the store to a temporary folder in ``.trtbuild`` of the
-   worker's directory. The engines then run as in `trtbuild.load`.
+1. The job and the index of the package name the engines by their digests. Both are compared before an engine is loaded.
+   So the engines that run are those in the key of the verification.
+2. A model with operators from outside PyTorch or with a library of plugins is refused, because this code is in the
+   project, which a worker does not have.
+3. The index and the target's engines are copied from the store to a temporary folder in ``.trtbuild``. The engines then
+   run as in `trtbuild.load`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ ORDINAL = 0
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """The report of a comparison, and the stored file of its worst inputs (None if the report has no such inputs)."""
+    """The report of a comparison. `worst` is the stored file of the inputs with the largest error; None without a file."""
 
     report: Report
     worst: Output | None
 
 
 def why_project_is_needed(index: PackageIndex | None, operators: Sequence[object]) -> str | None:
-    """The reason why the engines of a model cannot be compared without its project; None if they can.
+    """The reason why a model's engines cannot be compared without its project (rule 2); None if they can.
 
     `operators` are the operators from outside PyTorch that the model calls.
     """
@@ -68,7 +68,7 @@ def require_kind(required: GpuKind) -> None:
 
 
 def compare(job: ComparisonJob, store: LocalStore, project: Path) -> ComparisonResult:
-    """Compare the engines of a job. All of its blobs are in `store`. `project` is the directory of the worker.
+    """Compare the engines of a job. All blobs of the job are in `store`. `project` is the directory of the worker.
 
     Raises NotCompared, EnvironmentFault, StoreError or PackageError.
     """
@@ -104,7 +104,7 @@ def compare(job: ComparisonJob, store: LocalStore, project: Path) -> ComparisonR
 
 
 def _require_engines(index: PackageIndex, job: ComparisonJob) -> None:
-    """Raise EnvironmentFault if the index does not have the target and the engines that the job names (rule 1)."""
+    """Raise EnvironmentFault if the index lacks the target or has other engines than the job (rule 1)."""
     target = index.targets.get(job.target)
     if target is None or (target.toolchain, target.version) != (job.toolchain, job.version):
         raise EnvironmentFault(f"the package of the job has no target {job.target!r} of {job.toolchain} {job.version}")

@@ -1,4 +1,4 @@
-"""Run the engines of a package on a GPU of this machine, and compare them with a reference that is computed on the CPU.
+"""Run a package's engines on a GPU of this machine, and compare them with a reference: the results on the CPU.
 
 Rules
 1. Engines run as in `trtbuild.load`: they are loaded from a package directory, their files are verified, and the same
@@ -6,9 +6,8 @@ Rules
 2. PyTorch computes the reference on the CPU, in the precision of the partition's program. So the comparison includes the
    engine's rounding on the GPU (TF32), but no property of PyTorch on GPUs. For a model that was an ONNX file, onnxruntime
    computes the reference (`VerifyJob.by_onnx`).
-3. The engines of a target run on the first GPU with the target's SM. If there is no such GPU, they run on a GPU
-   with the lowest SM that their plans support. With `--device`, no other GPU is used. With the device ``cpu``, no engine
-   runs.
+3. The engines of a target run on the first GPU with the target's SM (GPU architecture). Without such a GPU, they run on one
+   with the lowest SM that the engines support. `--device` chooses the only GPU that is used; with ``cpu``, no engine runs.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class EngineParts(Protocol):
-    """The members of `trtbuild.driver.packages.engines.Engines` that `EngineRunner` uses."""
+    """The part of `trtbuild.driver.packages.engines.Engines` that `EngineRunner` uses."""
 
     memory: Any
 
@@ -48,7 +47,7 @@ class EngineParts(Protocol):
 
 @dataclass(frozen=True)
 class TargetGpu:
-    """The GPU of this machine on which a target runs: its number (`ordinal`) and its SM."""
+    """The GPU of this machine on which a target's engines run: its number (`ordinal`) and its SM."""
 
     target: str
     ordinal: int
@@ -56,7 +55,7 @@ class TargetGpu:
 
 
 class EngineRunner:
-    """A `trtbuild.stages.verify.running.PartRunner` that runs engines. Its inputs and outputs are CPU tensors."""
+    """Runs the engine of a partition. Inputs and outputs are CPU tensors. A `trtbuild.stages.verify.running.PartRunner`."""
 
     name: Runner = "engine"
 
@@ -102,7 +101,7 @@ def gpus_for_targets(
 
 
 def usable_gpus(device: str | None) -> Sequence[tuple[int, int]] | str:
-    """Return (ordinal, SM) of the GPUs that may run engines, or the reason why no GPU may. Raises UsageError."""
+    """Return (ordinal, SM) of each GPU that may run engines, or the reason why no GPU may. Raises UsageError."""
     sms = devices.device_sms()
     if device is None:
         return list(enumerate(sms)) or "no GPU was found"
@@ -118,7 +117,7 @@ def usable_gpus(device: str | None) -> Sequence[tuple[int, int]] | str:
 
 
 def _gpu_for_target(package: Package, target: str, gpus: Sequence[tuple[int, int]]) -> TargetGpu | str:
-    """Return the GPU of `gpus` on which a target runs (rule 3), or the reason why none of them runs it."""
+    """Return the GPU for a target (rule 3), or the reason why none of `gpus` runs its engines."""
     target_sm = package.index.targets[target].sm
     reason = ""
     for ordinal, sm in sorted(gpus, key=lambda gpu: (*order_of_sm(gpu[1], target_sm), gpu[0])):
@@ -184,10 +183,10 @@ class OpenEngines:
 def compare(
     job: VerifyJob, package: Package, gpu: TargetGpu, shapes: ShapePlan, read: ReadBlob, roots: Sequence[Path] = ()
 ) -> Report:
-    """Run the engines of a package's target on `gpu`, and return the report about their comparison with the reference.
+    """Run the engines of a package's target on `gpu`, and return the report of their comparison with the reference.
 
-    `shapes` are those of the model's inputs, and `read` returns the blobs of `job`. `roots` are the folders from which the
-    modules of operators from outside PyTorch are imported. Raises NotCompared or TrtbuildError.
+    `shapes` are those of the model's inputs. `read` reads the blobs of `job`. Operators from outside PyTorch are imported
+    from the folders `roots`. Raises NotCompared or TrtbuildError.
     """
     from trtbuild.stages.verify.custom_operators import registered
     from trtbuild.stages.verify.run import verify
@@ -210,7 +209,7 @@ def shapes_of(index: PackageIndex) -> ShapePlan:
 
 
 def _axis(size: Any) -> int | SymbolAxis:
-    """Return an axis of an input: a number, or the symbol of a dim.
+    """Return an axis of an input: a number, or the symbol of a dim (a dynamic dimension of the model).
 
     For ``factor × symbol``, the factor is left out, because the sizes of a `Symbol` are multiples of it already.
     """

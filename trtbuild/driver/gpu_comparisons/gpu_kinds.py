@@ -1,11 +1,10 @@
 """A kind of GPU machine: the facts on which the result of a comparison on a GPU depends.
 
 Rules
-1. A kind has the facts about a worker's machine that are in the key of a verification: platform, GPU, GPU driver, and the
-   version of PyTorch or onnxruntime. It also has the facts that decide whether engines run: the SM, and the libraries that
-   run engines.
-2. Nothing here imports torch or TensorRT, and no CUDA context is created. So a process that only announces its GPU uses no
-   memory of the GPU.
+1. Some facts are in the key of a verification: platform, GPU, GPU driver, and the version of PyTorch or onnxruntime. Other
+   facts decide whether engines run: the SM (GPU architecture), and the libraries that run engines.
+2. This module does not import torch or TensorRT, and creates no CUDA context. So a process that only announces its GPU
+   uses no memory of the GPU.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from trtbuild.toolchain.libraries import devices, runtimes, table
 class GpuKind:
     """A GPU (`device` is its name), its driver, and the libraries of its machine.
 
-    `libraries` maps the libraries that run engines to their versions. `versions` are those of torch, and of onnxruntime and
-    onnx if they are installed.
+    Both mappings lead from the name of a library to its version. `libraries` has the libraries that run engines. `versions`
+    has torch and, if they are installed, onnxruntime and onnx.
     """
 
     platform: str
@@ -52,7 +51,7 @@ class GpuKind:
 
     @property
     def machine(self) -> Machine:
-        """The machine for `choose_target`."""
+        """The argument for `choose_target`, which finds out whether engines run on this kind."""
         return Machine(self.platform, self.sm, self.device, self.libraries)
 
     @property
@@ -69,7 +68,7 @@ class GpuKind:
 def kind_here(ordinal: int) -> GpuKind | None:
     """The kind of this machine's GPU with the number `ordinal`.
 
-    None if the GPU does not exist, if PyTorch for CUDA is missing, or if no library that runs engines is installed.
+    None if there is no such GPU, if PyTorch for CUDA is missing, or if no library that runs engines is installed.
     """
     device = devices.describe_gpu(ordinal)
     libraries = {name: version for name, version in runtimes.installed_libraries().items() if version is not None}
@@ -79,7 +78,7 @@ def kind_here(ordinal: int) -> GpuKind | None:
 
 
 def has_torch_for_cuda() -> bool:
-    """Whether an installed PyTorch was built for CUDA. This reads a file of PyTorch, and does not import torch."""
+    """Whether a PyTorch for CUDA is installed. Reads a file of PyTorch instead of importing torch."""
     spec = find_spec("torch")
     folders = None if spec is None else spec.submodule_search_locations
     for folder in folders or ():

@@ -1,4 +1,4 @@
-"""The recipes of verifications, and the job of a comparison on a GPU by a process that has no project."""
+"""The recipe of a verification, and the job of a comparison on a GPU by a process that does not have the project."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from trtbuild.stages.verify.job import VerifyJob
 class ComparisonJob:
     """The job to compare the engines of `target` in a package, on a GPU of the kind `gpu`.
 
-    All blobs are named by their SHA-256: `index` is the index of the package, `plans` are the engines by partition, and
-    `replay` is a file of inputs that replace the random inputs. `job` has no paths. `program_graph` is the SHA-256 of the
-    traced program's text, and `quantized` is whether the model calls quantizers. `toolchain` and `version` are those of the
-    target.
+    Blobs are named by their SHA-256: `index` is the index of the package, and `plans` maps partitions to engines. `replay`
+    is a file of inputs in place of random inputs. `job` contains no paths, because they are not valid on a worker.
+    `program_graph` is the SHA-256 of the traced program's text. `quantized` is whether the model calls quantizers.
+    `toolchain` and `version` are those of the target.
     """
 
     job: VerifyJob
@@ -76,10 +76,10 @@ def recipe_of(
     *,
     quantized: bool,
 ) -> Recipe:
-    """The recipe of a verification by a runner.
+    """The recipe of a verification by onnxruntime or by engines (`by`).
 
-    `program_graph` is the SHA-256 of the traced program's text. `contents` are the SHA-256 of what is compared: ONNX models
-    by graph, or engines by partition. `versions` are those of the libraries. `machine` has the facts about the machine.
+    `program_graph` is the SHA-256 of the traced program's text. `contents` maps graphs to the SHA-256 of ONNX models, or
+    partitions to the SHA-256 of engines. `versions` maps libraries to versions. `machine` has the facts about the machine.
     """
     return keys.verification(
         by,

@@ -12,8 +12,8 @@ from trtbuild.stages.trace.user_code.observe import HIDDEN
 #: Variables that an engine worker inherits. They are in no key: they contain paths of libraries, or choose GPUs.
 INHERITED = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
-#: Variables that may differ between a fork server and its workers. Those that begin with `FREE_PREFIX` may differ, too. No
-#: library reads these variables at load time: they belong to the shell's session, to make, to pytest or to trtbuild.
+#: Variables that may differ between a fork server and its workers, as those that begin with `FREE_PREFIX` may. No library
+#: reads them at load time, because they belong to the shell's session, to make, to pytest or to trtbuild.
 FREE_VARIABLES = frozenset(
     (
         *("_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "WINDOWID", "DISPLAY", "COLORTERM", "STY", "TMUX"),
@@ -26,15 +26,14 @@ FREE_PREFIX = "TRTBUILD_"
 
 
 def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, str]:
-    """Return the environment of a worker. With `gpu`, an engine worker sees only the GPU that has this number in the
-    calling process."""
+    """Return the environment of a worker. An engine worker sees only GPU number `gpu` of this process; None: no limit."""
     if kind == "engine":
         environment = {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in INHERITED if name in os.environ}}
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpu, os.environ)
         return environment
     environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
-    if kind == "original":  # this worker times the model in PyTorch, possibly on a GPU
+    if kind == "original":
         return {**environment, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.update({"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})
     if kind == "trace":
@@ -45,8 +44,8 @@ def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, st
 def visible_gpu(gpu: int, environ: Mapping[str, str]) -> str:
     """Return the ``CUDA_VISIBLE_DEVICES`` that selects only GPU number `gpu` of a process with the variables `environ`.
 
-    CUDA numbers the GPUs in the order of the variable. It ignores the first invalid entry and all later ones (CUDA C++
-    Programming Guide, section "CUDA Environment Variables"). So GPU n of that process is entry n of its variable: a number,
+    CUDA numbers the GPUs in the order of the variable, and ignores the first invalid entry and all later ones (CUDA C++
+    Programming Guide, section "CUDA Environment Variables"). So the result is an entry of the process's variable: a number,
     or the UUID of a GPU or of a MIG device.
     """
     entries = [entry.strip() for entry in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]

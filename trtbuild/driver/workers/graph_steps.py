@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def graph_handler(graph_kind: str) -> GraphHandler:
-    """Return the handler of a kind of graph. The first call imports the libraries of all handlers."""
+    """Return the handler of a graph kind. The first call imports the libraries of all handlers."""
     from trtbuild.stages.graphs.handlers import HANDLERS
 
     return HANDLERS[graph_kind]
 
 
 def graph_functions() -> GraphFunctions:
-    """Return the functions that a trace calls for ONNX models and networks. Each imports its libraries at its first use."""
+    """Return the functions that a trace calls for ONNX models and networks. Each function imports its libraries itself."""
 
     def record_network(
         define: Callable[[Any, Any], object], declared_inputs: Sequence[tuple[Any, ...]], check: Any
@@ -68,8 +68,8 @@ def partition(job: PartitionJob, context: Context) -> Result:
 
 
 def convert(job: ConvertJob, context: Context) -> Result:
-    """Return the partition's model unchanged, with the call number of each node. Here this is the index of the
-    ONNX node or of the network's layer."""
+    """Return the partition's model unchanged, with the origin of each node: its index among the ONNX nodes or the network's
+    layers."""
     store = context.store
     model = store.get_bytes(job.program)
     origins = [[name, number] for name, number in graph_handler(job.graph_kind).origins(model)]

@@ -1,7 +1,7 @@
 """The functions that do the tasks of a worker, and `prepare`, which loads their libraries.
 
-A task reads blobs. Its results are new blobs, or parts of the reply (`Result`). A worker never writes records. The driver
-publishes the records, including those of the conversions that a partition step makes (`trtbuild.driver.workers.validator`).
+A task reads blobs. Its results are new blobs, or parts of the reply (`Result`). A worker never writes records: the driver
+publishes them, even those of the conversions that a partition step makes (`trtbuild.driver.workers.validator`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def prepare(kind: str) -> None:
-    """Load modules that a worker of `kind` would otherwise load during its first job."""
+    """Load the modules that a worker of `kind` otherwise loads during its first job."""
     if kind == "trace":
         prepare_trace()
     elif kind == "torch":
@@ -64,14 +64,14 @@ def prepare_torch() -> None:
 
 
 def fill_tables() -> None:
-    """Fill the tables of torch and its exporter that are otherwise filled during the first job of a torch worker."""
+    """Fill the tables of torch that a torch worker otherwise fills during its first job."""
     from trtbuild.driver.workers.forking.warming import fill_tables
 
     fill_tables()
 
 
 def calibrate(job: CalibrateJob, context: Context) -> Result:
-    """Run user code and find the scales of the model's quantizers. A process may call this only once."""
+    """Run user code, and find the scales of the model's quantizers. A process may call this only once."""
     from trtbuild.stages.trace import run
     from trtbuild.stages.trace.calibration.run import calibrate
 
@@ -83,7 +83,7 @@ def calibrate(job: CalibrateJob, context: Context) -> Result:
 
 
 def trace(job: TraceJob, context: Context) -> Result:
-    """Run user code and trace the model. A process may call this only once."""
+    """Run user code, and trace the model. A process may call this only once."""
     import torch
 
     from trtbuild.stages.trace import run
@@ -92,7 +92,7 @@ def trace(job: TraceJob, context: Context) -> Result:
     announced: dict[str, Output] = {}
 
     def store_weights(weights: Sequence[torch.Tensor]) -> list[Any]:
-        """Put weights into the store. Return the dtype, shape and blob of each weight."""
+        """Store weights. Return the dtype, shape and blob of each."""
         stored = []
         for tensor in weights:
             dtype, shape, data = tensor_bytes(tensor)
@@ -100,13 +100,11 @@ def trace(job: TraceJob, context: Context) -> Result:
         return stored
 
     def refuse_small_disk(weights: Sequence[torch.Tensor]) -> None:
-        """Raise InsufficientResources if the store has no room for the weights of the model."""
         views = [tensor_bytes(tensor)[2] for tensor in weights]
         subject, size = "the weights of the model", sum(view.nbytes for view in views)
         refuse_small_cache_disk(store.root, subject, size, lambda: store.missing_bytes(views))
 
     def store_outputs(traced: TraceResult) -> dict[str, Output]:
-        """Put the results of a trace into the store. Return the outputs of the step."""
         outputs = {
             "program": store.put_bytes(traced.program),
             "graph": store.put_bytes(traced.graph.encode()),
@@ -196,10 +194,11 @@ def _check_threads() -> int:
 def compare_lowered(
     comparison: Comparison, precisions: Precisions, opened: OpenedProgram, lowered: Any, store: Store
 ) -> None:
-    """Run a traced and a lowered program on random inputs, and compare the outputs. `lowered` is the lowered form of
-    ``opened.program``: results of operators from outside PyTorch are random inputs, and their arguments are outputs.
+    """Run a traced and a lowered program on random inputs, and compare the outputs.
 
-    Raises InconsistentShapes or SourceError (`refuse_another_model`).
+    `lowered` is the lowered form of ``opened.program``. In both programs, the results of operators from outside PyTorch
+    are random inputs, and the arguments of these operators are outputs. Raises InconsistentShapes or SourceError
+    (`refuse_another_model`).
     """
     from trtbuild.core.model.verification import Point
     from trtbuild.stages.program.sizes import points_of
@@ -213,8 +212,8 @@ def compare_lowered(
     for point in comparison.points:
         sizes = opened.point_with_results(points_of(traced, [point.numbers])[0])
         results = opened.result_types(sizes)
-        # random integers are below these ends. Integer inputs without a range are 0 or 1: the trace has shown that the
-        # model accepts these values. Integer results are 0, because they may be indices.
+        # Random integers are below these ends. Integer inputs without a range are 0 or 1, because the trace has shown that
+        # the model accepts these values. Integer results of operators are 0, because they may be indices.
         integer_ends = [2] * len(comparison.inputs) + [1] * len(results)
         inputs = random_inputs(
             [*comparison.inputs, *((name, dtype) for name, dtype, _ in results)],
@@ -228,7 +227,7 @@ def compare_lowered(
 
 
 def explain(job: LowerJob, context: Context) -> Result:
-    """Find the type in which each operator of the traced program of `job` is computed after lowering."""
+    """Find the type in which each operator of the traced program computes after lowering."""
     from trtbuild.stages.lower import explaining
     from trtbuild.stages.program import consistency
     from trtbuild.stages.program.custom_calls import open_calls
@@ -241,7 +240,7 @@ def explain(job: LowerJob, context: Context) -> Result:
 
 
 def partition(job: PartitionJob, context: Context) -> Result:
-    """Partition a lowered program. The result contains the conversions that were made for the parser."""
+    """Partition a lowered program. The result contains the conversions to ONNX that were made for the parser."""
     from trtbuild.stages.partition import run
     from trtbuild.stages.program import consistency
     from trtbuild.store.trust.keyring import trust_from_json as trust_policy
@@ -275,7 +274,7 @@ def verify(job: VerifyJob, context: Context) -> Result:
 
 
 def verify_with_operators(job: VerifyJob, context: Context) -> Result:
-    """Compare a model that calls operators from outside PyTorch. Imports user code, as a trace does."""
+    """`verify` for a model that calls operators from outside PyTorch. Imports user code, as a trace does."""
     from trtbuild.stages.verify import run
     from trtbuild.stages.verify.custom_operators import registered
 
@@ -284,7 +283,7 @@ def verify_with_operators(job: VerifyJob, context: Context) -> Result:
 
 
 def compare_engines(job: ComparisonJob, context: Context) -> Result:
-    """Compare the engines of a package with PyTorch on the only GPU that is visible to this process."""
+    """Compare the engines of a package with PyTorch, on the only GPU that this process sees."""
     from trtbuild.driver.gpu_comparisons import comparing
 
     compared = comparing.compare(job, context.store, context.project)
@@ -310,10 +309,10 @@ def export_pt2(job: PT2Job, context: Context) -> Result:
 
 
 def export_pt2_with_operators(job: PT2Job, context: Context) -> Result:
-    """Write the ``.pt2`` files of a package that calls operators from outside PyTorch.
+    """`export_pt2` for a package that calls operators from outside PyTorch.
 
-    torch.export traces the programs again, which needs the operators' fake implementations. So this function imports user
-    code, as a trace does."""
+    torch.export traces the programs again, and needs the fake implementations of the operators. So this function imports
+    user code, as a trace does."""
     from trtbuild.core.packages.package_reading import read_index
     from trtbuild.stages.verify.custom_operators import registered
 
@@ -323,13 +322,13 @@ def export_pt2_with_operators(job: PT2Job, context: Context) -> Result:
 
 
 def engine(job: EngineJob, context: Context) -> Result:
-    """Compile an engine, with the timing caches of the context. Does not import torch."""
+    """Compile an engine, without importing torch."""
     from trtbuild.toolchain.compiling import allocator
     from trtbuild.toolchain.compiling.compiler import compile_to
 
     store = context.store
     allocator.return_large_buffers()
-    with store.open_writer() as plan:  # written while the library makes it: a plan is as large as the weights
+    with store.open_writer() as plan:  # written in pieces, because an engine is as large as its weights
         compiled = compile_to(plan.write, job, store.get_bytes, context.timings)
         outputs = {"plan": plan.finish(), "layers": store.put_bytes(compiled.layers)}
     allocator.release_free_memory()  # an idle worker must not keep memory that other steps need

@@ -2,8 +2,8 @@
 
 Rules
 1. Each file contains the log of a step's last run. If that run printed nothing, there is no file.
-2. If a log is longer than `HEAD_BYTES` + `TAIL_BYTES`, its middle is left out, and a line in the file says so.
-3. Logs are for people. Records and caches do not contain them. A log that cannot be written does not fail a build.
+2. The middle of a long log (more than `HEAD_BYTES` + `TAIL_BYTES`) is left out. A line in the file says so.
+3. Logs are for people: no record or cache contains them. If a log cannot be written, the build does not fail.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trtbuild.atomic import replace_file
 HEAD_BYTES = 256 << 10
 TAIL_BYTES = 1 << 20
 
-#: Common file systems allow 255 bytes in a file name. 200 bytes leave space for ``.log`` and ``~`` with a digest.
+#: Common file systems allow 255 bytes in a file name. The rest is for ``.log`` and for ``~`` with a digest.
 _MAX_NAME_BYTES = 200
 
 
@@ -59,7 +59,7 @@ def _left_out(size: int) -> str:
 def shorten(text: str) -> bytes:
     """Return `text` in UTF-8, without its middle if it is too long."""
     data = text.encode("utf-8", "replace")
-    if len(data) <= HEAD_BYTES + TAIL_BYTES + 100:  # `read` has already shortened it, and added a line
+    if len(data) <= HEAD_BYTES + TAIL_BYTES + 100:  # short, or shortened by `read`, which adds a line
         return data
     return data[:HEAD_BYTES] + _left_out(len(data)).encode() + data[-TAIL_BYTES:]
 

@@ -1,7 +1,7 @@
-"""Time the original module with eager PyTorch and with torch.compile. This code runs in a worker process.
+"""Time the original module with eager PyTorch and with torch.compile, in a worker process.
 
-The module is created as a trace creates it, and moved to the requested device. The weights file is not read, because times
-do not depend on values. The process keeps the module for later jobs. `trtbuild.driver.running.originals` sends the jobs.
+The module is created as in a trace, and moved to a device. Its weights file is not read, because times do not depend on
+values. The process keeps the module for later jobs. `trtbuild.driver.running.originals` sends the jobs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Job = Mapping[str, Any]
 def handler(project: Path) -> Callable[[Job], dict[str, Any]]:
     """Return the function that handles the jobs of a worker of kind ``original``.
 
-    The first job contains `trace` and `device`, and creates the module. Each later job contains a `runner`
-    (eager PyTorch or ``torch.compile``) and one of:
+    The first job contains `trace` and `device`, and creates the module. Each later job contains a `runner` (eager PyTorch
+    or ``torch.compile``) and one of:
 
-    * `shapes`: make the first call with these shapes; the reply contains its seconds, ``first_s``.
+    * `shapes`: make the first call with these shapes. ``first_s`` of the reply is its duration in seconds.
     * `warm_up`: make calls for this number of seconds.
-    * `turn`: time the calls of one `Turn`; the reply contains the seconds of each call, ``times``.
+    * `turn`: time the calls of one `Turn`. ``times`` of the reply are their durations in seconds.
 
-    If a call fails, the reply contains the error text, ``dropped``.
+    If a call fails, ``dropped`` of the reply is the text of the error.
     """
     modules: list[_OriginalModule] = []
 

@@ -1,27 +1,29 @@
 """The worker pool, which starts, calls, reuses and ends worker processes (`worker_process`).
 
 Rules
-1. One model's code must not affect the next model. So a trace worker does each job in a forked child. Where it cannot fork,
-   it does only one job. An ``original`` worker, which times the model in PyTorch, also serves one module only. A
-   comparison worker loads the engines of one package only. An engine worker that loads a library of plugins compiles one
-   engine only, because a library cannot be unloaded. Other workers are reused. The first torch worker is started together
-   with the first trace. Trace and torch workers are forked from one process, which loads torch once for all of them
-   (`forking`).
-2. Environment:
-   * A trace worker inherits the user's environment, but it sees no GPU, and its hash seed is fixed.
-   * A torch worker gets the same environment, but sees the GPUs, because the parser runs in it, and the parser of
-     `tensorrt` needs a GPU.
-   * A comparison worker gets the same environment, too, and sees the GPUs, on which it runs engines.
+1. Workers are reused, with these exceptions:
+   * A trace worker does each job in a forked child, because one model's code must not affect the next model. Where it
+     cannot fork, it does only one job.
+   * An ``original`` worker, which times the model in PyTorch, serves one model only, for the same reason.
+   * A comparison worker loads the engines of one package only.
+   * An engine worker that loads a library of plugins compiles one engine only, because the library cannot be unloaded.
+
+   Trace and torch workers are forked from one process, so torch is loaded only once (`forking`). The first torch worker is
+   started together with the first trace.
+2. Environment variables:
+   * A trace worker inherits the user's variables, but it sees no GPU, and its hash seed is fixed.
+   * Torch and comparison workers get the same variables, but see the GPUs. A comparison worker runs engines on them. A
+     torch worker runs the parser, and the parser of `tensorrt` needs a GPU.
    * An ``original`` worker sees the GPUs, too, but gets no fixed hash seed.
-   * An engine worker gets only `ENGINE_ENVIRONMENT`, which is in the engine's key, and `INHERITED`, which is in no key.
-     The code that loads TensorRT compares the loaded library with the planned one (`trtbuild.toolchain.libraries.mapped`).
-     If the engine is built for one GPU, the worker sees no other GPU. It compiles only engines for this GPU.
-     ``LD_PRELOAD`` and ``LD_AUDIT`` load other code into a process, so an engine worker does not get them.
+   * An engine worker gets only `ENGINE_ENVIRONMENT`, which is in the engine's key, and `INHERITED`, which is in no key. It
+     does not get ``LD_PRELOAD`` and ``LD_AUDIT``, which load other code into a process. The code that loads TensorRT
+     compares the loaded library with the planned one (`trtbuild.toolchain.libraries.mapped`). If an engine is built for
+     one GPU, its worker sees only this GPU, and compiles only engines for it.
 3. If a worker dies, its job fails. The error contains the end of its log. The next job gets a new worker.
-4. Each worker runs in its own session, so Ctrl-C reaches the driver only. The driver then ends the workers.
-5. A worker does not get the environment variables that only the driver needs: the signing key, the remotes and their
-   credentials. Except in engine workers, other variables stay, because a model's code may need them (``HF_TOKEN``,
-   ``AWS_…``). The code runs as the user who builds the model.
+4. Each worker runs in a separate session, so Ctrl-C reaches the driver only. The driver then ends the workers.
+5. No worker gets the variables that only the driver needs: the signing key, the remotes and their credentials. Workers
+   other than engine workers get all other variables, because a model's code may need them (``HF_TOKEN``, ``AWS_…``). The
+   code runs as the user who builds the model.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ _IS_REUSED: Mapping[WorkerKind, bool] = {
 class WorkerPool:
     """Starts workers on demand, and keeps idle ones by kind, GPU and imports. Thread-safe.
 
-    `source` lends the servers from which workers are forked. None: `ServersOfBuild` lends them."""
+    `source` lends the servers from which workers are forked. Default: `ServersOfBuild`."""
 
     def __init__(self, store_root: Path, project: Path, source: ServerSource | None = None) -> None:
         self._source: ServerSource = source or ServersOfBuild()
@@ -74,11 +76,11 @@ class WorkerPool:
         imports: bytes = NO_IMPORTS,
         on_announced: OnAnnounced = lambda outputs: None,
     ) -> dict[str, Any]:
-        """Do one job in a worker of `kind`, and return its reply. With `alone`, the worker does no other job.
+        """Do one job in a worker of `kind`, and return the reply. With `alone`, the worker does no other job.
 
-        `gpu` is the GPU of an engine worker. `imports` names the libraries that a trace worker should have imported
-        (`PreloadRequest`). If they turn out not to fit the job, another worker does it. `on_announced` receives the outputs
-        that the worker announces before its reply. Raises TrtbuildError."""
+        `gpu` is the number of the only GPU that an engine worker sees. `imports` names libraries that a trace worker should
+        have imported before (`PreloadRequest`). If they do not fit the job, another worker does the job. `on_announced`
+        receives the outputs that the worker announces before its reply. Raises TrtbuildError."""
         worker = self._take(kind, gpu, imports, new=alone)
         is_reused = _IS_REUSED[kind] and not alone
         if kind == "trace":
@@ -136,9 +138,9 @@ class WorkerPool:
         return Worker(kind, self._store_root, self.project, gpu, servers, imports)
 
     def prepare(self, kind: WorkerKind) -> None:
-        """Start a worker of `kind` if none exists. The worker sees all GPUs, and loads its libraries before it is needed.
+        """Start a worker of `kind` unless one exists, so that it loads its libraries before it is needed.
 
-        On a machine with one processor, this method does nothing."""
+        The worker sees all GPUs. On a machine with one processor, this method does nothing."""
         with self._lock:
             exists = self._idle.get((kind, None, NO_IMPORTS)) or any(worker.kind == kind for worker in self._busy)
             if not self._closed and not exists and (os.cpu_count() or 1) > 1:

@@ -9,7 +9,7 @@ from trtbuild.driver.workers.results import Reply
 
 
 def provenance(reply: Reply) -> dict[str, object]:
-    """Return the provenance of a step that a worker process of this machine has run."""
+    """Return the provenance of a step that a worker on this machine has run."""
     found: dict[str, object] = {
         "duration_s": round(reply.duration_s, 3),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -15,10 +15,10 @@ from trtbuild.store.local.local import LocalStore
 
 @dataclass(frozen=True)
 class Context:
-    """The resources of a task: the local store, the project's directory, and the directory of timing caches.
+    """The resources of a task: the local store, the project's directory, and the directory of timing caches (`timings`).
 
     If `timings` is None, timing caches are not kept. `announce` passes the outputs of a task to the driver before the task
-    has checked them. The task has to return the same outputs, or to fail.
+    has checked them. Afterwards, the task must return the same outputs, or fail.
     """
 
     store: LocalStore
@@ -29,9 +29,9 @@ class Context:
 
 @dataclass(frozen=True)
 class PT2Job:
-    """The job of writing a package's ``.pt2`` files. `index` is the SHA-256 of the package's index, which is a blob.
+    """The job of writing a package's ``.pt2`` files. `index` is the SHA-256 of the package's index, a blob.
 
-    `roots` are the folders from which the modules of custom operators are imported."""
+    Modules of custom operators are imported from the folders `roots`."""
 
     index: str
     roots: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class PT2Job:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A conversion that a partition step made: the JSON text of the conversion's record, and the duration in seconds."""
+    """A conversion to ONNX that a partition step has made: its duration in seconds, and its record as JSON text."""
 
     duration_s: float
     record: str
@@ -47,12 +47,12 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a task: its `outputs` in the store, by name.
+    """The result of a task. `outputs` maps names to blobs in the store.
 
-    `observations` are the dependencies that user code had, as pairs: the recipe part of the dependency, and the observed
-    value. `uncacheable` is the reason why the result must not be reused. `conversions` maps keys to the conversions that a
-    partition step made. `statistics` come from an engine's compiler or a calibration, and `report` from a comparison.
-    `computed` are the types in which operators compute.
+    `observations` are the dependencies of user code, as pairs of recipe part and observed value. `uncacheable` is the
+    reason why the result must not be reused. `conversions` maps keys to the conversions that a partition step has made.
+    `statistics` come from an engine's compiler or a calibration, and `report` from a comparison. `computed` are the types
+    in which operators compute.
     """
 
     outputs: Mapping[str, Output] = field(default_factory=dict)

@@ -2,13 +2,13 @@
 
 Rules
 1. The latency of a call is the time that a caller measures: from the start of the call until the device has finished it.
-2. Timing begins after a warm-up of at least `warmup_s` seconds and `MIN_WARMUP_CALLS` calls, the first call included. After
-   a slow first call (`SLOW_CALL_S`), there is no further warm-up. The first call is reported separately, because it
-   compiles kernels and captures graphs.
+2. The first call is reported separately, because it compiles kernels and captures graphs. Timing begins after a warm-up
+   of at least `warmup_s` seconds and `MIN_WARMUP_CALLS` calls, including the first. If the first call is slow
+   (`SLOW_CALL_S`), it is the whole warm-up.
 3. Percentiles are measured values (nearest rank), not interpolations.
-4. All contenders are warmed up before any of them is timed. Then they are timed in turns, so that other load on the machine
-   slows all of them alike. A contender that raises Dropped is dropped, and the others continue. Any other
-   error ends the measurement.
+4. The functions that are compared are called contenders. All are warmed up before any of them is timed. Then they are timed
+   in turns, so that other load on the machine slows all of them alike. If a contender raises Dropped, the others continue.
+   Any other error ends the measurement.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MIN_WARMUP_CALLS = 3
 MIN_CALLS, MAX_CALLS = 10, 100_000
 #: The number of turns of each contender, if there are several contenders.
 TURN_COUNT = 10
-#: No warm-up follows a first call that takes at least this long. If the second or a later timed call takes longer than
-#: `SLOW_CALL_S`, the contender makes no more calls.
+#: In seconds. No warm-up follows a first call that takes at least this long. If the second or a later timed call takes
+#: longer, the contender makes no more calls.
 SLOW_CALL_S = 10.0
 
 
@@ -59,27 +59,27 @@ class Timing:
 
 
 class Dropped(Exception):
-    """A contender cannot be timed. The text is the reason."""
+    """A contender cannot be timed. The text of the error is the reason."""
 
 
 class Contender(Protocol):
     """A function that is timed, in this process or in another. A method may raise Dropped (rule 4)."""
 
     def time_first_call(self) -> float:
-        """Make the first call. Return its seconds."""
+        """Make the first call. Return its duration in seconds."""
 
     def warm_up(self, seconds: float) -> None:
-        """Make calls for at least this number of seconds, without timing them."""
+        """Make calls for at least this number of seconds."""
 
     def time_turn(self, turn: Turn) -> list[float]:
-        """Make the calls of a turn. Return the seconds of each call."""
+        """Make the calls of a turn. Return the duration of each call in seconds."""
 
 
 @dataclass(frozen=True)
 class Turn:
     """The length of a turn in seconds, and its smallest and largest number of calls (`least`, `most`).
 
-    `warms` is whether the turn begins with a call that is not timed, because another contender has run before.
+    With `warms`, the turn begins with a call that is not timed, because another contender has run before.
     """
 
     seconds: float

@@ -1,12 +1,11 @@
 """The table of worker tasks, and the functions that send a job to a worker and read its result.
 
 Rules
-1. A task is a step's stage (except ``package``), ``explain``, ``compare-engines``, ``verify`` or ``pt2``. For models
-   that call operators from outside PyTorch, ``verify`` and ``pt2`` have a second task, which imports the code of these
-   operators. For each task, `TASKS` names the kind of worker, the type of the job, and the functions for graphs of a
-   kind that is lowered and for other graphs. The parent process reads the kind of worker. The child process uses the
-   type and the functions.
-2. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
+1. `TASKS` maps the name of a task to its `Task`. The parent process reads the kind of worker from it. The child process
+   reads the type of the job and the function that does the job. Each stage except ``package`` has a task.
+2. A task with the ending ``-with-operators`` is for models that call operators from outside PyTorch, and imports the code
+   of these operators.
+3. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
 """
 
 from __future__ import annotations
@@ -40,9 +39,10 @@ Handler = Callable[[Any, Context], Result]
 
 @dataclass(frozen=True)
 class Task:
-    """A task of a worker. `unlowered` is the function for graphs of a kind that is not lowered.
+    """A task: the kind of worker, the type of its jobs, and the function that does a job.
 
-    `handler` is the function for all other graphs, and for all graphs if `unlowered` is None.
+    This is `unlowered`, if it is given, for graphs of a kind that is not lowered (ONNX models and TensorRT networks).
+    Otherwise it is `handler`.
     """
 
     worker: WorkerKind
@@ -81,7 +81,7 @@ def call(
 ) -> Reply:
     """Do `task` in a worker of `pool`. `on_announced` receives the outputs that the task announces before it checks them.
 
-    `gpu` is the only GPU that the worker of an engine can use; None: no such limit. Raises the error that the worker
+    `gpu` is the number of the only GPU that an engine worker sees; None: no limit. Raises the error that the worker
     reports, or WorkerDied.
     """
     message = {"task": task, "job": encode(job)}
@@ -104,8 +104,10 @@ def call(
 
 
 def _imports(job: TraceJob, project: Path) -> bytes:
-    """Return the `PreloadRequest` of a trace as bytes. Return `NO_IMPORTS` if no process keeps libraries between builds, if
-    the source has no imports to preload (`leading_imports`), or if the request is too long for a message."""
+    """Return the `PreloadRequest` of a trace as bytes, or `NO_IMPORTS`.
+
+    There is no request if no process keeps libraries between builds, if the source does not begin with imports
+    (`leading_imports`), or if the request is too long for a message."""
     leading = leading_imports(job.source, os.path.realpath(project)) if lent() is not None else None
     if leading is None:
         return NO_IMPORTS
@@ -114,7 +116,7 @@ def _imports(job: TraceJob, project: Path) -> bytes:
 
 
 def do(message: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """Handle a message of `call` in a worker, and return the part ``{"result": …}`` of the answer."""
+    """Do the job in a message of `call`, in a worker. Return the part ``{"result": …}`` of the reply."""
     task = TASKS[message["task"]]
     job = decode(task.job, message["job"])
     return {"result": encode(task.do(job, context))}

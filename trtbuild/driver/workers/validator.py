@@ -1,7 +1,7 @@
 """The validator converts a candidate partition to ONNX, and asks TensorRT's parser whether it accepts the ONNX model.
 
-The validator looks for the conversion in the store first. It stores new conversions as blobs. Their records go to the
-driver, which signs and publishes them.
+If the store has the conversion already, it is used. New conversions are stored as blobs. Their records go to the driver,
+which signs and publishes them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from trtbuild.errors import BlobMissing, ConversionRefused, EntryCorrupt, Record
 
 
 class Validator:
-    """Converts candidates, or finds their conversions in the store, and asks the parser.
-
-    `store` must check records by the trust policy of the job.
-    """
+    """Asks the parser about candidate partitions. `store` must check records by the trust policy of the job."""
 
     def __init__(self, store: Store, job: PartitionJob) -> None:
         from trtbuild.toolchain.compiling.parsing import Parser
@@ -40,14 +37,14 @@ class Validator:
 
     @property
     def new_conversions(self) -> dict[str, Conversion]:
-        """Key → conversion, for the conversions that this validator has made."""
+        """Key → conversion, for each conversion that this validator has made."""
         return {
             key: Conversion(self._durations_s[key], record.to_bytes().decode())
             for key, record in self._new_records.items()
         }
 
     def untranslatable_calls(self, program: Any) -> dict[int, str]:
-        """Map the number of each operator call without an ONNX translation to the reason."""
+        """Number → reason, for each operator call without an ONNX translation."""
         from trtbuild.stages.convert.conversion import untranslatable_calls
 
         return {
@@ -66,8 +63,7 @@ class Validator:
             return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
         largest = {f"i{number}": size for number, size in enumerate(largest_sizes(program))}
         parsed = without_plugins(model) if self._plugins else model
-        # Without its plugin calls, the model has other inputs, so no types are compared here. The engine step compares
-        # the types of the complete model.
+        # without its plugin calls, the model has other inputs, so only the engine step compares the types
         answer = self._parser.find_refusal(parsed, largest, declared_types(program) if parsed == model else None)
         if answer is None:
             return None
@@ -79,7 +75,7 @@ class Validator:
         )
 
     def _convert(self, program: Any, text: str) -> tuple[bytes, list[tuple[str, int]]]:
-        """Return the ONNX model of a candidate, and (name, number of its operator call) for each node. Raises
+        """Return the ONNX model of a candidate, and (node, number of its operator call) for each node. Raises
         ConversionRefused."""
         import hashlib
 

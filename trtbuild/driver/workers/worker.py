@@ -1,14 +1,14 @@
 """The child's side of a worker process. It reads jobs and writes replies: JSON, one on each line.
 
 Rules
-1. Replies are written to a duplicate of the original standard output. Descriptor 1 is then the log (standard error), and
-   standard input is empty. So user code and compilers can print and read without breaking the protocol.
-2. A worker ends with its parent. On Linux the kernel ends it; on all systems the end of the job stream does.
-3. A TrtbuildError is sent as its type and fields, and any other exception as a traceback. UnfitLibraries is not an error of
-   the user: the model needs a process with other imports, so the parent calls another worker.
-4. A trace worker loads torch, but no user code. It does each job in a forked child (`FORKS`), so torch is imported once and
-   a model's code cannot affect the next model. It forks while only the main thread runs Python. If the child ends without
-   a reply, the worker ends with the same status or signal.
+1. Replies are written to a duplicate of the original standard output. Afterwards, descriptor 1 is the log (standard error),
+   and standard input is empty. So user code and compilers can print and read without breaking the protocol.
+2. A worker ends when its parent ends: at the end of the job stream. On Linux, the kernel ends it at once.
+3. A TrtbuildError is sent as its type and fields, and any other exception as a traceback. UnfitLibraries is not an error
+   for the user. It means that the job needs a process with other imports, so the parent calls another worker.
+4. A trace worker loads torch, but no user code. It does each job in a forked child (`FORKS`). So torch is imported once,
+   and a model's code cannot affect the next model. It forks while only the main thread runs Python. If the child ends
+   without a reply, the worker ends with the same status or signal.
 5. Before the reply, a job may write one line with outputs that it has not checked yet (`Context.announce`).
 """
 
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     kind, store_root, project = argv
     jobs, replies = _take_over_streams()
     end_with_parent()
-    if _parent_has_ended(jobs):  # before `end_with_parent` took effect
+    if _parent_has_ended(jobs):  # before `end_with_parent`
         return 1
     if kind == "trace":
         faulthandler.enable()  # after a crash in native code, the log shows the Python stack
@@ -64,8 +64,8 @@ def main(argv: list[str]) -> int:
 
 
 def _prepared_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> Handler | None:
-    """Return the handler, after loading its libraries; None if that fails, and the first job then reports the error."""
-    gc.disable()  # imported modules are not garbage, and repeated collections make the import of torch slower
+    """Load the libraries of the handler, and return it. Return None if that fails: the first job then reports the error."""
+    gc.disable()  # imported modules are not garbage, so collections would only slow down the import of torch
     try:
         from trtbuild.driver.workers import handlers
 
@@ -96,8 +96,8 @@ def _do_in_fork(handler: Handler, job: Job, replies: TextIO) -> None:
     if has_replied:
         return
     if code < 0:
-        faulthandler.disable()  # the child has written the stack
-        if -code not in (signal.SIGKILL, signal.SIGSTOP):  # these two have no handlers
+        faulthandler.disable()  # the child has already written the stack to the log
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):  # their handlers cannot be changed
             signal.signal(-code, signal.SIG_DFL)
         os.kill(parent, -code)
     os._exit(code if code >= 0 else 1)
@@ -106,12 +106,12 @@ def _do_in_fork(handler: Handler, job: Job, replies: TextIO) -> None:
 def _run_child(handler: Handler, job: Job, replies: TextIO, reply_pipe: int, parent: int) -> int:
     """Do a job in the forked child, and return its exit status.
 
-    After the reply, the child writes one byte to the pipe `reply_pipe`, so that the parent knows of the reply.
+    After the reply, the child writes one byte to `reply_pipe`, so that the parent knows that it has replied.
     """
     end_with_parent()
     if os.getppid() != parent:
         return 1
-    # processes that user code forks must not write to the reply pipes, and must not keep them open
+    # processes that user code forks must neither write to the reply pipes nor keep them open
     os.register_at_fork(after_in_child=_DescriptorsToClose((replies.fileno(), reply_pipe)).close)
     code = 0
     try:
@@ -167,7 +167,7 @@ def job_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> 
     """Load the modules for a worker's jobs, and return the function that does the jobs. Announced outputs go to `replies`.
 
     Raises ValueError for an unknown kind."""
-    if kind == "original":  # measures how long the source model takes in PyTorch
+    if kind == "original":
         from trtbuild.driver.workers import original
 
         return original.handler(project)
@@ -197,7 +197,7 @@ def _reset_peak_rss() -> None:
 def peak_rss_bytes() -> int:
     """Return the peak of this process's resident memory in bytes.
 
-    The measurement begins at `_reset_peak_rss` if the kernel supports the reset, otherwise at the start of the process.
+    The peak is that since `_reset_peak_rss`. If the kernel does not support the reset, it is that since the start.
     """
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -223,13 +223,12 @@ def _take_over_streams() -> tuple[TextIO, TextIO]:
 def replace_streams() -> None:
     """Replace Python's input and output by streams of the descriptors 0 and 1.
 
-    A second call, also in a fork, keeps these streams, because libraries may have stored references to them."""
+    A second call, even in a fork, keeps these streams, because libraries may have stored references to them."""
     sys.stdin = os.fdopen(0, "r", closefd=False)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
 
 
 def _parent_has_ended(jobs: TextIO) -> bool:
-    """Whether the other end of the job stream is closed."""
     watch = select.poll()
     watch.register(jobs.fileno(), 0)
     return any(event & (select.POLLHUP | select.POLLERR) for _, event in watch.poll(0))
@@ -238,7 +237,7 @@ def _parent_has_ended(jobs: TextIO) -> bool:
 class _DescriptorsToClose:
     """Descriptors of this process that its forked children close.
 
-    A child closes each descriptor only once, and the children of that child do not close it again: by then, a new file may
+    A child closes each descriptor only once. The children of that child do not close it again, because a new file may then
     have the same number.
     """
 
@@ -249,7 +248,7 @@ class _DescriptorsToClose:
         while self._still_open:
             descriptor, file = self._still_open.pop()
             with contextlib.suppress(OSError):
-                if _file_id(descriptor) == file:  # user code may have closed it and opened another file with its number
+                if _file_id(descriptor) == file:  # otherwise user code has closed it, and the number is another file's
                     os.close(descriptor)
 
 
@@ -259,7 +258,7 @@ def _file_id(descriptor: int) -> tuple[int, int]:
 
 
 def end_with_parent() -> None:
-    """On Linux, make the kernel end this process when the thread that has started it ends."""
+    """On Linux, let the kernel end this process when the thread that has started it ends."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1  # <linux/prctl.h>
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """One worker process, as its parent sees it: its start, its jobs, its end, and the errors that it reports.
 
-`trtbuild.driver.workers.worker` is the other side of the protocol. `pool` has the rules of worker processes.
+`worker` is the child's side of the protocol. `pool` has the rules of worker processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ROLES: Mapping[WorkerKind, str] = {
 _MEMORY_HINT = (
     "the system ends processes when memory runs out: run fewer steps at once (-j 1), or use a machine with more memory"
 )
-#: Signals that end a process after a fault in native code, and signals that another process sends to end it.
+#: The signals of faults in native code, and the signals by which another process ends a process.
 _CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CRASH_HINT = "native code that the model calls crashed; try it without trtbuild"
@@ -62,7 +62,7 @@ _DEATH_HINTS: Mapping[tuple[WorkerKind, int], str] = {
     ("original", 0): "the model's code ended its process: try the model without trtbuild",
     ("engine", 0): "run the build again; if it dies again, it is a bug of the compiler: try another version of it",
 }
-#: The beginning of a crash report that `faulthandler` writes, and one frame of its stack.
+#: The beginning of a crash report of `faulthandler`, and one frame of its stack.
 _CRASH_HEADING = "Fatal Python error: "
 _STACK_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)
 
@@ -71,18 +71,17 @@ OnAnnounced = Callable[[Mapping[str, Any]], None]
 
 
 def command(kind: WorkerKind, store_root: Path, project: Path) -> list[str]:
-    """Return the command line of a worker."""
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
     module = ["-m", "trtbuild.driver.workers.worker"]
     return [sys.executable, *safe_path, *module, kind, str(store_root), str(project)]
 
 
 class WorkerDied(ToolchainError):
-    """A worker process ended without an answer."""
+    """A worker process ended without a reply."""
 
 
 class Worker:
-    """One child process. Not thread-safe: one job at a time. `gpu` is the only GPU that an engine worker can use."""
+    """One child process. Not thread-safe. `gpu` is the only GPU that an engine worker sees; None: no limit."""
 
     def __init__(
         self,
@@ -93,9 +92,9 @@ class Worker:
         servers: ForkServers | None = None,
         imports: bytes = NO_IMPORTS,
     ) -> None:
-        """Start a worker. If `servers.suit` accepts the environment variables, the worker is forked from one of `servers`.
+        """Start a worker. If `servers.suit` accepts its environment variables, it is forked from one of `servers`.
 
-        `imports` are the libraries that a trace worker should import before its first job (`ForkServers.connect`)."""
+        `imports` names the libraries that a trace worker should import before its first job (`ForkServers.connect`)."""
         self.kind = kind
         self.gpu = gpu
         self.imports = imports
@@ -121,10 +120,10 @@ class Worker:
             )
 
     def call(self, job: Mapping[str, Any], on_announced: OnAnnounced = lambda outputs: None) -> dict[str, Any]:
-        """Send a job and return the worker's reply. Before the reply, calls `on_announced` with announced outputs.
+        """Send a job, and return the worker's reply. Before the reply, call `on_announced` with announced outputs.
 
-        Raises the error that the worker reports, WorkerDied, or UnfitLibraries if the worker has imported other libraries
-        than the job needs."""
+        Raises the error that the worker reports, or WorkerDied. Raises UnfitLibraries if the worker has imported other
+        libraries than the job needs."""
         start = os.fstat(self._log.fileno()).st_size
         try:
             if self._process.stdin is None or self._process.stdout is None:
@@ -147,7 +146,7 @@ class Worker:
         return reply
 
     def _read_reply(self, start: int) -> dict[str, Any]:
-        """Read a line from the worker. `start` is the size of its log before the job. Raises WorkerDied."""
+        """Read a line from the worker. `start` is the size of the log before the job. Raises WorkerDied."""
         try:
             line = self._process.stdout.readline() if self._process.stdout is not None else ""
         except OSError:
@@ -158,7 +157,7 @@ class Worker:
         return reply
 
     def end(self) -> None:
-        """End an idle worker by closing its input, then kill the processes that it started."""
+        """End an idle worker by closing its input. Then kill the processes that it has started."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -169,8 +168,8 @@ class Worker:
         self._close()
 
     def kill(self) -> None:
-        """Kill the worker and the processes that it started."""
-        if self._process.returncode is None:  # not waited for, so the process id still belongs to this worker
+        """Kill the worker and the processes that it has started."""
+        if self._process.returncode is None:  # not reaped, so the process id still belongs to this worker
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -178,7 +177,7 @@ class Worker:
         self._process.wait()
 
     def _has_ended(self) -> bool:
-        """Whether the worker has ended. If possible, the process is not reaped, so its id stays reserved."""
+        """Whether the worker has ended. If possible, it is not reaped, so that no other process gets its id."""
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.poll() is not None
         try:
@@ -197,7 +196,7 @@ class Worker:
 
     def _death_error(self, start: int) -> WorkerDied:
         if hasattr(os, "waitid"):
-            # ChildProcessError: another thread has ended the worker (`kill`), so the process id may belong to others now
+            # ChildProcessError: another thread has reaped the worker (`kill`), so its id may belong to another process
             with contextlib.suppress(ChildProcessError, ProcessLookupError, PermissionError):
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
                 os.killpg(self._process.pid, signal.SIGKILL)  # the processes that it started
@@ -213,7 +212,7 @@ class Worker:
         return error
 
     def _project_frame(self, stack: str) -> tuple[str | None, int | None]:
-        """Return the file and line of the innermost frame inside the project. `stack` is `faulthandler`'s text."""
+        """Return file and line of the innermost frame in the project. `stack` is the text of `faulthandler`."""
         stack_of_crash = stack.rpartition("Current thread")[2]  # the stacks of other threads come first
         for file, line in _STACK_FRAME.findall(stack_of_crash):
             path = Path(file)

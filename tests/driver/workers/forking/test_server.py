@@ -1,4 +1,7 @@
-"""Fork servers, which have loaded torch: the servers' workers, the servers' end, and new workers if no server can fork."""
+"""The servers that have loaded torch and fork workers: their workers, their end, and new workers if no server can fork.
+
+In a test with the mark `cold_workers`, no worker is forked from the servers of the test run (`tests.warm`).
+"""
 
 from __future__ import annotations
 
@@ -43,18 +46,18 @@ def worker(servers: ForkServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def _send_unknown_task(worker: Worker) -> None:
-    """Send a job that the worker rejects. The answer shows that the worker's program runs."""
+    """Send a job that the worker rejects. The reply shows that the worker's program runs."""
     with pytest.raises(InternalError, match="KeyError: 'no task'"):
         worker.call({"task": "no task"})
 
 
-def _forked(servers: ForkServers) -> list[int]:
+def _forked_pids(servers: ForkServers) -> list[int]:
     """The pids of the forked torch workers. Their server is the first child of the process `servers.pid`."""
     return [pid for server in descendants(servers.pid)[:1] for pid in descendants(server)]
 
 
 def test_a_torch_worker_is_a_copy_of_the_server_and_ends_with_its_client(servers: ForkServers, worker: Worker) -> None:
-    (pid,) = _forked(servers)
+    (pid,) = _forked_pids(servers)
     assert "torch" in Path(f"/proc/{pid}/maps").read_text()
     assert os.getsid(pid) == pid  # Ctrl-C does not reach it
     worker.kill()
@@ -63,7 +66,7 @@ def test_a_torch_worker_is_a_copy_of_the_server_and_ends_with_its_client(servers
 
 
 def test_the_error_of_a_forked_worker_names_its_signal(servers: ForkServers, worker: Worker) -> None:
-    (pid,) = _forked(servers)
+    (pid,) = _forked_pids(servers)
     os.kill(pid, signal.SIGTERM)
     with pytest.raises(WorkerDied, match="SIGTERM"):
         worker.call({"task": "no task"})
@@ -113,7 +116,7 @@ def test_a_forked_worker_has_the_umask_and_the_directory_of_its_client(servers: 
         _send_unknown_task(started)
     finally:
         os.umask(before)
-    (pid,) = _forked(servers)
+    (pid,) = _forked_pids(servers)
     assert "Umask:\t0027" in Path(f"/proc/{pid}/status").read_text()
     assert Path(f"/proc/{pid}/cwd").resolve() == tmp_path
     started.end()
@@ -123,7 +126,7 @@ def test_a_forked_worker_has_the_umask_and_the_directory_of_its_client(servers: 
 def test_servers_end_without_an_error_when_their_owner_closes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server would fail if its socket were closed before its standard input."""
+    """Standard input is closed before the sockets, because a server fails when its socket ends first."""
     servers = ForkServers(worker_environment("trace"), tmp_path)
     for kind in FORKED_KINDS:  # after the loop, both servers wait for requests
         worker = Worker(kind, tmp_path / "store", tmp_path, servers=servers)

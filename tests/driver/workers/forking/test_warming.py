@@ -1,4 +1,4 @@
-"""The tables that torch fills at their first use: if they are filled before workers are forked, no result changes."""
+"""Torch fills tables at their first use. No result changes if they are filled earlier, before workers are forked."""
 
 from __future__ import annotations
 

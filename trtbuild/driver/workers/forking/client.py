@@ -1,8 +1,8 @@
-"""``client.py SOCKET COMMAND…``: a process that stands for a worker. The server at this socket forks the real one.
+"""``client.py SOCKET COMMAND…``: a process in place of a worker, for which the server at this socket forks the worker.
 
 SOCKET is the number of a connected socket, or the path of a socket. COMMAND is the command line of the worker. The client
-sends its streams, directory, umask, environment and command to the server (`server.py`), and ends with the exit status
-of the forked process. If the server does not fork a worker, the client becomes one. Each worker has a client, so this
+sends its streams, directory, umask, environment and command to the server (`server.py`). It ends with the exit status of
+the worker. If the server does not fork a worker, the client itself becomes the worker. Each worker has a client, so this
 file imports only modules that load quickly.
 """
 
@@ -30,7 +30,7 @@ def request_of_this_process(words: "list[str]") -> bytes:
 
 
 def _ask(target: str) -> "_socket.socket | None":
-    """Ask the server for a worker with the streams of this process. Returns the connection; None without a worker."""
+    """Ask the server for a worker. Return the connection, or None if the server does not fork a worker."""
     try:
         if target.isdigit():
             server = _socket.socket(fileno=int(target))
@@ -45,8 +45,9 @@ def _ask(target: str) -> "_socket.socket | None":
 
 
 def main() -> None:
-    """Stand for a worker, and end with the worker's exit status or signal. The kernel ends this process when its parent
-    ends. The server then ends the worker."""
+    """Let the server fork a worker, and end with the worker's exit status or signal.
+
+    The kernel ends this process when its parent ends. The server then ends the worker."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -1,4 +1,4 @@
-"""Where a pool of workers gets its servers: the interface of all sources, and the source for one build."""
+"""The sources from which a pool of workers gets its servers: their interface, and the source for one build."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, ForkServers,
 
 
 class ServerSource(Protocol):
-    """Lends servers, the processes from which workers are forked, to a pool of workers."""
+    """Lends servers (the processes from which workers are forked) to a pool of workers."""
 
     def borrow(self, folder: Path) -> ForkServers | None:
         """Return running servers, or None if this system cannot fork workers. New servers run in the directory `folder`."""
 
     def give_back(self, servers: ForkServers) -> None:
-        """Take back servers, whose workers have ended. The pool does not use them any more."""
+        """Take back servers that the pool does not use any more. Their workers have ended."""
 
 
 class ServersOfBuild:
     """Starts servers for a build, and ends them after the build. A forked copy of `trtbuild watch` uses lent servers."""
 
     def borrow(self, folder: Path) -> ForkServers | None:
-        """Return the servers that were lent to this process, or new ones."""
         return lent() or start_servers(folder)
 
     def give_back(self, servers: ForkServers) -> None:
-        """End servers that this process has started."""
+        """End the servers, unless they are lent."""
         servers.close()
 
 
 def start_servers(folder: Path) -> ForkServers | None:
-    """Start servers in the directory `folder`. Returns None if this system cannot fork workers."""
+    """Start servers in the directory `folder`. Return None if this system cannot fork workers."""
     return ForkServers(worker_environment("trace"), folder) if CAN_FORK_WORKERS else None

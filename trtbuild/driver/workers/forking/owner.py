@@ -1,5 +1,4 @@
-"""Start the server processes from which workers are forked, and connect clients to the servers. `server_process` is the
-program of the servers."""
+"""Start the servers from which workers are forked, and connect clients to them. `server_process` is their program."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from pathlib import Path
 from trtbuild.driver.workers.environments import differing_variable
 from trtbuild.driver.workers.kinds import FORKS, NO_IMPORTS, WorkerKind
 
-#: Whether this system can fork workers. A fork server needs descriptors of processes (Linux 5.3).
+#: Whether this system can fork workers. The servers need descriptors of processes (Linux 5.3).
 CAN_FORK_WORKERS = FORKS and hasattr(os, "pidfd_open")
 
 #: The kinds of workers that are forked from a process that has loaded torch.
@@ -28,17 +27,17 @@ _EXIT_TIMEOUT_S = 2.0
 _CLIENT = Path(__file__).with_name("client.py")
 _SERVER = Path(__file__).with_name("server_process.py")
 
-#: The servers that a watcher has started. Copies of the watcher fork their workers from them.
+#: The servers that `trtbuild watch` has started. The copies of its process that build use them, too.
 _lent: list[ForkServers] = []
 
 
 def lend(servers: ForkServers) -> None:
-    """Let copies of this process fork their workers from `servers`, which this process owns."""
+    """Let forked copies of this process use `servers`, which this process has started."""
     _lent[:] = [servers]
 
 
 def lent() -> ForkServers | None:
-    """Return the servers that another process has lent to this process, or None."""
+    """Return the servers that the original of this forked copy has lent, or None."""
     return _lent[0] if _lent and not _lent[0].is_own else None
 
 
@@ -85,14 +84,14 @@ class ForkServers:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the servers run. Always True in a process that has not started them: clients notice if a server ends."""
+        """Whether the servers run. Always True for lent servers: a client notices if its server has ended."""
         return not self.is_own or self._process.poll() is None
 
     def suit(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
-        """Whether a worker with these environment variables can be forked: the variables of the servers are equal,
-        except those that `differing_variable` does not compare.
+        """Whether a worker with these environment variables can be forked. `differing_variable` compares them.
 
-        ``CUDA_VISIBLE_DEVICES`` may differ for torch workers: their server has not started CUDA's driver, which reads it.
+        ``CUDA_VISIBLE_DEVICES`` may differ for torch workers, because their server has not loaded CUDA's driver, which
+        reads it.
         """
         free = ("CUDA_VISIBLE_DEVICES",) if kind == "torch" else ()
         return differing_variable(self._environment, environment, *free) is None
@@ -100,7 +99,7 @@ class ForkServers:
     def connect(self, kind: WorkerKind, imports: bytes = NO_IMPORTS) -> socket.socket:
         """Return a connection to the server of `kind`, for a client. If the server has died, the client notices it.
 
-        `imports` are the bytes of a `trtbuild.driver.workers.forking.preloading.PreloadRequest` for a trace worker.
+        `imports` may be a `trtbuild.driver.workers.forking.preloading.PreloadRequest` as bytes, for a trace worker.
         """
         client_end, server_end = socket.socketpair()
         with server_end, contextlib.suppress(OSError):
@@ -111,7 +110,7 @@ class ForkServers:
         """End the servers and all workers that were forked from them. Lent servers stay."""
         if not self.is_own:
             return
-        if self._process.stdin is not None:  # first: the servers wait for the end of stdin, not of their sockets
+        if self._process.stdin is not None:  # closed first, because a server fails if its socket ends before stdin
             self._process.stdin.close()
         self._close_controls()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -127,5 +126,5 @@ class ForkServers:
 
 
 def client_command(target: str, command: list[str]) -> list[str]:
-    """Return the command line of a client that represents a worker. `target` is the descriptor or the path of a socket."""
+    """Return the command line of the client for a worker. `target` is the descriptor or the path of a socket."""
     return [sys.executable, "-I", "-S", str(_CLIENT), target, *command]

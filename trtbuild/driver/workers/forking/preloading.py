@@ -1,17 +1,17 @@
 """The server of trace workers, and processes that have imported the libraries of models. Workers are forked from both.
 
 Rules
-1. A client may name imports (`PreloadRequest`). The server forks a process for them, which imports the libraries and then
-   forks the worker. The process stays, for later clients with the same imports, environment variables, arguments,
+1. A client may name imports (`PreloadRequest`). The server forks a process, which imports these libraries, and then forks
+   the worker. Such a preloaded process stays for later clients with the same imports, environment variables, arguments,
    directory and umask. So no model runs in a process with libraries that only another model imports.
-2. The process is used only while it `is_current`. After that, a new process replaces it. If its imports fail, or if there
-   is a reason not to keep it (`trtbuild.stages.trace.discovery.preloading`), the server forks the worker itself.
-3. The `MAX_PROCESSES` last used processes stay. An older process with waiting clients stays, too. The others
-   end after their workers.
+2. When a file of its imports has changed, a preloaded process is out of date, and a new process replaces it. If the
+   imports fail, or if the process must not be kept (`trtbuild.stages.trace.discovery.preloading`), the server forks the
+   worker itself.
+3. The `MAX_PROCESSES` last used processes stay, and older ones with waiting clients. The others end after their workers.
 4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
    client is lost if a process ends.
-5. Each process starts a new session. If it ends by itself without being out of date, the server kills the processes that
-   its imports have started.
+5. Each process starts a new session. If it ends without an answer that it is out of date, the server kills the processes
+   that its imports have started.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trtbuild.driver.workers.kinds import NO_IMPORTS
 
 MAX_PROCESSES = 3
 
-#: Each trace shows the output of the imports again, but not more than this.
+#: Each trace shows the output of the imports again, up to this many bytes.
 _MAX_OUTPUT_BYTES = 1 << 16
 
 #: Answers of a process: its imports are done, it has forked a worker, or it is out of date.
@@ -45,8 +45,8 @@ READY, FORKED, STALE = b"r", b"f", b"s"
 
 @dataclass(frozen=True)
 class PreloadRequest:
-    """The import statements with which the code of a source begins, and the directories that are searched for the source's
-    module (`Source.roots`)."""
+    """The import statements at the beginning of a source's code. `roots` are the directories that are searched for the
+    source's module."""
 
     roots: tuple[str, ...]
     statements: tuple[str, ...]
@@ -62,7 +62,7 @@ class PreloadRequest:
 
 @dataclass
 class WaitingClient:
-    """A client for which no worker was forked yet."""
+    """A client for which no worker has been forked yet."""
 
     client: Any
     streams: list[int]
@@ -75,7 +75,7 @@ class WaitingClient:
 
 @dataclass
 class PreloadedProcess:
-    """The server's data about a process that imports libraries. `channel` is connected to the process."""
+    """The server's data about a preloaded process. `channel` is connected to the process."""
 
     pid: int
     channel: socket.socket
@@ -84,19 +84,16 @@ class PreloadedProcess:
 
 
 class TraceServer(ForkServer):
-    """Forks trace workers, and the processes from which other trace workers are forked (rules 1 to 5).
-
-    `set_by_libraries` are the environment variables that torch has set at its import.
-    """
+    """Forks trace workers and preloaded processes. `set_by_libraries` are the environment variables that torch has set."""
 
     def __init__(self, control: int, set_by_libraries: dict[str, str]) -> None:
         super().__init__(control, requests.receive_client)
         self._set_by_libraries = set_by_libraries
-        #: Processes by imports and request. The most recently used process is the last.
+        #: (imports, request) → process. The most recently used process is the last.
         self._processes: dict[tuple[bytes, bytes], PreloadedProcess] = {}
         self._failed: set[tuple[bytes, bytes]] = set()
         self._retired: list[int] = []
-        #: Clients that `handle` passes to `_start` next, with their imports.
+        #: (imports, client), for the clients that `handle` passes to `_start` next.
         self._next: deque[tuple[bytes, WaitingClient]] = deque()
 
     def descriptors(self) -> list[int]:
@@ -119,7 +116,7 @@ class TraceServer(ForkServer):
     def end_all(self) -> None:
         super().end_all()
         for process in self._processes.values():
-            if not process.is_ready:  # during an import, the process does not notice the end of the server's owner
+            if not process.is_ready:  # during its imports, a process does not notice the end of the server's owner
                 kill_group(process.pid)
         for pid in [*self._retired, *(process.pid for process in self._processes.values())]:
             os.waitpid(pid, 0)
@@ -134,7 +131,7 @@ class TraceServer(ForkServer):
             waiting.close()
 
     def _start(self, imports: bytes, waiting: WaitingClient) -> Command | None:
-        """Fork a worker for a client, or pass the client to the process that has its imports. Returns as `handle` does."""
+        """Pass a client to the process with its imports, or fork its worker here. Returns as `handle` does."""
         key = imports, waiting.request
         if imports == NO_IMPORTS or not waiting.request or key in self._failed:
             return self.fork_worker(waiting.client, waiting.streams, waiting.request)
@@ -166,8 +163,7 @@ class TraceServer(ForkServer):
         return None
 
     def _read_answer(self, key: tuple[bytes, bytes], process: PreloadedProcess) -> None:
-        """Read the answer of a process. If the process has ended or is out of date, `handle` passes its waiting clients to
-        `_start` again."""
+        """Read the answer of a process. If it has ended or is out of date, its clients are passed to `_start` again."""
         try:
             answer = process.channel.recv(1)
         except OSError:
@@ -185,13 +181,12 @@ class TraceServer(ForkServer):
             self._retire(key)
 
     def _retire(self, key: tuple[bytes, bytes]) -> None:
-        """Let a process end after its workers."""
         process = self._processes.pop(key)
         process.channel.close()
         self._retired.append(process.pid)
 
     def _serve_as_process(self, channel: socket.socket, imports: bytes, request: bytes) -> Command:
-        """Import libraries and serve clients, in a fork of the server. Returns in a forked worker."""
+        """Import libraries and serve clients, in a fork of the server. Returns only in a forked worker."""
         worker: Any = sys.modules["__main__"]
         worker.end_with_parent()
         os.setsid()
@@ -213,10 +208,9 @@ class TraceServer(ForkServer):
 
 
 def _import(request: PreloadRequest, command: list[str], environment: dict[str, str]) -> Callable[[], bool]:
-    """Do the imports, as a worker with this command and this environment does.
+    """Do the imports, as a worker with this command and this environment does. Return `Preloaded.is_current`.
 
-    Returns `Preloaded.is_current` of these imports. Raises what they raise, and ValueError if this process must not be
-    kept.
+    Raises the errors of the imports, and ValueError if this process must not be kept.
     """
     worker: Any = sys.modules["__main__"]
     from trtbuild.stages.trace import run
@@ -227,7 +221,7 @@ def _import(request: PreloadRequest, command: list[str], environment: dict[str, 
     os.dup2(output, 2)
     worker.replace_streams()
     kind, store_root, project = command[-3:]
-    # a worker loads its modules before user code runs
+    # like a worker, load these modules before user code runs
     worker.job_handler(kind, Path(store_root), Path(project), sys.stdout)
     from trtbuild.stages.trace.discovery import preloading
 

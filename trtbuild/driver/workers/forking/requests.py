@@ -1,7 +1,7 @@
 """Receive the request of a client, and take over the client's streams, directory, umask, environment and arguments.
 
-`client.py` sends the request. A fork server or a watcher receives it. The worker that the server forks, or the copy of the
-watcher, takes over the streams and the other properties of the client.
+`client.py` sends the request. A server receives it and forks a worker, which takes over these properties. A watcher
+(`trtbuild watch`) does the same with a copy of itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def take_over(streams: list[int], directory: str, mask: int) -> None:
 
 
 def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str]) -> None:
-    """Replace the environment of this process. `set_by_libraries` are variables that libraries have set at their import."""
+    """Replace the environment variables of this process, and add those of `set_by_libraries` that are missing.
+
+    Libraries have set the latter at their import."""
     os.environ.clear()
     os.environ.update(environment)
     for name, value in set_by_libraries.items():
@@ -33,14 +35,12 @@ def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str
 
 
 def receive_client(control: int) -> Any:
-    """Receive the next connection that the owner of the server (the process that started the server) passes.
-
-    `control` is the number of the socket."""
+    """Receive the next connection from the owner of the server (the process that started it), through socket `control`."""
     return receive_message(control)[1]
 
 
 def receive_message(control: int) -> tuple[bytes, Any]:
-    """Receive the next message of the owner of the server, and the connection that comes with the message."""
+    """Receive the next message from the owner of the server, and the connection that comes with the message."""
     owner = _socket.socket(fileno=control)
     try:
         message, ((_, _, number),), _, _ = owner.recvmsg(
@@ -52,7 +52,7 @@ def receive_message(control: int) -> tuple[bytes, Any]:
 
 
 def receive_request(client: Any) -> tuple[list[int], bytes]:
-    """Return the descriptors and the bytes that a client sends. There are no bytes if the client has ended."""
+    """Return the descriptors of streams and the bytes that a client sends; no bytes if the client has ended."""
     streams: list[int] = []
     request = b""
     size = None
@@ -73,7 +73,6 @@ def receive_request(client: Any) -> tuple[list[int], bytes]:
 
 
 def close_all(descriptors: list[int]) -> None:
-    """Close descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 

@@ -27,14 +27,15 @@ class ForkedWorker:
 
 
 class ForkServer:
-    """Forks the workers of one kind (rules 3 to 6). `arrivals` is the descriptor from which `next_client` gets connections.
+    """Forks the workers of one kind (rules 3 to 6 of `server_process`).
 
-    The name in `GPU_DRIVER` is part of the path of CUDA's driver.
+    `next_client` receives a connection from the descriptor `arrivals`.
     """
 
+    #: A part of the path of CUDA's driver.
     GPU_DRIVER = "libcuda.so"
 
-    #: Whether this process has the environment variables of its workers already.
+    #: Whether this process already has the environment variables of its workers.
     has_environment = False
 
     def __init__(self, arrivals: int, next_client: Callable[[int], Any], *, uses_gpu: bool = False) -> None:
@@ -44,7 +45,7 @@ class ForkServer:
         self._workers: list[ForkedWorker] = []
 
     def serve(self) -> Command | None:
-        """Serve requests. In a forked worker, returns the worker's `Command`. In the server, returns None at the end."""
+        """Serve requests. Returns the worker's `Command` in a forked worker, and None in the server at its end."""
         while not self.is_done:
             watched = select.poll()
             watched.register(0, select.POLLIN)
@@ -54,7 +55,7 @@ class ForkServer:
                 watched.register(forked.client.fileno(), select.POLLIN)  # readable: the client has ended
                 watched.register(forked.ended, select.POLLIN)
             ready = {descriptor for descriptor, _ in watched.poll()}
-            if 0 in ready:  # checked first, because the owner closes the sockets after stdin
+            if 0 in ready:  # checked first, because the owner closes stdin before the sockets
                 self.end_all()
                 return None
             for forked in list(self._workers):
@@ -69,7 +70,7 @@ class ForkServer:
 
     @property
     def is_done(self) -> bool:
-        """Whether all workers have ended, and no further worker is going to be forked."""
+        """Whether all workers have ended, and no more workers will be forked."""
         return False
 
     def descriptors(self) -> list[int]:
@@ -77,7 +78,7 @@ class ForkServer:
         return [self._arrivals]
 
     def handle(self, ready: set[int]) -> Command | None:
-        """Read the descriptors that are ready. In a forked worker, returns the worker's `Command`, otherwise None."""
+        """Read the descriptors that are ready. Returns the worker's `Command` in a forked worker, otherwise None."""
         if self._arrivals not in ready:
             return None
         client = self._next_client(self._arrivals)
@@ -85,7 +86,7 @@ class ForkServer:
         return self.fork_worker(client, streams, request)
 
     def end_all(self) -> None:
-        """Kill the workers, and wait for their end. The CPU time of the workers then counts as CPU time of the build."""
+        """Kill the workers, and wait for their end, so that their CPU time counts as CPU time of the build."""
         for forked in self._workers:
             kill_group(forked.pid)
             os.waitpid(forked.pid, 0)
@@ -100,7 +101,7 @@ class ForkServer:
         self._workers.remove(forked)
 
     def fork_worker(self, client: Any, streams: list[int], request: bytes) -> Command | None:
-        """Fork a worker for a client. In the worker, returns the worker's `Command`, otherwise None."""
+        """Fork a worker for a client. Returns the worker's `Command` in the worker, otherwise None."""
         if not request or (self._uses_gpu and self._has_gpu_driver()):
             close_all(streams)
             client.close()
@@ -125,7 +126,7 @@ class ForkServer:
         return command, environment
 
     def close_descriptors(self) -> None:
-        """Close the descriptors of the server in a fork of it."""
+        """In a fork of the server, close the descriptors of the server."""
         os.close(self._arrivals)
         for forked in self._workers:
             forked.client.close()
@@ -138,7 +139,6 @@ class ForkServer:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a forked process and all processes of its process group."""
     for kill in (os.killpg, os.kill):  # before `setsid`, a worker is in the server's group
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)

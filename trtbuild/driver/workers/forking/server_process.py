@@ -1,34 +1,34 @@
 """``server_process.py TRACE TORCH``: a process that has loaded torch, and forks the workers that need it.
 
-TRACE and TORCH are the numbers of the sockets through which the server receives the connections of clients
-(`client.py`). In a watcher, trace workers may also have imported the libraries of a model (`preloading`).
+TRACE and TORCH are the numbers of the sockets through which the server receives the connections of clients (`client.py`).
+In `trtbuild watch`, trace workers may also have imported the libraries of a model (`preloading`).
 
 Rules
 1. A forked worker behaves like a new one:
    * From its client it gets the streams, the environment variables, the directory, the umask and the arguments.
-   * Resource limits, priority, groups, processors and namespaces are those of the server. In a build, server and client
-     have the same parent. A watcher compares these properties, except the priority, with those of the
-     `trtbuild build` process that asks it to build (`trtbuild.driver.watching.endpoint.program`).
+   * From the server it gets resource limits, priority, groups, processors and namespaces. In a build, server and client
+     have the same parent. A watcher compares these properties, except the priority, with those of the `trtbuild build`
+     process that asks for a build (`trtbuild.driver.watching.endpoint.program`).
    * Python and torch read environment variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
-     ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit` names one exception).
+     ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (exceptions: `ForkServers.suit`).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
-     them, too, before its first job. The server handles no signal, and blocks none.
+     them, too, before its first job. The server handles no signal, and blocks no signal.
    * A forked torch worker also has the tables that a new one fills during its first job (`handlers.fill_tables`).
-   * Import caches are cleared. No other cache of the server has an entry about the project. (A process of `preloading` has
-     searched the project for imports, and has its own rules.)
-   * The only threads that the server may have are those of libraries that handle a fork, such as OpenBLAS. A trace worker
-     that was not forked has them, too, when it forks for a job.
-2. The server runs no user code, and only its main thread runs Python. The first copy of the server loads the modules of
-   torch workers, and forks the torch workers. So a trace worker never has modules that only torch workers need: a trace
-   would record them as dependencies.
+   * Import caches are cleared. No other cache of the server has an entry about the project. The processes of `preloading`
+     have searched the project for imports, so they have other rules.
+   * The server may have threads of libraries that handle a fork, such as OpenBLAS, but no others. A trace worker that was
+     not forked has such threads, too, when it forks for a job.
+2. The server runs no user code, and only its main thread runs Python. A copy of the server loads the modules of torch
+   workers, and forks these workers. So a trace worker never has modules that only torch workers need. A trace would
+   record them as dependencies.
 3. Each worker starts a new session (`setsid`). When its client ends, the worker and the processes in its process group are
    killed. When the worker ends, these processes are killed, too, and the client receives the exit status.
 4. A worker does not have the server's descriptors.
-5. When standard input ends, the server and its workers end. The owner of the server has the other end of the pipe, which
-   the kernel closes, too, if the owner is killed. The server does not end when the thread that started it ends.
-6. Once CUDA's driver is loaded in the server, the server forks no process that may use a GPU, because the driver does not
-   work after a fork. The client then becomes a new worker.
-7. This file imports only modules that a worker loads before torch, because a trace records the modules that were loaded
+5. When standard input ends, the server and its workers end. The owner of the server has the other end of this pipe. If the
+   owner is killed, the kernel closes it. The server does not end when the thread that has started it ends.
+6. If the server has loaded CUDA's driver, it forks no worker that may use a GPU, because the driver does not work after a
+   fork. The client then becomes a new worker.
+7. A trace records the modules that were loaded before torch. So this file imports only modules that a worker also loads
    before torch.
 """
 
@@ -54,10 +54,10 @@ from trtbuild.driver.workers.forking.server import ForkServer
 def load(prepare: Callable[[], None]) -> dict[str, str]:
     """Load libraries with `prepare`. Returns the environment variables that they have set.
 
-    If the loading fails, the first job of a worker fails in the same way, and reports the error.
+    An error is ignored, because the first job of a worker fails in the same way, and reports it.
     """
     before = dict(os.environ)
-    gc.disable()  # imported modules are not garbage, and repeated collections make the import of torch slower
+    gc.disable()  # imported modules are not garbage, so collections would only slow down the import of torch
     with contextlib.suppress(Exception):
         prepare()
     gc.freeze()  # forked workers share the pages of these objects
@@ -81,13 +81,13 @@ def _wait_for(arrivals: int) -> None:
 
 
 def main(trace: int, torch: int) -> int:
-    """Load torch, then serve trace workers; a copy of this process serves torch workers.
+    """Load torch, then fork trace workers. A copy of this process forks torch workers.
 
     `trace` and `torch` are the numbers of the sockets of both servers. Returns the exit status in a forked worker.
     """
     from trtbuild.driver.workers import worker
 
-    worker.__name__ = "__main__"  # the main module of a worker process is the module `worker`
+    worker.__name__ = "__main__"  # `worker` is the main module of a worker process
     this_module = sys.modules["__main__"]  # keeps the module alive
     sys.modules["__main__"] = sys.modules.pop("trtbuild.driver.workers.worker")
     from trtbuild.driver.workers import handlers
@@ -100,13 +100,13 @@ def main(trace: int, torch: int) -> int:
         worker.end_with_parent()
         _wait_for(torch)
         set_by_libraries |= load(handlers.prepare_torch)
-        if _has_owner():  # at its end, a build waits for its servers
+        if _has_owner():  # otherwise the build has ended, and waits for the end of its servers
             set_by_libraries |= load(handlers.fill_tables)
         server = ForkServer(torch, receive_client, uses_gpu=True)
     else:
         from trtbuild.driver.workers.forking.preloading import TraceServer
 
-        server = TraceServer(trace, set_by_libraries)  # `preloading` states its rules
+        server = TraceServer(trace, set_by_libraries)
     started = server.serve()
     if started is None:
         if not serves_torch:
@@ -127,7 +127,7 @@ def run_worker(command: list[str], environment: dict[str, str], *, is_trace: boo
         from trtbuild.stages.trace.run import note_environment
 
         note_environment(environment)
-    importlib.invalidate_caches()  # a file that was added within one tick of the clock would not be found otherwise
+    importlib.invalidate_caches()  # otherwise a file added within one tick of the file system's clock is not found
     status: int = worker.main(command[-3:])
     return status
 

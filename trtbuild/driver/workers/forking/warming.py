@@ -1,8 +1,8 @@
 """Fill the tables of torch and of its ONNX exporter, before workers are forked.
 
 Torch and onnxscript import modules and fill tables (decompositions, translations, rules for sizes) at their first use. A
-torch worker that has done a job has these tables, too. No user code runs. Neither TensorRT nor CUDA's driver is loaded, and
-no thread stays, because it would not run in a forked worker.
+worker that has done a job has these tables, too. This module runs no user code, and does not load TensorRT or CUDA's
+driver. It leaves no thread, because threads do not run in a forked worker.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def fill_tables() -> None:
     with contextlib.suppress(ImportError):  # the exporter shows progress if tqdm is installed
         bars = importlib.import_module("tqdm").tqdm
     interval_s, bars.monitor_interval = bars.monitor_interval, 0  # otherwise tqdm starts a thread
-    # torch.export asks whether there is a GPU. In a torch with CUDA, this loads the driver, and a loaded driver does not
-    # work in forked processes.
+    # torch.export asks whether there is a GPU. In a torch with CUDA, this loads CUDA's driver, which does not work after a
+    # fork.
     is_available, torch.cuda.is_available = torch.cuda.is_available, lambda: False
     rows = {"input": {0: torch.export.Dim("rows", min=2, max=8)}}
     try:

@@ -1,7 +1,6 @@
-"""Write the outputs of a model: packages, raw plans, ``.pt2`` files, Triton repositories. Each kind is one module.
+"""Write the outputs of a model: packages, plans (engines as files), ``.pt2`` files, Triton repositories.
 
-The rules for writing outputs are in `files.py`.
-This folder imports no other folder of `driver`.
+Each kind of output is one module. `files.py` has the rules for writing. This folder imports no other folder of `driver`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def is_in_place(project: Path, files: Sequence[OutputFile], digests: Digests) ->
     """Whether every file exists and has the right content."""
     try:
         return not changed_files(project, files, digests)
-    except OSError:  # for example a directory, or an unreadable file; writing the file reports the problem
+    except OSError:  # for example, the path is a directory. The error is reported when the file is written
         return False
 
 
@@ -50,9 +49,8 @@ def write_output(
 ) -> bool:
     """Bring one output up to date. Return whether a file was written.
 
-    `learn` receives the digest and the `FileStamp` of each file that is written. `last_recipe` is the recipe of the package
-    in the previous build. `refuse` receives the files that will be written, and may raise an error.
-    Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError.
+    `last_recipe` is the recipe of the package in the previous build. `refuse` receives the files that will be written, and
+    may raise an error. Raises BlobMissing, EntryCorrupt, StoreUnavailable, OSError.
     """
     old_paths = KINDS[kind].previous_files(project / root, files, last_recipe)
     outdated = changed_files(project, files, digests)

@@ -1,7 +1,7 @@
 """`trtbuild.compile`: build engines for a module in memory, and return a module that runs them.
 
-The module is traced in this process (`stages.trace.in_memory`). All later steps run as on the command line. So a program
-uses the engines that CI has built from a manifest, and CI uses the engines of a program.
+The module is traced in this process. All later steps run as on the command line. So a program uses the engines that CI has
+built from a manifest, and CI uses the engines of a program.
 """
 
 from __future__ import annotations
@@ -133,14 +133,13 @@ def build_module(module: Any, inputs: ModuleInputs, options: Options, name: str,
 
 
 def _trace(module: Any, model: Model, shapes: ShapePlan) -> Any:
-    """Return a `stages.trace.run.TraceResult`."""
     from trtbuild.stages.trace.in_memory import trace_in_memory
 
     return trace_in_memory(module, trace_job(model, shapes), Path.cwd())
 
 
 def _store_trace(traced: Any, put: Callable[[bytes | memoryview], Output]) -> dict[str, Output]:
-    """Store the results of a trace by `put`. Return output name → stored blob, as in the record of a trace."""
+    """Return output name → stored blob, as in the record of a trace."""
     from trtbuild.driver.workers.handlers import tensor_bytes
 
     outputs = {
@@ -160,7 +159,7 @@ def _store_trace(traced: Any, put: Callable[[bytes | memoryview], Output]) -> di
 
 
 def _run_build(workspace: ProgramWorkspace) -> dict[str, Any]:
-    """Build, and return the document of ``trtbuild build --json``. Raises the first error of the build."""
+    """Return the document of ``trtbuild build --json``. Raises the first error of the build."""
     from trtbuild.driver.building.build import build
     from trtbuild.driver.building.progress.events import Watcher
     from trtbuild.driver.in_program.kept_servers import KEPT

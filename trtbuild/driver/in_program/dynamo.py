@@ -71,10 +71,7 @@ def backend(graph: Any, example_inputs: Sequence[Any], **arguments: Any) -> Call
 
 
 class _Graph:
-    """One graph, and the modules that were built for it.
-
-    With `strict`, it is an error if the graph cannot become an engine (rule 4).
-    """
+    """One graph, and the modules that were built for it. `strict`: a graph without engines is an error (rule 4)."""
 
     def __init__(self, captured: Any, options: Options, strict: bool, max_specializations: int, origin: Origin) -> None:
         self._captured = captured
@@ -222,7 +219,6 @@ class _Graph:
 
 
 def _device_of(graph: Any, example_inputs: Sequence[Any]) -> str | None:
-    """Return the device of the graph's first tensor, or None if it has no tensor."""
     for value in example_inputs:
         device = getattr(value, "device", None)
         if device is not None:

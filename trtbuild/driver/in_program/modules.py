@@ -90,7 +90,6 @@ def describe_module(
 
 
 def _kind_of(module: Any) -> Kind:
-    """Return the kind of `module`. Raises UsageError if it cannot be traced."""
     name = type(module).__name__
     if name == "ExportedProgram":
         return "program"

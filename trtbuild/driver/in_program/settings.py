@@ -84,7 +84,7 @@ def precisions_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> P
 
 
 def _precision_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precision:
-    """Return the precision of the whole module. `enabled_precisions` may contain float32 and one other precision."""
+    """Return the precision of the whole module. `enabled_precisions` may contain float32 and one other."""
     enabled_list = (
         () if enabled_precisions is None else checked.items("enabled_precisions", enabled_precisions, "{torch.half}")
     )
@@ -194,7 +194,7 @@ def _checked_settings(
 def _setting_error(
     details: Any, fields_type: Any, arguments: Mapping[str, Any], argument_names: Mapping[str, str]
 ) -> UsageError:
-    """Convert `details`, one of pydantic's errors about `arguments`, to a UsageError with the words of a manifest error."""
+    """Convert `details`, one of pydantic's errors, to a UsageError with the words of a manifest error."""
     from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
     expected: ExpectedType | None = ExpectedType(fields_type)
@@ -227,5 +227,5 @@ def _dtype_name(entry: Any) -> str:
 
 
 def _operator_name(entry: Any) -> str:
-    """Return ``aten.add.Tensor`` for the operator ``torch.ops.aten.add.Tensor`` or its name."""
+    """Return, for example, ``aten.add.Tensor`` for ``torch.ops.aten.add.Tensor``."""
     return str(entry).removeprefix("torch.ops.").replace("::", ".")

@@ -55,7 +55,7 @@ def target_of(
 
 
 def _refuse_contradiction(target_fields: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Raise UsageError if one of `arguments` (name → value, or None) differs from the target's field of its name."""
+    """Raise UsageError if an argument that is given differs from the target's field of its name."""
     for name, value in arguments.items():
         if value is not None and name in target_fields and target_fields[name] != value:
             argument = _ARGUMENT_NAMES.get(name, name)
@@ -84,7 +84,7 @@ def _parse_sm(target: Any) -> int:
 
 
 def _target_from_mapping(mapping: Mapping[str, Any], target_argument: Mapping[str, Any]) -> Target:
-    """Return the target that `mapping` describes. Errors show `target_argument`, the mapping that the program passed."""
+    """Return the target of `mapping`. Errors show `target_argument`, the mapping that the program passed."""
     from pydantic import ValidationError
 
     from trtbuild.manifest.format.fields import TargetFields
@@ -105,7 +105,7 @@ def _target_from_mapping(mapping: Mapping[str, Any], target_argument: Mapping[st
 
 
 def _target_error(mapping: Mapping[str, Any], details: Any, fields_type: Any) -> UsageError:
-    """Convert `details`, one of pydantic's errors about `mapping`, to a UsageError."""
+    """Convert `details`, one of pydantic's errors, to a UsageError."""
     from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
     hint = 'such as target={"sm": 89, "toolchain": "tensorrt-rtx", "compatibility": "exact"}'

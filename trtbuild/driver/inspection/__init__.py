@@ -78,7 +78,6 @@ def inspect_directory(
 def _trtexec(
     package: Package, subject: Subject, target: str, partition: str, onnx: str | None
 ) -> TrtexecCommand | None:
-    """Return the trtexec command of an engine, or None if its recipe is not in the cache."""
     recipe = subject.recipes.get(f"engine/{partition}@{target}")
     if recipe is None:
         return None

@@ -108,7 +108,6 @@ def _recipe_parts(subject: Subject, target: str, partition: str) -> dict[str, An
 
 
 def _write_data_file(path: Path, contents: Sequence[tuple[int, Bytes]]) -> None:
-    """Write pairs (offset, bytes), unless the file has these bytes already."""
     try:
         if _has_contents(path, contents):
             return

@@ -28,7 +28,6 @@ def source_form(names: Any) -> GraphKindName | None:
 
 
 def _operators(names: Any) -> Iterator[str]:
-    """Yield the known operators of the layers (`core.packages.names`)."""
     for partitions in names.values():
         for layers in partitions.values():
             operators = [entry[1] for entry in layers.values()]  # an entry is [module path, operator]

@@ -59,7 +59,7 @@ def trtexec_command(recipe: Recipe, partition: Partition, sms: Sequence[int], on
 def _profile_flags(
     profiles: Mapping[str, Any], partition: Partition, toolchain: str, version: str, differs: list[str]
 ) -> Iterator[str]:
-    """Yield the flags of the optimization profiles. trtexec accepts shapes only for dynamic inputs."""
+    """Yield the flags of the optimization profiles. trtexec takes shapes only for dynamic inputs."""
     dynamic_inputs = [
         f"i{number}"
         for number, (_, type_) in enumerate(partition.inputs)
@@ -111,7 +111,7 @@ def _passed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _formatted_value(setting: Setting, value: Any, toolchain: ToolchainName, version: str) -> str:
-    """Return the value of a setting as trtexec reads it. A size of a memory pool has a unit, because the default is MiB."""
+    """Return the value as trtexec reads it. The size of a memory pool has a unit, because the default is MiB."""
     match setting.config_part:
         case MemoryPool():
             return _size_text(value)

@@ -20,11 +20,7 @@ __all__ = ["pt2", "Digests", "Learn", "OutputFile", "is_in_place", "output_files
 
 
 def output_files(kind: str, root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
-    """Return the files of one output of a model, in the order in which they are written.
-
-    Raises PackageError, ValueError or KeyError if the index of the package is invalid, and UsageError if the kind does not
-    support a dtype of the model.
-    """
+    """Return the files of one output of a model, in the order in which they are written. Raises as `Kind.files` does."""
     return sorted(KINDS[kind].files(root, package, record), key=lambda file: file.turn)
 
 

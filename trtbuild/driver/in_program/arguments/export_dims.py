@@ -94,7 +94,7 @@ def _by_input(dynamic_shapes: Any, names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _check_static_size(size: int, shape: ShapeRange, name: str, axis: int) -> None:
-    """Raise UsageError if the axis has another size than `size` (rule 4)."""
+    """Raise UsageError for another size than `size` (rule 4)."""
     low, high = shape.min[axis], shape.max[axis]
     if not low == size == high:
         sizes_text = f"has size {low}" if low == high else f"has sizes from {low} to {high}"
@@ -107,10 +107,7 @@ def _check_static_size(size: int, shape: ShapeRange, name: str, axis: int) -> No
 def _merge_dims(
     declared_dims: Sequence[NamedDim], export_dims: Sequence[NamedDim], input_names: Sequence[str]
 ) -> tuple[NamedDim, ...]:
-    """Return all dims, sorted by first axis. Dims with the same name become one. Raises UsageError if their factors differ.
-
-    `declared_dims` come from the argument `dims` or from an `Input`, `export_dims` from `dynamic_shapes`.
-    """
+    """Return all dims, sorted by first axis. Dims with one name become one dim. Raises UsageError for different factors."""
     order = {name: number for number, name in enumerate(input_names)}
     merged = {dim.name: dim for dim in declared_dims}
     for dim in export_dims:
@@ -130,7 +127,7 @@ def _merge_dims(
 
 
 def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:
-    """Return a name for the dim ``factor * root``: ``root``, or ``root_2`` (with the factor) if ``root`` is in use."""
+    """Return ``root``, or ``root_2`` (with the factor) if another dim is named ``root``."""
     name = root if root not in used_names else f"{root}_{factor}"
     while name in used_names:
         name += "_"
@@ -138,7 +135,7 @@ def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:
 
 
 def _declared_axes(axes: Any, name: str) -> list[tuple[int, Any]]:
-    """Return (axis, Dim or number) for each axis of the input `name`, except axes with None. Raises UsageError."""
+    """Return (axis, Dim or number) for each axis that has one. Raises UsageError."""
     if axes is None:
         return []
     if not isinstance(axes, Mapping | list | tuple):

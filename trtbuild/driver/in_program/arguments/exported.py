@@ -56,7 +56,7 @@ def describe_program(
 
 
 def _refuse_without_ranges(argument: str, value: Any) -> None:
-    """Raise UsageError if `argument` is given, but no ranges (rule 2)."""
+    """Raise UsageError if `argument` is given (rule 2)."""
     if value:
         raise UsageError(
             f"{argument} has no effect: without ranges in inputs, the exported program keeps its own dims",
@@ -66,13 +66,13 @@ def _refuse_without_ranges(argument: str, value: Any) -> None:
 
 
 def _refuse_fixed_dims(program_inputs: Sequence[Any], module_inputs: ModuleInputs, dynamic_shapes: Any) -> None:
-    """Raise UsageError if `dynamic_shapes` has a number for an axis that is dynamic in the program (rule 3)."""
+    """Raise UsageError for a number for a dynamic axis (rule 3)."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     if dynamic_shapes is None:
         return
     names = [entry.name for entry in module_inputs.inputs]
-    entries = dict(zip(names, _match_entries(program_inputs, names), strict=True))
+    entries = dict(zip(names, _match_inputs(program_inputs, names), strict=True))
     for name, axis in static_axes(module_inputs, dynamic_shapes):
         if isinstance(entries[name].shape[axis], ProgramAxis):
             raise UsageError(
@@ -92,7 +92,7 @@ def _with_program_ranges(
 
     result: list[SpecInput] = []
     shapes: list[tuple[str, ShapeRange]] = []
-    entries = _match_entries(program_inputs, [entry.name for entry in inputs])
+    entries = _match_inputs(program_inputs, [entry.name for entry in inputs])
     for spec_input, entry in zip(inputs, entries, strict=True):
         result.append(SpecInput(spec_input.name, entry.dtype, entry.keyword, spec_input.range))
         example = examples.get(spec_input.name)
@@ -121,7 +121,7 @@ def _range_of_axis(axis: Any, place: str, example_size: int | None) -> tuple[int
 
 
 def _sort_keywords(program_inputs: Sequence[Any], module_inputs: ModuleInputs) -> ModuleInputs:
-    """Return `module_inputs` with its keyword inputs in the program's order (rule 4)."""
+    """Return `module_inputs` in the order of rule 4."""
     positions = {entry.name: number for number, entry in enumerate(program_inputs)}
     order = sorted(
         range(len(module_inputs.inputs)),
@@ -142,8 +142,7 @@ def _sort_keywords(program_inputs: Sequence[Any], module_inputs: ModuleInputs) -
 
 
 def _check_dtypes_and_ranks(program_inputs: Sequence[Any], module_inputs: ModuleInputs) -> None:
-    """Raise UsageError if the dtype or rank of an input differs from the program's."""
-    for number, program in enumerate(_match_entries(program_inputs, [entry.name for entry in module_inputs.inputs])):
+    for number, program in enumerate(_match_inputs(program_inputs, [entry.name for entry in module_inputs.inputs])):
         entry = module_inputs.inputs[number]
         for profile in module_inputs.profiles:
             rank = len(profile.shapes[number][1].opt)
@@ -156,7 +155,7 @@ def _check_dtypes_and_ranks(program_inputs: Sequence[Any], module_inputs: Module
 
 
 def _has_accepted_static_shapes(program_inputs: Sequence[Any], module_inputs: ModuleInputs) -> bool:
-    """Whether the shapes in the only profile of `module_inputs` are static, and the program accepts them (rule 3)."""
+    """Whether the only profile of `module_inputs` has examples (rule 3)."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     def fits(axis: Any, size: int) -> bool:
@@ -164,7 +163,7 @@ def _has_accepted_static_shapes(program_inputs: Sequence[Any], module_inputs: Mo
             return bool(size == axis)
         return axis.low <= size and (axis.high is None or size <= axis.high) and size % axis.unit == 0
 
-    matches = _match_entries(program_inputs, [entry.name for entry in module_inputs.inputs])
+    matches = _match_inputs(program_inputs, [entry.name for entry in module_inputs.inputs])
     (profile,) = module_inputs.profiles
     return all(
         shape.min == shape.max and all(map(fits, program.shape, shape.opt))
@@ -172,7 +171,7 @@ def _has_accepted_static_shapes(program_inputs: Sequence[Any], module_inputs: Mo
     )
 
 
-def _match_entries(program_inputs: Sequence[Any], names: Sequence[str]) -> list[Any]:
+def _match_inputs(program_inputs: Sequence[Any], names: Sequence[str]) -> list[Any]:
     """Return the program's input for each of `names`: keyword inputs by name, the others by position.
 
     Raises UsageError if the program has other inputs.
@@ -200,7 +199,7 @@ def _named_dims(program_inputs: Sequence[Any], inputs: Sequence[SpecInput]) -> t
 
     axes_by_symbol: dict[tuple[str, int], list[tuple[str, int]]] = {}
     for entry, spec_input in zip(
-        _match_entries(program_inputs, [spec_input.name for spec_input in inputs]), inputs, strict=True
+        _match_inputs(program_inputs, [spec_input.name for spec_input in inputs]), inputs, strict=True
     ):
         for number, axis in enumerate(entry.shape):
             if isinstance(axis, ProgramAxis):

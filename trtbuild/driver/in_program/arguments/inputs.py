@@ -201,7 +201,6 @@ def _checked_sizes(shape: Shape, name: str) -> tuple[int, ...]:
 
 
 def _checked_shared_dims(shared_dims: Any, rank: int, name: str) -> dict[int, str]:
-    """Return `shared_dims` if it maps axes to names of dims. Otherwise raise UsageError."""
     is_valid = isinstance(shared_dims, Mapping) and all(
         isinstance(axis, int) and not isinstance(axis, bool) and 0 <= axis < rank and isinstance(dim, str) and dim
         for axis, dim in shared_dims.items()

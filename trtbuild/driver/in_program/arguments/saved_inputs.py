@@ -40,7 +40,7 @@ def refuse_other_inputs(index: PackageIndex, inputs: Any, kwarg_inputs: Any, dyn
 
 
 def _number_pairs(index: PackageIndex, given_inputs: ModuleInputs, has_positional: bool) -> list[tuple[int, int]]:
-    """Return a pair for each given input: (its number among the given inputs, its number among the module's inputs)."""
+    """Return (number among the given inputs, number among the module's inputs) for each given input."""
     number_by_name = {entry.name: number for number, entry in enumerate(index.inputs) if entry.keyword}
     compiled_positional = [number for number, entry in enumerate(index.inputs) if not entry.keyword]
     positional = [number for number, entry in enumerate(given_inputs.inputs) if not entry.keyword]
@@ -125,7 +125,7 @@ def _examples(index: PackageIndex) -> ModuleInputs:
 
 
 def _check_dims(index: PackageIndex, given_inputs: ModuleInputs) -> None:
-    """Raise UsageError if the ranges of Dims are not those of the module (rule 3)."""
+    """Check rule 3 for Dims."""
     (profile,) = given_inputs.profiles
     for number, (name, shape) in enumerate(profile.shapes):
         for axis, (low, high) in enumerate(zip(shape.min, shape.max, strict=True)):

@@ -38,7 +38,7 @@ def plan_files(index: PackageIndex) -> Iterator[tuple[str, str]]:
 
 
 def _partitions(index: PackageIndex) -> Sequence[Partition]:
-    """Return the partitions. They are the same for all targets (`native_support`)."""
+    """Return the partitions of any target, because they are equal."""
     return next(iter(index.targets.values())).partitions.partitions
 
 
@@ -59,7 +59,7 @@ def _engine_fields(index: PackageIndex, partition: Partition) -> Message:
 
 
 def _plan_fields(index: PackageIndex) -> _Fields:
-    """Return the fields that map compute capabilities to plans. A plan for all later GPUs is the default."""
+    """Return the fields that map compute capabilities to plans."""
     fields: _Fields = []
     for name, target in index.targets.items():
         for sm in served_sms(target):

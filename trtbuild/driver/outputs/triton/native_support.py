@@ -48,7 +48,7 @@ def _reasons(index: PackageIndex) -> Iterator[str]:
 
 
 def _ambiguous_targets(targets: Mapping[str, PackedTarget]) -> Iterator[str]:
-    """Yield a reason for each target that the backend cannot distinguish from an earlier one (rule 2)."""
+    """Yield the reasons of rule 2."""
     first_targets: dict[object, str] = {}
     for name, target in targets.items():
         for sm in served_sms(target):
@@ -71,7 +71,7 @@ def _interface(target: PackedTarget) -> object:
 
 
 def _partition_reasons(index: PackageIndex, target: PackedTarget) -> Iterator[str]:
-    """Yield the reasons about a target's partitions (rules 3 to 6)."""
+    """Yield the reasons of rules 3 to 6."""
     supported_dtypes = release("tensorrt", target.version).dtypes
     used_sources: set[str] = set()
     for partition in target.partitions.partitions:

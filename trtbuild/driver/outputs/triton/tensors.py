@@ -84,7 +84,7 @@ def max_batch_size(index: PackageIndex) -> int:
 
 
 def _largest_covered_size(ranges: Sequence[tuple[int, int]]) -> int:
-    """Return the largest size in the ranges, or 0 if a size from 1 to that size is in no range."""
+    """Return the largest size, or 0 if a smaller size from 1 on is in no range."""
     covered = 0
     for low, high in sorted(ranges):
         if low > covered + 1:

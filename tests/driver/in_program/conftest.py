@@ -14,7 +14,7 @@ import trtbuild
 
 @pytest.fixture(scope="session")
 def program_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all tests of this process."""
+    """One cache for all tests, so that each engine is built once."""
     return tmp_path_factory.mktemp("program-cache")
 
 

@@ -61,7 +61,7 @@ models:
 
 
 def compile_in_program(cache: Path, **options: Any) -> Any:
-    """Compile the model of `MANIFEST` with `trtbuild.compile`. The input `tokens` is then named `x`."""
+    """Compile the model of `MANIFEST`. The input that is `tokens` in `MANIFEST` has the name `x`."""
     namespace: dict[str, Any] = {}
     exec(SOURCE, namespace)
     return trtbuild.compile(
@@ -135,7 +135,7 @@ def test_compiling_changes_neither_the_module_nor_the_state_of_torch(
 
 
 def test_the_default_device_of_torch_does_not_matter(compile_module: Compile, tmp_path: Path) -> None:
-    """The meta device takes the place of a GPU. Models are traced on the CPU, and programs are read there."""
+    """Models are traced on the CPU, and programs are read there. The default device of this test stands for a GPU."""
 
     class Shifts(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -171,7 +171,7 @@ def test_rejects_inputs_under_both_names(compile_module: Compile, net: torch.nn.
         compile_module(net, [ROWS], arg_inputs=[ROWS])
 
 
-def test_rejects_host_arrays_that_cannot_be_tensors(compile_module: Compile) -> None:
+def test_rejects_numpy_arrays_that_cannot_be_tensors(compile_module: Compile) -> None:
     model = compile_module(torch.nn.ReLU().eval(), [Input((2,))])
     assert model(np.array([-1, 1], dtype=">f4")).tolist() == [0, 1]
     arrays: list[Any] = [np.ma.masked_array(np.ones(2, np.float32), mask=True), np.array([{}, {}], dtype=object)]
@@ -219,7 +219,7 @@ def test_inputs_narrow_a_program_of_torch_export(compile_module: Compile, net: t
 
 
 def test_several_profiles_of_a_program_of_torch_export(compile_module: Compile, net: torch.nn.Module) -> None:
-    """All profiles are used, even if each has only one shape."""
+    """Two static profiles are not examples for one range."""
     batch = torch.export.Dim("batch", min=1, max=64)
     exported = torch.export.export(net, (torch.ones(3, 8),), dynamic_shapes={"x": {0: batch}})
     model = compile_module(exported, [[Input((4, 8))], [Input((64, 8))]])
@@ -255,9 +255,8 @@ def test_the_trace_of_a_compiled_module_is_not_stored(
 def test_rejects_a_module_in_training_mode(compile_module: Compile, net: torch.nn.Module) -> None:
     with pytest.raises(SourceError, match="is in training mode") as caught:
         compile_module(net.train(), [ROWS])
-    assert (caught.value.file or "").endswith(
-        "conftest.py"
-    )  # the fixture `compile_module` calls `trtbuild.compile` there
+    # the fixture `compile_module` calls `trtbuild.compile` there
+    assert (caught.value.file or "").endswith("conftest.py")
 
 
 def test_rejects_a_target_that_the_toolchain_does_not_support(compile_module: Compile, net: torch.nn.Module) -> None:

@@ -39,7 +39,6 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def compile_(program_cache: Path) -> Callable[..., Any]:
-    """``torch.compile`` with the name of the backend, as in any program."""
 
     def run(module: Any, **options: Any) -> Any:
         options = {"target": 89, "cache_dir": str(program_cache), "pass_through_build_failures": True, **options}
@@ -127,7 +126,7 @@ def test_without_marks_each_shape_has_an_engine(compile_: Any, mixed: Any, built
 @torch.no_grad()
 def test_an_integer_and_a_keyword_are_accepted(compile_: Any, mixed: Any) -> None:
     model, x, scale = compile_(mixed, max_specializations=1), torch.randn(3, 4), torch.full((1,), 0.5)
-    # dynamo makes the integer dynamic at the second call; the third value gets no engine, so PyTorch runs the third call
+    # at the second call, dynamo makes the integer dynamic; the third value is beyond `max_specializations`
     for times in (3, 4, 5):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

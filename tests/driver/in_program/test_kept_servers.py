@@ -1,7 +1,4 @@
-"""The servers stay from one `trtbuild.compile` to the next. The tests start real servers.
-
-A server is a process that has loaded torch and forks workers.
-"""
+"""Servers stay from one `trtbuild.compile` to the next. A server is a process that has loaded torch and forks workers."""
 
 from __future__ import annotations
 
@@ -22,10 +19,11 @@ from trtbuild.driver.in_program.kept_servers import KEPT, KeptServers
 from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS
 
 pytestmark = [
-    pytest.mark.cold_workers,  # the tests do not use the servers that the test run shares
+    pytest.mark.cold_workers,  # these tests start real servers, and do not use those of the test run
     pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers"),
 ]
 
+#: A program that starts servers, prints their process id, and ends as its argument says.
 PROGRAM = """\
 import os, sys
 from pathlib import Path
@@ -41,14 +39,14 @@ if sys.argv[1] == "killed":
 
 @pytest.fixture
 def kept() -> Iterator[KeptServers]:
-    """Servers that are kept for a long time."""
-    servers = KeptServers(idle_s=600)
-    yield servers
-    servers.close_idle()
+    """A source of servers that stay for the whole test."""
+    source = KeptServers(idle_s=600)
+    yield source
+    source.close_idle()
 
 
-def _pid(servers: KeptServers) -> int | None:
-    return None if servers._servers is None else servers._servers.pid
+def _pid(kept: KeptServers) -> int | None:
+    return None if kept._servers is None else kept._servers.pid
 
 
 def test_the_next_compilation_uses_the_servers_of_the_one_before(
@@ -82,7 +80,7 @@ def test_servers_that_are_not_used_end(tmp_path: Path) -> None:
     assert servers.is_alive  # they are in use
     kept.give_back(servers)
     wait_until_gone([servers.pid])
-    kept.close_idle()  # waits for the thread that ends them
+    kept.close_idle()  # waits for the timer's thread, which holds the lock
     assert _pid(kept) is None
 
 
@@ -98,7 +96,7 @@ def test_new_servers_replace_the_old_ones_after_a_distribution_is_installed(
     second = kept.borrow(tmp_path)
     assert second is not None and second is not first
     kept.give_back(first)
-    assert first.is_alive  # one of its two users has not given it back
+    assert first.is_alive  # it was borrowed twice, and given back once
     kept.give_back(first)
     assert not first.is_alive and second.is_alive
     kept.give_back(second)

@@ -26,7 +26,7 @@ def compiled_net(compile_module: Callable[..., Any], net: torch.nn.Module) -> An
     return compile_module(net, [ROWS])
 
 
-def test_packages_from_the_cache_and_from_a_package_are_equal(compiled_net: Any, tmp_path: Path) -> None:
+def test_saving_a_compiled_and_a_loaded_module_gives_equal_packages(compiled_net: Any, tmp_path: Path) -> None:
     first = compiled_net.save(tmp_path / "first")
     with trtbuild.load(first, device="cpu") as loaded:
         second = trtbuild.save(loaded, tmp_path / "second")
@@ -138,8 +138,8 @@ def test_a_directory_with_the_ending_of_a_file_needs_the_format_package(
     compiled_net.save(tmp_path / name, output_format="package")
     with trtbuild.load(tmp_path / name, device="cpu") as loaded:
         assert loaded.is_reference
-    compiled_net.save(tmp_path / name)  # it is a package already, so it is replaced
-    compiled_net.save(tmp_path / "v1.5")
+    compiled_net.save(tmp_path / name)  # a directory that is already a package needs no format
+    compiled_net.save(tmp_path / "v1.5")  # not the ending of a known format
 
 
 @pytest.mark.parametrize(

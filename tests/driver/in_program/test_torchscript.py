@@ -73,10 +73,10 @@ def test_a_traced_module_is_compiled(compile_module: Compile) -> None:
 
 def test_ir_ts_scripts_an_nn_module(compile_module: Compile) -> None:
     net = Scaled().eval()
-    script = compile_module(torch.jit.script(net), [ROWS, Input((4,))])
+    compiled_script = compile_module(torch.jit.script(net), [ROWS, Input((4,))])
     model = compile_module(net, [ROWS, Input((4,))], ir="ts")
     assert ran(model.report) == {}
-    torch.testing.assert_close(call(model, 3), call(script, 3))
+    torch.testing.assert_close(call(model, 3), call(compiled_script, 3))
 
 
 def test_a_script_is_traced_to_a_program() -> None:
@@ -139,23 +139,23 @@ def test_rejects_functions_of_torchscript_and_modules_that_cannot_be_scripted(co
     with pytest.raises(UsageError, match="a function of TorchScript cannot be compiled"):
         compile_module(torch.jit.script(double), [ROWS])
 
-    class Strange(torch.nn.Module):
+    class Variadic(torch.nn.Module):
         def forward(self, *x: torch.Tensor) -> torch.Tensor:
             return x[0]
 
-    with pytest.raises(SourceError, match=r"torch\.jit\.script cannot script Strange") as caught:
-        compile_module(Strange().eval(), [ROWS], ir="ts")
+    with pytest.raises(SourceError, match=r"torch\.jit\.script cannot script Variadic") as caught:
+        compile_module(Variadic().eval(), [ROWS], ir="ts")
     assert 'ir="ts"' in str(caught.value.hint)
 
 
 def test_rejects_a_torchscript_file_of_a_later_version(tmp_path: Path) -> None:
-    """The file is a manifest's `torchscript:` source. `trtbuild.compile` takes a module that is already loaded."""
+    """The file is the source of a model in a manifest, because `trtbuild.compile` takes no files."""
     from tests.stages.trace.sources.test_torchscript import trace_script
 
-    torch.jit.save(torch.jit.script(torch.nn.Linear(8, 4).eval()), tmp_path / "own.ts")
-    with zipfile.ZipFile(tmp_path / "own.ts") as own, zipfile.ZipFile(tmp_path / "net.ts", "w") as later:
-        for name in own.namelist():
-            later.writestr(name, b"999\n" if name.endswith("/version") else own.read(name))
+    torch.jit.save(torch.jit.script(torch.nn.Linear(8, 4).eval()), tmp_path / "current.ts")
+    with zipfile.ZipFile(tmp_path / "current.ts") as current, zipfile.ZipFile(tmp_path / "net.ts", "w") as later:
+        for name in current.namelist():
+            later.writestr(name, b"999\n" if name.endswith("/version") else current.read(name))
     with pytest.raises(SourceError, match=r"torch\.jit\.load cannot read net\.ts") as caught:
         trace_script(tmp_path, {"input": ([1, 8], [4, 8], [4, 8])})
     assert "version" in caught.value.text

@@ -42,7 +42,7 @@ def test_the_program_is_called_like_the_module(net: torch.nn.Module) -> None:
         module(torch.randn(17, 8), scale=torch.randn(4))
 
 
-def test_the_range_is_the_declared_one_where_torch_traces_a_wider_one(net: torch.nn.Module) -> None:
+def test_the_range_is_the_declared_one_even_if_torch_traces_a_wider_one(net: torch.nn.Module) -> None:
     program = trtbuild.trace(net, [Input(min_shape=(1, 8), opt_shape=(1, 8), max_shape=(2, 8))])
     (bounds,) = program.range_constraints.values()
     assert (bounds.lower, bounds.upper) == (1, 2)
@@ -72,7 +72,7 @@ def test_writes_inside_the_module_are_functionalized() -> None:
             return y
 
     program = trtbuild.trace(Writes().eval(), [Input((2, 3))])
-    # operators that write into their input have names that end with _
+    # the name of an operator that writes into its input ends with _
     assert not [node for node in program.graph.nodes if "_.default" in str(node.target)]
     assert program.module()(torch.ones(2, 3)).tolist() == [[0, 1, 1]] * 2
 

@@ -48,7 +48,7 @@ def test_onnx_models_are_written_with_their_weights(small: Small, tmp_path: Path
     (path,) = {engine.onnx for engine in document.engines if engine.target == "ada"}
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     shapes = {entry.name: entry.shape for entry in session.get_inputs()}
-    assert len(shapes) == 2 and not [entry for entry in session.get_inputs() if entry.name.startswith("w")]
+    assert len(shapes) == 2 and not [name for name in shapes if name.startswith("w")]  # no weight is an input
     x, scale = np.ones((2, 8), dtype=np.float32), np.array(1.0, dtype=np.float32)
     feeds = {name: x if len(shape) == 2 else scale for name, shape in shapes.items()}
     assert len(session.run(None, feeds)) == 3
@@ -113,7 +113,7 @@ def test_an_old_onnx_model_that_cannot_be_read_is_a_usage_error(
 def test_the_written_onnx_model_is_the_prepared_model(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files contain the model after preparation. In this test, preparation returns another model."""
+    """In this test, preparation returns another model."""
     calls: list[tuple[set[str], int]] = []
 
     def prepare_model(model: bytes, weights: Mapping[str, bytes], release: Release) -> tuple[bytes, dict[str, bytes]]:
@@ -132,7 +132,7 @@ def test_the_written_onnx_model_is_the_prepared_model(
 def test_a_copied_package_has_layers_but_no_command_and_no_onnx_model(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache of another machine does not contain the recipes and ONNX models of the engines."""
+    """The empty cache stands for the cache of another machine."""
     shutil.copytree(small.package, tmp_path / "copied")
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
     document = inspect(Request(tmp_path), "copied")

@@ -1,4 +1,4 @@
-"""The source form of a model (PyTorch program, ONNX or TensorRT network) follows from the operators in ``names.json``."""
+"""The operators in ``names.json`` show whether a model came as a PyTorch program, as ONNX or as a TensorRT network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trtexec command that builds the engine of an engine step."""
+"""The trtexec command for an engine step."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from trtbuild.driver.inspection import trtexec
 from trtbuild.driver.inspection.documents import TrtexecCommand
 from trtbuild.driver.inspection.trtexec import trtexec_command
 
+#: The dynamic size of axis 0: symbol 0.
 BATCH = ["sym", 0]
 
 
@@ -87,7 +88,7 @@ def test_several_profiles_are_numbered_in_order() -> None:
     assert arguments == ["--profile=0", "--profile=2", "--profile=10"]
 
 
-def test_before_tensorrt_10_the_command_differs_for_several_profiles() -> None:
+def test_before_tensorrt_10_the_command_has_only_the_first_of_several_profiles() -> None:
     profile = {"i0": shape_range((1, 3), (1, 3), (1, 3)), "i1": shape_range((), (), ())}
     result = command_of(target=HOPPER, version="8.6.0", profiles={"0": profile, "1": profile})
     assert "--profile=0" not in result.arguments
@@ -159,7 +160,7 @@ def test_the_text_is_a_command_line() -> None:
 
 
 def test_all_memory_pools_are_one_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If `--memPoolSize` is repeated, trtexec uses only one of the values."""
+    """If ``--memPoolSize`` is repeated, trtexec uses only one of the values. The test makes a setting a second pool."""
     pool = replace(
         SETTINGS["workspace"],
         config_part=MemoryPool("TACTIC_SHARED_MEMORY"),

@@ -64,7 +64,7 @@ def project(built: tuple[CommandLine, Any]) -> CommandLine:
     return built[0]
 
 
-def test_every_build_with_an_engine_that_multiplies_floats_warns(built: tuple[CommandLine, Any]) -> None:
+def test_each_build_warns_about_an_engine_that_multiplies_floats(built: tuple[CommandLine, Any]) -> None:
     project, first = built
     (project.project / "dist" / "net" / "index.json").unlink()
     from_cache, nothing_to_do = project("build"), project("build")
@@ -75,8 +75,8 @@ def test_every_build_with_an_engine_that_multiplies_floats_warns(built: tuple[Co
 
 def test_the_types_of_layers_and_weights_are_listed(project: CommandLine) -> None:
     engines = {engine["target"]: engine for engine in project("inspect", "net", "--layers")["engines"]}
-    weight_count = 16 * 8 * 3 * 3  # of the convolution
-    assert {engine["weights"]["int8"] for engine in engines.values()} == {weight_count}
+    weight_bytes = 16 * 8 * 3 * 3  # of the convolution, in int8
+    assert {engine["weights"]["int8"] for engine in engines.values()} == {weight_bytes}
     assert engines.keys() == {"turing", "ada"}
     reads = {
         target: {name for layer in engine["layers"] if layer["type"] == "convolution" for name in layer["reads"]}

@@ -51,7 +51,7 @@ def test_every_package_is_shown_and_every_missing_package_is_named(project: Path
     assert [line for line in lines if line.startswith("later: there is no package at")]
 
 
-def test_a_directory_with_the_name_of_a_model_is_not_taken_for_its_package(project: Path) -> None:
+def test_a_directory_with_the_name_of_a_model_does_not_count_as_its_package(project: Path) -> None:
     shutil.copytree(project / "dist" / "ranker", project / "ranker")
     assert [package.path for package in inspect_all(Request(project)).packages] == [str(project / "dist" / "ranker")]
 

@@ -28,10 +28,10 @@ def digests(paths: Sequence[str]) -> dict[str, str | None]:
 
 
 def ignore_digests(written: object) -> None:
-    """Do not store the digests of written files."""
+    """Receive the digests of written files, as `write_output` needs it."""
 
 
-def a_package(store: MemoryStore, **plans: bytes) -> tuple[PackageFiles, Record]:
+def put_package(store: MemoryStore, **plans: bytes) -> tuple[PackageFiles, Record]:
     """Store the files of a package with these plans. Return its index and its record."""
     files = {f"engines/ada/{name}.plan": store.put_bytes(data).to_json() for name, data in plans.items()}
     index = json.dumps({"schema": SCHEMA, "files": files}).encode()
@@ -41,34 +41,34 @@ def a_package(store: MemoryStore, **plans: bytes) -> tuple[PackageFiles, Record]
 
 def test_only_files_whose_content_differs_are_written(tmp_path: Path) -> None:
     store = MemoryStore()
-    index, record = a_package(store, a=b"one", b=b"two")
+    index, record = put_package(store, a=b"one", b=b"two")
     files = outputs.output_files("package", "dist/m", index, record)
     assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     assert outputs.is_in_place(tmp_path, files, digests)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert not outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
-    index, record = a_package(store, a=b"one", b=b"changed")
+    index, record = put_package(store, a=b"one", b=b"changed")
     files = outputs.output_files("package", "dist/m", index, record)
     assert not outputs.is_in_place(tmp_path, files, digests)
     assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     assert (tmp_path / "dist/m/engines/ada/b.plan").read_bytes() == b"changed"
-    same = tmp_path / "dist/m/engines/ada/a.plan"
-    assert same.stat().st_mtime_ns == times[same]
+    unchanged = tmp_path / "dist/m/engines/ada/a.plan"
+    assert unchanged.stat().st_mtime_ns == times[unchanged]
 
 
 def test_the_index_is_the_last_of_the_files_to_write() -> None:
     store = MemoryStore()
-    index, record = a_package(store, a=b"one")
+    index, record = put_package(store, a=b"one")
     assert outputs.output_files("package", "dist/m", index, record)[-1].path == "dist/m/index.json"
 
 
 def test_files_of_the_old_index_are_removed_and_other_files_stay(tmp_path: Path) -> None:
     store = MemoryStore()
-    index, record = a_package(store, a=b"one", gone=b"two")
+    index, record = put_package(store, a=b"one", gone=b"two")
     files = outputs.output_files("package", "dist/m", index, record)
     outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     (tmp_path / "dist/m/engines/ada/mine.txt").write_text("keep me")
-    index, record = a_package(store, a=b"one")
+    index, record = put_package(store, a=b"one")
     files = outputs.output_files("package", "dist/m", index, record)
     outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     remaining = {path.name for path in (tmp_path / "dist/m/engines/ada").iterdir()}
@@ -82,27 +82,27 @@ def test_an_old_index_cannot_name_files_outside_its_package(tmp_path: Path) -> N
     outside.write_text("keep me")
     forged = {"schema": SCHEMA, "files": {"../../precious": {}, str(outside): {}}}
     (tmp_path / "dist/m/index.json").write_text(json.dumps(forged))
-    index, record = a_package(store, a=b"one")
+    index, record = put_package(store, a=b"one")
     files = outputs.output_files("package", "dist/m", index, record)
     outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     assert outside.read_text() == "keep me"
 
 
-def test_raw_plans_have_a_folder_for_each_target() -> None:
+def test_plans_have_a_folder_for_each_target() -> None:
     store = MemoryStore()
-    index, record = a_package(store, a=b"one")
+    index, record = put_package(store, a=b"one")
     files = outputs.output_files("plans", "dist/plans", index, record)
     assert [file.path for file in files] == ["dist/plans/ada/a.plan"]
 
 
-def test_raw_plans_of_removed_engines_are_removed_and_other_files_stay(tmp_path: Path) -> None:
+def test_plans_of_removed_engines_are_removed_and_other_files_stay(tmp_path: Path) -> None:
     store = MemoryStore()
-    index, record = a_package(store, a=b"one", gone=b"two")
+    index, record = put_package(store, a=b"one", gone=b"two")
     files = outputs.output_files("plans", "dist/plans", index, record)
     outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digests, ignore_digests)
     (tmp_path / "dist/plans/ada/mine.plan").write_text("keep me")
     last_recipe = Recipe("package", 1, (("engines", {"a@ada": "0", "gone@ada": "1"}),))
-    index, record = a_package(store, a=b"one")
+    index, record = put_package(store, a=b"one")
     files = outputs.output_files("plans", "dist/plans", index, record)
     outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digests, ignore_digests, last_recipe)
     assert {path.name for path in (tmp_path / "dist/plans/ada").iterdir()} == {"a.plan", "mine.plan"}
@@ -120,7 +120,7 @@ def test_an_output_is_not_in_place_if_a_directory_has_its_path(tmp_path: Path) -
 
 def test_digests_of_written_files_are_known_without_reading_them(tmp_path: Path) -> None:
     store, file_digests = MemoryStore(), FileDigests(Index(tmp_path / "state"))
-    index, record = a_package(store, a=b"one", b=b"two")
+    index, record = put_package(store, a=b"one", b=b"two")
     files = outputs.output_files("package", "dist/m", index, record)
     outputs.write_output(tmp_path, "package", "dist/m", files, store, file_digests.sha256_many, file_digests.learn)
     expected = {str(tmp_path / file.path): file.sha256 for file in files}
@@ -130,7 +130,7 @@ def test_digests_of_written_files_are_known_without_reading_them(tmp_path: Path)
 
 def test_the_index_is_not_written_if_a_file_is_missing(tmp_path: Path) -> None:
     store = MemoryStore()
-    index, record = a_package(store, **{name: name.encode() for name in "abcdefgh"})
+    index, record = put_package(store, **{name: name.encode() for name in "abcdefgh"})
     files = outputs.output_files("package", "dist/m", index, record)
     del store.blobs[files[4].sha256]
     with pytest.raises(BlobMissing):

@@ -45,7 +45,7 @@ models:
     outputs: {pt2: dist/net.pt2}
 """
 
-#: A script for a new process. To open the file, it needs only `import torch` and `import trtbuild`, in either order.
+#: A script for a new process: it opens the file after two imports, and compares the program with the module.
 CHECK = """
 import sys
 first, second = sys.argv[2].split(",")
@@ -77,7 +77,7 @@ def project(command_line: CommandLine) -> CommandLine:
 
 
 def run_check(path: Path, project: Path, imports: str) -> Any:
-    """Run `CHECK` in a new process with the file `path`. `imports` names two modules, imported in this order."""
+    """Run `CHECK` with the file `path`. `imports` are the names of two modules in the order of their imports."""
     command = [sys.executable, "-c", CHECK, str(path), imports, str(project)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
@@ -94,7 +94,7 @@ def test_torch_opens_the_file_and_a_second_build_keeps_it(project: CommandLine) 
     second = project("build")
     assert ran(second) == {}
     assert file.stat().st_mtime_ns == before.st_mtime_ns
-    # a missing file is written from the cache with the same bytes, and no step runs
+    # a missing file is written from the cache
     content = file.read_bytes()
     file.unlink()
     assert ran(project("build", "--frozen")) == {}

@@ -1,7 +1,7 @@
 """`trtbuild.compile`: build engines for a module in memory, and return a module that runs them.
 
-The module is traced in this process (`stages.trace.in_memory`). All later steps are planned, looked up and run as on the
-command line. So a program uses the engines that CI has built from a manifest, and CI uses the engines of a program.
+The module is traced in this process. All later steps run as on the command line. So a program uses the engines that CI has
+built from a manifest, and CI uses the engines of a program.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ def compile(
     `module` is an ``nn.Module`` in evaluation mode, an ``ExportedProgram`` with its own Dims, or a module of TorchScript
     (``torch.jit.script``, ``torch.jit.trace``). It is not changed.
 
-    * `inputs`: an `Input`, or tensor, for each positional argument; lists of lists for several optimization profiles.
-      `kwarg_inputs`: an `Input` or tensor for each keyword argument, by name. Both can be left out for an
-      ``ExportedProgram``. `arg_inputs` is another name of `inputs`.
-    * `dims` and `dynamic_shapes`: names and relations of axes (`trtbuild.driver.in_program.arguments.inputs`).
-    * `ir`: ``"dynamo"``, ``"exported_program"`` or ``"ts"``, as in Torch-TensorRT. The default depends on the
-      type of `module`. ``"ts"`` scripts an ``nn.Module``.
+    * `inputs`: a list with an `Input` or a tensor for each positional argument. For several optimization profiles, it is a
+      list of such lists. `arg_inputs` is another name of `inputs`.
+    * `kwarg_inputs`: name → an `Input` or a tensor, for each keyword argument. An ``ExportedProgram`` needs neither
+      `inputs` nor `kwarg_inputs`.
+    * `dims` and `dynamic_shapes`: which axes have the same size (`trtbuild.driver.in_program.arguments.inputs`).
+    * `ir`: ``"dynamo"``, ``"exported_program"`` or ``"ts"`` (which scripts an ``nn.Module``), as in Torch-TensorRT. The
+      default depends on the type of `module`.
     * `name`: the model's name in the package and in messages. The default is the name of the module's class.
     * `options`: what to build, and where the result runs (`options_of`). ``torch.compile`` accepts the same options.
 
@@ -71,7 +72,7 @@ def compile(
 
     Raises UsageError (wrong arguments, or a machine that cannot build), NoFittingTarget (no GPU to run the result on),
     SourceError (the module's code fails or cannot be traced), ConversionRefused and ToolchainError (TensorRT rejects the
-    model). The hint of each error says what to do next.
+    model).
     """
     with reword_errors():
         module = module_to_trace(module, ir)
@@ -83,10 +84,7 @@ def compile(
 
 
 def build_module(module: Any, inputs: ModuleInputs, options: Options, name: str, origin: Origin) -> Any:
-    """Trace `module` in this process, build or look up all later steps, and load the result.
-
-    `origin` is the line of the program that called trtbuild.
-    """
+    """Trace `module`, build or look up all later steps, and load the result. `origin` is the line that called trtbuild."""
     from trtbuild.driver.in_program.saving import save
     from trtbuild.driver.in_program.workspace import ProgramWorkspace
     from trtbuild.driver.packages.loading import load_package
@@ -117,7 +115,7 @@ def build_module(module: Any, inputs: ModuleInputs, options: Options, name: str,
     workspace = ProgramWorkspace(model, shapes, options.cache_dir, options.jobs)
     with workspace.store.session():
         outputs = _store_trace(traced, workspace.store.put_bytes)
-        # these digests distinguish this trace from traces of other modules with the same name
+        # the digests distinguish this trace from those of other modules with the same name
         digests = {"graph": outputs["graph"].sha256, "weights": outputs["weights"].sha256}
         workspace.models[model.name] = replace(model, source=replace(model.source, kwargs=digests))
         workspace.set_trace(model.name, outputs, time.monotonic() - started_s)
@@ -135,14 +133,13 @@ def build_module(module: Any, inputs: ModuleInputs, options: Options, name: str,
 
 
 def _trace(module: Any, model: Model, shapes: ShapePlan) -> Any:
-    """Trace `module`; return a `stages.trace.run.TraceResult`."""
     from trtbuild.stages.trace.in_memory import trace_in_memory
 
     return trace_in_memory(module, trace_job(model, shapes), Path.cwd())
 
 
 def _store_trace(traced: Any, put: Callable[[bytes | memoryview], Output]) -> dict[str, Output]:
-    """Store the results of a trace, and return the outputs of its record."""
+    """Return output name → stored blob, as in the record of a trace."""
     from trtbuild.driver.workers.handlers import tensor_bytes
 
     outputs = {
@@ -162,7 +159,7 @@ def _store_trace(traced: Any, put: Callable[[bytes | memoryview], Output]) -> di
 
 
 def _run_build(workspace: ProgramWorkspace) -> dict[str, Any]:
-    """Build, and return the document of the report. Raises the first error of the build."""
+    """Return the document of ``trtbuild build --json``. Raises the first error of the build."""
     from trtbuild.driver.building.build import build
     from trtbuild.driver.building.progress.events import Watcher
     from trtbuild.driver.in_program.kept_servers import KEPT
@@ -171,7 +168,7 @@ def _run_build(workspace: ProgramWorkspace) -> dict[str, Any]:
     try:
         result = build(workspace, Watcher(), KEPT)
     finally:
-        # `build` calls `gc.freeze` and `gc.enable` for the process of a command: undo both
+        # `build` calls `gc.freeze` and `gc.enable`, which suit a command. In the user's program, both are undone.
         if not frozen_objects:
             gc.unfreeze()
         if not collector_enabled:

@@ -2,21 +2,19 @@
 
 Rules
 1. `options` may have the arguments of `options_of`, and also `pass_through_build_failures` and `max_specializations`.
-2. Engines for a graph are built at the first call of the graph. At that time the weights exist, torch is not
-   tracing, and errors reach the program unchanged. The build uses results that another process or CI has put into the
-   cache.
+2. Engines for a graph are built at the first call of the graph. At that time the weights exist, torch is not tracing, and
+   errors reach the program unchanged.
 3. Engines are built for the ranges of ``torch._dynamo.mark_dynamic(x, 0, min=…, max=…)``. The opt size is the size of the
-   first call. If a size or an integer argument has no range, engines are built for each value, for at most
+   first call. If a size or an integer argument has no range, engines are built for each of its values, for at most
    `max_specializations` values. A warning explains how to set a range.
 4. A graph that cannot become an engine runs in PyTorch, with a warning. With `pass_through_build_failures` or
    `require_full_compilation`, it is an error. Wrong options, and a machine that cannot build, are always errors.
-5. The engines contain the weights. If a parameter is replaced or written to, the next call detects it, and the graph is
-   built again. (An in-place write such as ``parameter.data.add_(1)`` is not detected, because torch does not count it.)
-   Frequent changes mean that the model is being trained, and engines for each training step are useless. So after more
-   than `MAX_CHANGES` changes PyTorch runs the graph, with a warning. A change after more than `SETTLED_CALLS` calls is
-   counted as the first.
-6. Engines have no gradients. PyTorch runs the graph if an input requires a gradient and gradients are enabled, and also
-   under autocast.
+5. The engines contain the weights. If a parameter is replaced or written to, the next call builds the graph again. (An
+   in-place write such as ``parameter.data.add_(1)`` is not detected, because torch does not count it.) After more than
+   `MAX_CHANGES` changes PyTorch runs the graph, with a warning: the model is probably being trained, and engines for each
+   training step are useless. A change after more than `SETTLED_CALLS` calls counts as the first.
+6. Engines have no gradients. PyTorch runs the graph if an input requires a gradient and gradients are enabled. It also
+   runs the graph under autocast.
 """
 
 from __future__ import annotations
@@ -37,8 +35,7 @@ from trtbuild.driver.in_program.tracing import calling_line
 from trtbuild.errors import ConversionRefused, SourceError, ToolchainError, TrtbuildError, UsageError
 from trtbuild.runtime.calls.callers import warn
 
-#: The largest number of counted changes of the weights. After more than `SETTLED_CALLS` calls without a change, counting
-#: begins again (rule 5).
+#: Limits of rule 5.
 MAX_CHANGES, SETTLED_CALLS = 2, 100
 #: The default of `max_specializations` (rule 3).
 MAX_SPECIALIZATIONS = 8
@@ -74,7 +71,7 @@ def backend(graph: Any, example_inputs: Sequence[Any], **arguments: Any) -> Call
 
 
 class _Graph:
-    """One graph, and the modules that were built for it."""
+    """One graph, and the modules that were built for it. `strict`: a graph without engines is an error (rule 4)."""
 
     def __init__(self, captured: Any, options: Options, strict: bool, max_specializations: int, origin: Origin) -> None:
         self._captured = captured
@@ -83,19 +80,17 @@ class _Graph:
         self._max_specializations = max_specializations
         self._origin = origin
         self._eager_forward: Callable[..., Any] = captured.module.forward
-        #: Values of the open symbols (sizes and integers without a range) → the module for them; None if
-        #: PyTorch runs the graph.
+        #: Values of the open symbols (sizes and integers without a range) → the module, or None if PyTorch runs the graph.
         self._modules: dict[tuple[int, ...], Any] = {}
         self._weights: KeptWeights | None = None
         self._calls = self._changes = 0
         self._runs_in_pytorch = False
         self._positions = tuple(entry.position for entry in captured.tensors)
         self._open_symbols = tuple(captured.open_symbols)
-        #: Held while a module is looked up or built, so that two threads do not build it twice.
+        #: Held while a module is looked up or built, so that only one thread builds it.
         self._lock = threading.RLock()
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the graph."""
         if self._runs_in_pytorch or self._needs_gradient(arguments):
             return self._eager_forward(*arguments)
         sizes = self._captured.sizes(arguments)
@@ -106,8 +101,8 @@ class _Graph:
         return self._captured.assemble_outputs(module(*[arguments[position] for position in self._positions]), sizes)
 
     def _find_module(self, arguments: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
-        """Return the module for this call, and build it if necessary; None if PyTorch runs the graph."""
-        if self._runs_in_pytorch:  # another thread has decided this meanwhile
+        """Return the module for this call, which is built if necessary; None if PyTorch runs the graph."""
+        if self._runs_in_pytorch:  # set by another thread since `__call__` read it
             return None
         self._calls += 1
         if self._weights is None or self._weights.have_changed(arguments):
@@ -123,7 +118,7 @@ class _Graph:
         return self._modules[key]
 
     def _note_new_weights(self) -> bool:
-        """Note the first call, or a change of the weights. Return whether PyTorch runs the graph from now on (rule 5)."""
+        """Count a change, except at the first call. Return whether PyTorch runs the graph from now on (rule 5)."""
         if self._weights is not None:
             self._changes = 1 if self._calls > SETTLED_CALLS else self._changes + 1
         self._calls = 0
@@ -143,7 +138,7 @@ class _Graph:
         return torch.is_grad_enabled() and any(arguments[position].requires_grad for position in self._positions)
 
     def _new_module(self, arguments: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
-        """Build a module for the values of the open symbols in `sizes`, and return it; None if PyTorch runs the graph."""
+        """Build a module for the values of the open symbols in `sizes`. Return it, or None if PyTorch runs the graph."""
         if self._open_symbols:
             if len(self._modules) >= self._max_specializations:
                 _warn(
@@ -180,12 +175,12 @@ class _Graph:
         except NotSupported as reason:
             raise ConversionRefused(f"a graph of torch.compile has no engine: {reason}") from None
         first_error: TrtbuildError | None = None
-        # If the trace fails with a marked range that includes size 1, dynamo's range from 2 on is tried (rule 3 of
-        # stages.dynamo.graph).
+        # The first try is for the marked ranges. If such a range begins at 1 and the trace fails, the second try is for
+        # the range of TorchDynamo, which begins at 2 (rule 3 of stages.dynamo.graph).
         for with_marks in (True, False):
             module_inputs = self._describe(arguments, fixed_values, with_marks)
             if first_error is not None and module_inputs == self._describe(arguments, fixed_values, True):
-                break
+                break  # the second try would be for the same ranges
             try:
                 return build_module(module, module_inputs, self._options, "graph", self._origin)
             except SourceError as error:
@@ -197,7 +192,7 @@ class _Graph:
     def _describe(self, arguments: Sequence[Any], fixed_values: Mapping[Any, int], with_marks: bool) -> ModuleInputs:
         """Return the inputs with their ranges. Static axes have the sizes of `arguments`.
 
-        With `with_marks`, the lower bounds of ``mark_dynamic`` replace those of TorchDynamo.
+        `with_marks`: ranges begin at the minimum of ``mark_dynamic`` instead of that of TorchDynamo.
         """
         captured = self._captured
         dims = {dim.symbol: dim for dim in captured.dims if dim.symbol not in fixed_values}
@@ -224,7 +219,6 @@ class _Graph:
 
 
 def _device_of(graph: Any, example_inputs: Sequence[Any]) -> str | None:
-    """Return the device of the graph's first tensor; None if it has no tensor."""
     for value in example_inputs:
         device = getattr(value, "device", None)
         if device is not None:

@@ -1,11 +1,12 @@
 """Keep alive the processes that have loaded torch, from one `trtbuild.compile` call of a program to the next.
 
 Rules
-1. They end when no module was compiled for `IDLE_S` seconds, and when the program ends.
-2. They are reused only if they run, if the program's environment variables have not changed, and if no distribution was
-   installed or removed since they started. Otherwise new ones replace them. Some variables may change, because no library
-   reads them at load time (`FREE_VARIABLES` and `FREE_PREFIX` in `trtbuild.driver.workers.environments`).
-3. Several threads may use them at the same time. A forked copy of the program does not use them, and starts its own.
+1. The processes end when no module was compiled for `IDLE_S` seconds, and when the program ends.
+2. New processes replace them if one has ended, if an environment variable of the program has changed, or if a distribution
+   was installed or removed. Some variables may change, because no library reads them at load time (`FREE_VARIABLES` and
+   `FREE_PREFIX` in `trtbuild.driver.workers.environments`).
+3. Several threads may use the processes at the same time. A forked copy of the program does not use them, and starts new
+   ones.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trtbuild.driver.workers.environments import worker_environment
 from trtbuild.driver.workers.forking import lending
 from trtbuild.driver.workers.forking.owner import ForkServers
 
-#: Seconds without a compilation after which the processes end. They have a few hundred MB of memory.
+#: Seconds without a compilation after which the processes end, because they use a few hundred MB of memory.
 IDLE_S = 60.0
 
 #: The last parts of directories in which distributions are installed.
@@ -32,14 +33,15 @@ _DISTRIBUTION_FOLDERS = ("site-packages", "dist-packages")
 class KeptServers:
     """A `ServerSource` that keeps its servers while it lends them, and for `idle_s` seconds afterwards. Thread-safe.
 
-    The servers are processes from which workers are forked."""
+    A server is a process that has loaded torch, and from which workers are forked.
+    """
 
     def __init__(self, idle_s: float = IDLE_S) -> None:
         self._idle_s = idle_s
         self._start_again()
 
     def _start_again(self) -> None:
-        """Begin without servers. A forked copy of the program does this again, because the servers are not its own."""
+        """Begin without servers. A forked copy of the program does this, too, because it must not use the servers."""
         self._lock = threading.Lock()
         self._servers: ForkServers | None = None
         self._installed: object = None
@@ -48,7 +50,7 @@ class KeptServers:
         self._timer: threading.Timer | None = None
 
     def borrow(self, folder: Path) -> ForkServers | None:
-        """Return the kept servers if they can be reused (rule 2), and new ones otherwise."""
+        """Return the kept servers, or new ones (rule 2)."""
         with self._lock:
             self._stop_timer()
             kept = self._servers
@@ -64,7 +66,7 @@ class KeptServers:
             return self._servers
 
     def give_back(self, servers: ForkServers) -> None:
-        """Keep the servers, unless others have replaced them."""
+        """End the use of `servers` by one pool. Keep them, unless new ones have replaced them."""
         with self._lock:
             count = self._borrowers.pop(servers, 1) - 1
             if count:
@@ -94,7 +96,7 @@ class KeptServers:
 
 
 def _installed_distributions() -> list[tuple[Path, list[int]]]:
-    """The state of each directory with distributions on the module path. An installation changes the directory."""
+    """The state of each directory on `sys.path` in which distributions are installed. An installation changes the state."""
     states = []
     for folder in map(Path, sys.path):
         if folder.name in _DISTRIBUTION_FOLDERS:

@@ -1,6 +1,6 @@
 """Detect whether the weights of a graph of torch.compile have changed since its engines were built.
 
-This check runs before every call, for every weight. A few hundred weights must take much less than a millisecond.
+This check runs before every call. It must take much less than a millisecond for a few hundred weights.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from typing import Any
 
 
 class KeptWeights:
-    """The weights of a graph, and their state at construction. `weights` are pairs: the position of a weight among the
-    graph's arguments, and its tensor.
+    """The weights of a graph, and their state at construction.
 
-    A weight has changed if the argument is another tensor, or if the tensor was written to (torch counts writes). The
-    address of the tensor's memory is compared, too, because torch does not count ``parameter.data = …`` as a write.
-    This object keeps the memory of the weights alive, so that no other tensor can get the same address.
+    `weights` are pairs: (position of a weight among the graph's arguments, its tensor). A weight has changed if the
+    argument is another tensor, or if the tensor was written to (torch counts writes). The address of the tensor's memory is
+    compared, too, because torch does not count ``parameter.data = …`` as a write. This object keeps the memory of the
+    weights alive, so that no other tensor can get the same address.
     """
 
     def __init__(self, weights: Sequence[tuple[int, Any]]) -> None:
         self._memory = [tensor.detach() for _, tensor in weights]
         #: (position, tensor, number of writes, address).
         self._with_counted_writes: list[tuple[int, Any, int, int]] = []
-        #: (position, tensor, (number of writes, address)). These are inference tensors, whose writes torch does not count,
-        #: and tensors without memory, such as wrapper subclasses.
+        #: (position, tensor, (number of writes, address)) of inference tensors, whose writes torch does not count, and of
+        #: tensors without memory, such as wrapper subclasses.
         self._others: list[tuple[int, Any, tuple[int, int]]] = []
         for position, tensor in weights:
             writes, address = _writes_and_address(tensor)
@@ -33,7 +33,6 @@ class KeptWeights:
                 self._with_counted_writes.append((position, tensor, writes, address))
 
     def have_changed(self, arguments: Sequence[Any]) -> bool:
-        """Whether any weight has changed since construction."""
         for position, tensor, writes, address in self._with_counted_writes:
             if arguments[position] is not tensor or tensor._version != writes or tensor.data_ptr() != address:
                 return True
@@ -44,7 +43,7 @@ class KeptWeights:
 
 
 def _writes_and_address(tensor: Any) -> tuple[int, int]:
-    """Return (number of writes, address) of a tensor. Each is 0 if torch does not know it."""
+    """Return (number of writes, address) of a tensor. A number that torch does not know is 0."""
     try:
         address = int(tensor.data_ptr())
     except RuntimeError:  # a wrapper subclass, which has no memory

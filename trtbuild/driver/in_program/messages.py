@@ -1,12 +1,12 @@
-"""Reword errors for `trtbuild.compile`: the texts name arguments instead of fields of a manifest.
+"""Reword errors for `trtbuild.compile`: name arguments instead of fields of a manifest.
 
-The code that raises these errors is shared with the command line, so the messages mention manifests.
+The errors mention manifests because the code that raises them also serves the command line.
 
 Rules
 1. An error keeps its type and its place. Its text and hint are reworded when it leaves a block of `reword_errors`.
-2. Errors from a call of a built module are not reworded, because they mention neither manifests nor arguments of `compile`.
-3. A test checks that the source code contains the longest sequence of words in each pattern of `_REPLACEMENTS`. Other
-   tests check that no message of `trtbuild.compile` contains the word "manifest".
+2. Errors from a call of a built module are not reworded, because they mention no manifest.
+3. A test searches the source code for the words of each pattern of `_REPLACEMENTS`, so a changed message needs a changed
+   pattern. Other tests check that no message of `trtbuild.compile` contains the word "manifest".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from trtbuild.errors import TrtbuildError
 
-#: (pattern, replacement). All replacements of the three tables are made, in this order.
+#: (pattern, replacement). `reword` makes all replacements of the three tables, in their order.
 _SETTING_WORDS = (
     (
         r"set `reference: true` in the manifest and build again; then device=\"cpu\" runs it",
@@ -87,13 +87,13 @@ _SHAPE_WORDS = (
 _REPLACEMENTS = tuple(
     (re.compile(pattern), words) for pattern, words in (*_SETTING_WORDS, *_INPUT_WORDS, *_SHAPE_WORDS)
 )
-#: A dim whose axes are one string, ``"x.0, y.0"``. `reword` converts the string to a list.
+#: A dim whose axes are one string, ``dims={"batch": "x.0, y.0"}``. `reword` makes it a list: ``["x.0", "y.0"]``.
 _AXES_OF_DIM = re.compile(r'(dims=\{"\w+": (?:\{"at": )?)"([^"]*)"')
 
 
 @contextlib.contextmanager
 def reword_errors() -> Iterator[None]:
-    """Reword every TrtbuildError that leaves this block."""
+    """Reword each TrtbuildError that leaves the block."""
     try:
         yield
     except TrtbuildError as error:
@@ -104,7 +104,7 @@ def reword_errors() -> Iterator[None]:
 
 
 def reword(text: str) -> str:
-    """Return the text of an error with the names of arguments instead of fields of a manifest."""
+    """Return the text of an error for `trtbuild.compile`."""
     for pattern, words in _REPLACEMENTS:
         text = pattern.sub(words, text)
     return _AXES_OF_DIM.sub(lambda match: f"{match[1]}[{_quote_axes(match[2])}]", text)

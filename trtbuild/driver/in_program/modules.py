@@ -3,8 +3,7 @@
 Rules
 1. The values of `ir` are Torch-TensorRT's. None and ``"default"`` allow every kind of module.
 2. ``ir="ts"`` is for a module of TorchScript. An ``nn.Module`` is scripted first, as Torch-TensorRT does.
-3. ``ir="dynamo"`` is for an ``nn.Module``, and for a program of torch.export. ``ir="exported_program"`` is for a program
-   only.
+3. ``ir="dynamo"`` is for an ``nn.Module`` or an ``ExportedProgram``, ``ir="exported_program"`` only for the second.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from trtbuild.errors import SourceError, UsageError
 
 Kind = Literal["module", "program", "script"]
 
-#: `ir` → the kinds of modules that this value is for.
+#: Value of `ir` → the kinds of modules that it allows.
 _KINDS_BY_IR: Mapping[str, tuple[Kind, ...]] = {
     "default": ("module", "program", "script"),
     "dynamo": ("module", "program"),
@@ -38,6 +37,7 @@ _KIND_NAMES: Mapping[Kind, str] = {
     "program": "an ExportedProgram",
     "script": "a module of TorchScript",
 }
+#: Kind of a module → the hint if `ir` does not allow this kind.
 _IR_HINTS: Mapping[Kind, str] = {
     "module": "leave ir out, or give the ExportedProgram that trtbuild.trace(module, inputs) returns",
     "program": 'leave ir out, or write ir="dynamo"',
@@ -46,7 +46,7 @@ _IR_HINTS: Mapping[Kind, str] = {
 
 
 def positional_inputs(inputs: Any, arg_inputs: Any) -> Any:
-    """Return the positional inputs: the value of `inputs` or of `arg_inputs`. Raises UsageError if both are given."""
+    """Return `inputs` or `arg_inputs`: two names of one argument. Raises UsageError if both are given."""
     if inputs is not None and arg_inputs is not None:
         raise UsageError(
             "inputs and arg_inputs are two names of one argument, and both are given", hint="leave one out"
@@ -55,7 +55,7 @@ def positional_inputs(inputs: Any, arg_inputs: Any) -> Any:
 
 
 def module_to_trace(module: Any, ir: Any) -> Any:
-    """Return the module to trace: `module`, or its script (rule 2). Raises UsageError, SourceError."""
+    """Return the module to trace: `module`, or the result of scripting it (rule 2). Raises UsageError, SourceError."""
     kind = _kind_of(module)
     if ir is None:
         ir = "default"
@@ -73,7 +73,7 @@ def module_to_trace(module: Any, ir: Any) -> Any:
 
 
 def class_name_of(module: Any) -> str:
-    """Return the name of a module's class. For TorchScript, return the name of the class that was scripted or traced."""
+    """Return the name of a module's class. For TorchScript, this is the class that was scripted or traced."""
     original = getattr(module, "original_name", None) if _kind_of(module) == "script" else None
     return original if isinstance(original, str) and original else type(module).__name__
 
@@ -90,7 +90,6 @@ def describe_module(
 
 
 def _kind_of(module: Any) -> Kind:
-    """Return the kind of `module`. Raises UsageError for values that cannot be traced."""
     name = type(module).__name__
     if name == "ExportedProgram":
         return "program"
@@ -104,7 +103,7 @@ def _kind_of(module: Any) -> Kind:
 
     if isinstance(module, torch.jit.ScriptModule):
         return "script"
-    # torch.export replaces the method `eval` of a program's module by a function that raises an error
+    # the result of `ExportedProgram.module()` has an attribute `eval`: a function that raises an error
     is_exported = isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)
     if is_exported and not is_quantized(module):
         raise UsageError(
@@ -129,11 +128,10 @@ def _script(module: Any) -> Any:
 
 
 def _argument_names(module: Any) -> list[str]:
-    """Return the names of the module's positional arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [entry.name for entry in inspect.signature(module.forward).parameters.values() if entry.kind in kinds]
 
 
 def _script_argument_names(script: Any) -> list[str]:
-    """Return the names of a script's positional arguments, without ``self``."""
+    """Return the names of the positional arguments of a module of TorchScript, without ``self``."""
     return [entry.name for entry in script.forward.schema.arguments[1:] if not entry.kwarg_only]

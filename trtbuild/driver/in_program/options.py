@@ -1,4 +1,4 @@
-"""The options of `trtbuild.compile` and of ``torch.compile(…, backend="trtbuild")``: what to build, and where it runs."""
+"""The options of `trtbuild.compile` and of ``torch.compile(…, backend="trtbuild")``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtbuild.errors import UsageError
 
 @dataclass(frozen=True)
 class Options:
-    """The checked options: what to build, and where the result runs."""
+    """The result of `options_of`."""
 
     target: Target
     device: Any
@@ -56,16 +56,17 @@ def options_of(
 ) -> Options:
     """Check the options of `compile` and of ``torch.compile``. Raises UsageError, EnvironmentFault.
 
-    * `target`: the GPU to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``). The default is the GPU of `device`.
+    * `target`: the GPU architecture to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``). The default is that of
+      `device`.
     * `device`: where the result runs. On ``"cpu"``, PyTorch runs the reference program, which needs no engine and no GPU.
     * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
-      `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, have the same meaning as in a
-      manifest. `precision` may be a mapping: ``{"default": torch.half, torch.float32: ["*.norm"]}``.
+      `require_full_compilation`, `granularity`, and TensorRT's builder settings: as in a manifest. `precision` may be a
+      mapping: ``{"default": torch.half, torch.float32: ["*.norm"]}``.
     * `truncate_double`: whether float64 values are computed in float32. Inputs and outputs keep their types.
-      `truncate_long_and_double` is another name of this option; int64 values are never truncated.
+      `truncate_long_and_double` is another name of this option. Values of int64 are never truncated.
     * `reference`: whether the package also has the reference program. The default is True if `device` is the CPU.
-    * `cache_dir`: the directory of the cache. The default is ``$TRTBUILD_CACHE_DIR`` or, if that is not set, ``cache/`` in
-      the working directory.
+    * `cache_dir`: the directory of the cache. The default is ``$TRTBUILD_CACHE_DIR`` if it is set, and otherwise ``cache/``
+      in the working directory.
     * `jobs`: the largest number of steps that run at once. The default is the number of processors.
     """
     on_cpu = gpu_number(device) is None

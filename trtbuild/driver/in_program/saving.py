@@ -18,13 +18,13 @@ from trtbuild.runtime.packages.package import INDEX_NAME, Package
 #: Endings of files of torch.export. Torch-TensorRT uses ``.ep``.
 _PT2_SUFFIXES = (".pt2", ".ep")
 
-#: Endings of files of other formats. A new package directory may have such an ending only if `output_format` is given.
+#: Endings that need an `output_format`, unless the path is a directory: they are usual for files of other formats.
 _OTHER_SUFFIXES = frozenset({".pt", ".pth", ".ts", ".onnx", ".plan", ".engine", ".trt", ".safetensors"})
 
 #: The allowed values of `output_format` → the format. ``"exported_program"`` is Torch-TensorRT's name for ``"pt2"``.
 FORMATS = {"package": "package", "pt2": "pt2", "exported_program": "pt2"}
 
-#: Formats of Torch-TensorRT that trtbuild does not write → the reason, or what to do instead.
+#: Format that only Torch-TensorRT writes → the hint.
 _OTHER_FORMAT_HINTS = {
     "torchscript": 'TorchScript has no operator for these engines: write output_format="exported_program"',
     "aot_inductor": "torch._inductor.aoti_compile_and_package(torch.export.load(path), …) packages what "
@@ -47,16 +47,16 @@ def save(
 ) -> Path:
     """Write the result of `trtbuild.compile` or `trtbuild.load` to `path`, and return the path.
 
-    * ``output_format="package"`` (the default): a directory that `trtbuild.load` opens. An existing package is replaced:
-      its old files are removed. Files that do not belong to it stay in the directory.
+    * ``output_format="package"`` (the default): a directory that `trtbuild.load` opens. It replaces a package that is in
+      the directory. Files that do not belong to a package stay there.
     * ``output_format="exported_program"`` or ``"pt2"`` (the default if `path` ends with ``.pt2`` or ``.ep``): a file that
-      `trtbuild.load` opens. ``torch.export.load`` also opens it, after ``import trtbuild``. The file is for one `target`,
+      `trtbuild.load` opens. After ``import trtbuild``, ``torch.export.load`` also opens it. The file is for one `target`,
       which has to be named if the package has several.
-    * `inputs` (or `arg_inputs`), `kwarg_inputs` and `dynamic_shapes` are arguments of Torch-TensorRT's `save`. They are not
-      needed. If they are given, the module must have been compiled for them. `retrace` has no effect, because nothing is
-      traced.
+    * `inputs` (or `arg_inputs`), `kwarg_inputs` and `dynamic_shapes` are arguments of Torch-TensorRT's `save`, and are not
+      needed. If they are given, the module must have been compiled for them. `retrace` has no effect, because `save` does
+      not trace.
 
-    If `path` has the ending of another format (``.ts``, ``.pt``) and is not a directory, `output_format` is required.
+    `output_format` is required if `path` has the ending of another format, such as ``.ts``, and is not a directory.
 
     Raises UsageError, ConversionRefused (torch.export rejects the model), PackageDamaged, OSError.
     """
@@ -101,7 +101,7 @@ def save(
 
 
 def pt2_bytes(package: Package, target: str) -> bytes:
-    """Return the bytes of the ``.pt2`` file for one target of a package."""
+    """Return the ``.pt2`` file for one target of a package."""
     from trtbuild.driver.packages.engine_operator import register
     from trtbuild.runtime.calls.torch_part import new_tensors_on_cpu
     from trtbuild.stages.pt2.writing import about_text, write_pt2

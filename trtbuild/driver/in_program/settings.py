@@ -1,6 +1,6 @@
 """The settings of precision, partitioning and the builder, which are checked by the rules of a manifest.
 
-The names of a manifest and of Torch-TensorRT (`ALIASES`) are accepted. Any other name is an error with a suggestion.
+A setting has the name of a manifest or of Torch-TensorRT (`ALIASES`). Any other name is an error with a suggestion.
 """
 
 from __future__ import annotations
@@ -50,13 +50,15 @@ _BUILDER_NAMES = tuple(entry.name for entry in fields(BuilderSettings))
 
 
 def precisions_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precisions:
-    """Return the precision of the module, and those of its submodules if `precision` is a mapping as in a manifest.
+    """Return the precision of the module and of its submodules. Raises UsageError.
 
-    The keys of the mapping and its default may be names or torch's dtypes. Raises UsageError."""
+    `precision` is one precision, or a mapping as in a manifest: precision → patterns of module paths. A precision is a name
+    or a dtype of torch.
+    """
     if not isinstance(precision, Mapping):
         return Precisions(_precision_of(precision, enabled_precisions))
     default: Any = None
-    patterns: dict[Precision, list[str]] = {}
+    patterns_by_precision: dict[Precision, list[str]] = {}
     for key, value in precision.items():
         if key == "default":
             default = value
@@ -64,25 +66,25 @@ def precisions_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> P
         name = _precision_name(key, "each key of precision, except default,")
         if not is_precision(name):  # for example "int64": a dtype, but not a precision
             raise checked.wrong_value("each key of precision", '"default", "float32", "float16" or "bfloat16"', key)
-        listed = [value] if isinstance(value, str) else checked.items(f"precision[{name!r}]", value, '["*.norm"]')
-        if not all(isinstance(pattern, str) for pattern in listed):
+        patterns = [value] if isinstance(value, str) else checked.items(f"precision[{name!r}]", value, '["*.norm"]')
+        if not all(isinstance(pattern, str) for pattern in patterns):
             raise checked.wrong_value(f"precision[{name!r}]", "a list of module paths", value)
-        patterns.setdefault(name, []).extend(listed)
-    chosen = _precision_of(default, enabled_precisions)
-    if {name for name, listed in patterns.items() if listed} == {chosen}:
+        patterns_by_precision.setdefault(name, []).extend(patterns)
+    default_precision = _precision_of(default, enabled_precisions)
+    if {name for name, patterns in patterns_by_precision.items() if patterns} == {default_precision}:
         raise UsageError(
-            f"precision lists modules under {chosen} only, and {chosen} is its default anyway",
+            f"precision lists modules under {default_precision} only, and {default_precision} is its default anyway",
             hint='give the precision of the other modules as default: precision={"default": torch.half, …}',
         )
-    entries = module_precisions(patterns)
+    entries = module_precisions(patterns_by_precision)
     repeated = [pattern for pattern, count in Counter(entry.pattern for entry in entries).items() if count > 1]
     if repeated:
         raise UsageError(f"precision lists {repeated[0]!r} twice", hint="a module computes in one precision")
-    return Precisions(chosen, entries)
+    return Precisions(default_precision, entries)
 
 
 def _precision_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precision:
-    """Return the precision of the whole module. `enabled_precisions` may contain float32 and one other precision."""
+    """Return the precision of the whole module. `enabled_precisions` may contain float32 and one other."""
     enabled_list = (
         () if enabled_precisions is None else checked.items("enabled_precisions", enabled_precisions, "{torch.half}")
     )
@@ -136,13 +138,13 @@ def partition_of(
 def builder_of(arguments: Mapping[str, Any], other_names: Iterable[str] = ()) -> BuilderSettings:
     """Return TensorRT's builder settings. `arguments` has the names of a manifest or of Torch-TensorRT.
 
-    The hint for an unknown name may also suggest one of `other_names`. Raises UsageError, also if both names of a setting
-    are given with different values.
+    The hint about an unknown name may suggest one of `other_names`. Raises UsageError, for example if the two names of a
+    setting have different values.
     """
     from trtbuild.manifest.format.fields import BuilderFields
 
     settings: dict[str, Any] = {}
-    program_names: dict[str, str] = {}
+    argument_names: dict[str, str] = {}
     for argument, value in arguments.items():
         name = argument
         if argument in ALIASES:
@@ -163,26 +165,26 @@ def builder_of(arguments: Mapping[str, Any], other_names: Iterable[str] = ()) ->
             continue
         if name in settings and settings[name] != value:
             raise UsageError(
-                f"{program_names[name]} and {argument} are two names of one setting, and have different values",
+                f"{argument_names[name]} and {argument} are two names of one setting, and have different values",
                 hint="leave one of the two out",
             )
-        settings[name], program_names[name] = value, argument
-    return _checked_settings(BuilderSettings(), BuilderFields, settings, program_names)  # type: ignore[no-any-return]
+        settings[name], argument_names[name] = value, argument
+    return _checked_settings(BuilderSettings(), BuilderFields, settings, argument_names)  # type: ignore[no-any-return]
 
 
 def _checked_settings(
-    defaults: Any, fields_type: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str] | None = None
+    defaults: Any, fields_type: Any, arguments: Mapping[str, Any], argument_names: Mapping[str, str] | None = None
 ) -> Any:
-    """Return `defaults` with the values of `arguments`. The pydantic class `fields_type` checks them as in a manifest.
+    """Return `defaults` with the values of `arguments`. The pydantic class `fields_type` checks the values.
 
-    `program_names` maps a setting's name in manifests to the name that the program used. Without it, the names are equal.
+    `argument_names`: name in a manifest → name that the program used, if the two may differ.
     """
     from pydantic import ValidationError
 
     try:
         checked_fields = fields_type(**arguments)
     except ValidationError as error:
-        raise _setting_error(error.errors(include_url=False)[0], fields_type, arguments, program_names or {}) from None
+        raise _setting_error(error.errors(include_url=False)[0], fields_type, arguments, argument_names or {}) from None
     values = {name: getattr(checked_fields, name) for name in checked_fields.model_fields_set}
     return replace(
         defaults, **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
@@ -190,12 +192,9 @@ def _checked_settings(
 
 
 def _setting_error(
-    details: Any, fields_type: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str]
+    details: Any, fields_type: Any, arguments: Mapping[str, Any], argument_names: Mapping[str, str]
 ) -> UsageError:
-    """Convert pydantic's error about a setting in `arguments` to a UsageError with the wording of manifest errors.
-
-    `details` is one entry of pydantic's list of errors.
-    """
+    """Convert `details`, one of pydantic's errors, to a UsageError with the words of a manifest error."""
     from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
     expected: ExpectedType | None = ExpectedType(fields_type)
@@ -203,7 +202,7 @@ def _setting_error(
     for key in details["loc"]:
         expected = expected.type_inside(key) if expected is not None else None
         name, is_entry = (name, True) if isinstance(key, int) else (str(key), False)
-    argument = program_names.get(name, name)
+    argument = argument_names.get(name, name)
     context = details.get("ctx", {})
     if details["type"] == "trtbuild":
         return UsageError(f"{argument}: {context['text']}", hint=context["hint"])
@@ -222,11 +221,11 @@ def _precision_name(entry: Any, argument: str) -> str:
 
 
 def _dtype_name(entry: Any) -> str:
-    """Return the manifest's name of a dtype. `entry` may also be a member of Torch-TensorRT's enum: ``dtype.f16``."""
+    """Return the manifest's name of a dtype. `entry` may be a member of Torch-TensorRT's enum, such as ``dtype.f16``."""
     name = str(getattr(entry, "name", entry)) if not isinstance(entry, str) else entry
     return dtype_name(DTYPE_ALIASES.get(name, entry))
 
 
 def _operator_name(entry: Any) -> str:
-    """Return ``aten.add.Tensor`` for the operator ``torch.ops.aten.add.Tensor``, or for its name as a string."""
+    """Return, for example, ``aten.add.Tensor`` for ``torch.ops.aten.add.Tensor``."""
     return str(entry).removeprefix("torch.ops.").replace("::", ".")

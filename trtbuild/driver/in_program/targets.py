@@ -29,10 +29,12 @@ def target_of(
 ) -> Target:
     """Return the target to build for.
 
-    `target` is an SM (``89``, ``"sm_89"``, ``"8.9"``), a manifest's mapping (``{"sm": 89}``), or a `Target`. None means the
-    GPU of `device`, or the current GPU if `device` is None. The other arguments complete an SM or a mapping. They must not
-    contradict a value of the mapping or a field of a `Target`. Raises UsageError, and EnvironmentFault if `target` is None
-    and `device` is not a GPU of this machine.
+    `target` is an SM, the number of a GPU architecture (``89``, ``"sm_89"``, ``"8.9"``). It may also be a mapping as in a
+    manifest (``{"sm": 89}``), or a `Target`. None means the GPU of `device`, or the current GPU if `device` is None.
+
+    `toolchain`, `version` and `compatibility` complete an SM or a mapping. They must not contradict `target`.
+
+    Raises UsageError, and EnvironmentFault if `target` is None and `device` is not a GPU of this machine.
     """
     arguments = {
         "toolchain": None if toolchain is None else _checked_toolchain(toolchain),
@@ -53,7 +55,7 @@ def target_of(
 
 
 def _refuse_contradiction(target_fields: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Raise UsageError if an argument is given and the target's field of this name has another value."""
+    """Raise UsageError if an argument that is given differs from the target's field of its name."""
     for name, value in arguments.items():
         if value is not None and name in target_fields and target_fields[name] != value:
             argument = _ARGUMENT_NAMES.get(name, name)
@@ -64,7 +66,7 @@ def _refuse_contradiction(target_fields: Mapping[str, Any], arguments: Mapping[s
 
 
 def ensure_gpu(target: Target, name: str) -> None:
-    """Raise NoFittingTarget, before the build begins, if this machine has no GPU. `name` is that of the model."""
+    """Raise NoFittingTarget if this machine has no GPU. `name` is the name of the model."""
     if not device_sms():
         raise NoFittingTarget(
             f"no GPU was found, and the engines of {name!r} need one: {target.name} (SM {target.sm}, {target.toolchain})",
@@ -82,7 +84,7 @@ def _parse_sm(target: Any) -> int:
 
 
 def _target_from_mapping(mapping: Mapping[str, Any], target_argument: Mapping[str, Any]) -> Target:
-    """Return the target that `mapping` describes. Messages show `target_argument`, the mapping that the program passed."""
+    """Return the target of `mapping`. Errors show `target_argument`, the mapping that the program passed."""
     from pydantic import ValidationError
 
     from trtbuild.manifest.format.fields import TargetFields
@@ -103,7 +105,7 @@ def _target_from_mapping(mapping: Mapping[str, Any], target_argument: Mapping[st
 
 
 def _target_error(mapping: Mapping[str, Any], details: Any, fields_type: Any) -> UsageError:
-    """Convert `details`, pydantic's error about a field of `mapping`, to a UsageError."""
+    """Convert `details`, one of pydantic's errors, to a UsageError."""
     from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
     hint = 'such as target={"sm": 89, "toolchain": "tensorrt-rtx", "compatibility": "exact"}'
@@ -129,7 +131,7 @@ def _checked_compatibility(value: str) -> Compatibility:
 
 
 def _toolchain_for(sm: int, requested: str | None) -> ToolchainName:
-    """Return the `requested` toolchain. If that is None, return the first installed toolchain for `sm`, or TensorRT-RTX."""
+    """Return the `requested` toolchain. The default is the first installed one that builds for `sm`, or TensorRT-RTX."""
     if requested is not None:
         return _checked_toolchain(requested)
     for name, flavour in table.FLAVOURS.items():
@@ -146,7 +148,7 @@ def _checked_toolchain(requested: str) -> ToolchainName:
 
 
 def _sm_of_device(device: Any) -> int:
-    """Return the SM of the GPU of `device` (``"cuda:1"``, 1; None: the current one). Raises EnvironmentFault."""
+    """Return the SM of the GPU `device`: ``"cuda:1"``, 1, or None for the current GPU. Raises EnvironmentFault."""
     sms = device_sms()
     ordinal = gpu_number(device)
     if not sms or ordinal is None:

@@ -1,4 +1,4 @@
-"""`trtbuild.trace`: return the program of torch.export from which `trtbuild.compile` would build engines."""
+"""`trtbuild.trace`: return the ``ExportedProgram`` from which `trtbuild.compile` would build engines."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ def trace(
 ) -> ExportedProgram:
     """Trace `module` and return a ``torch.export.ExportedProgram``.
 
-    The arguments have the same meaning as in `compile`. As in `compile`, the program is traced, functionalized, and
-    compared with the module at the smallest and the largest sizes of each profile. So `compile` can build engines for the
-    program. Random operators, writes to buffers and a module in training mode are errors.
+    The arguments are those of `compile`. The program has no in-place operators. It is compared with the module at the
+    smallest and the largest sizes of each profile. Random operators, writes to buffers and a module in training mode are
+    errors.
 
-    The program's symbols have the ranges of `inputs`, and its weights are in main memory. `compile`,
-    ``torch.export.save`` and ``exported_program:`` in a manifest accept the program. Its ``module()`` takes the arguments
-    of `module`.
+    The program's sizes have the ranges of `inputs`, and its weights are in main memory. `compile`, ``torch.export.save``
+    and ``exported_program:`` in a manifest accept the program. Its ``module()`` takes the arguments of `module`.
 
     Raises UsageError and SourceError.
     """
@@ -62,7 +61,7 @@ def trace(
 
 
 def shape_plan(inputs: ModuleInputs) -> ShapePlan:
-    """Return the symbols and shapes of `inputs`. Raises UsageError for inputs that contradict each other."""
+    """Return the shapes of `inputs`, with symbols for dynamic sizes. Raises UsageError if inputs contradict each other."""
     shapes, problems = derive(inputs.inputs, inputs.dims, inputs.profiles)
     if shapes is None:
         raise UsageError(
@@ -73,16 +72,17 @@ def shape_plan(inputs: ModuleInputs) -> ShapePlan:
 
 
 def trace_job(model: Model, shapes: ShapePlan) -> TraceJob:
-    """Return the job that traces `model`. Its errors name the line of the program that called trtbuild."""
+    """Return the job that traces `model`. Its errors name the model's `origin`."""
     from trtbuild.stages.trace.job import TraceJob
 
     place = f"{model.origin.file}:{model.origin.line}"
-    # If two symbols must be equal, the trace may tie them (use one symbol for both), except for these pairs.
-    points, untied_pairs = proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
-    return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, untied_pairs)
+    # If the module needs two symbols to be equal, the trace uses one symbol for both, except for these pairs.
+    separate_pairs = pairs_not_to_tie(shapes, model.profiles)
+    points = proof_points(model, shapes)
+    return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, separate_pairs)
 
 
 def calling_line() -> Origin:
-    """Return the line of the program that called trtbuild, for messages."""
+    """Return the line of the program that called trtbuild."""
     frame = user_frame()
     return Origin(frame.f_code.co_filename, frame.f_lineno)

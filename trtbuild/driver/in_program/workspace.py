@@ -1,11 +1,11 @@
 """The workspace of `trtbuild.compile`: a project with one model and without a manifest.
 
 Rules
-1. The cache is `cache_dir` or, if that is None, the cache that ``trtbuild build`` uses if it is started in the working
-   directory. Remotes and trusted keys come from the user's configuration.
+1. The cache is `cache_dir`. If that is None, it is the cache of ``trtbuild build`` in the working directory. Remotes and
+   trusted keys come from the user's configuration.
 2. Durations and logs of steps are stored in ``$XDG_CACHE_HOME`` or ``~/.cache``, not in the working directory, because a
    program may run in any directory.
-3. The trace is made in this process. The caller passes it to `set_trace`, and only this build uses its record.
+3. The caller makes the trace, and passes it to `set_trace`. Only this build uses the trace.
 4. A lock file in the working directory is ignored, because it belongs to a project.
 """
 
@@ -36,7 +36,7 @@ from trtbuild.runtime.packages.package import Package
 
 
 class ProgramWorkspace(Workspace):
-    """A workspace of one model. After the build, `files` contains the files of the model's package."""
+    """A workspace of one model. After the build, `files` maps paths in the model's package to files."""
 
     def __init__(
         self, model: Model, shapes: ShapePlan, cache_dir: str | os.PathLike[str] | None, jobs: int | None
@@ -58,18 +58,18 @@ class ProgramWorkspace(Workspace):
         self.files: dict[str, OutputFile] = {}
 
     def set_trace(self, name: str, outputs: dict[str, Output], duration_s: float) -> None:
-        """Set the model's trace, which was made in this process (rule 3)."""
+        """Set the outputs of the model's trace (rule 3). The trace took `duration_s` seconds."""
         step = self.plan(name).steps[step_id(name, "trace")]
         if step.recipe is None:
             raise AssertionError("the recipe of a trace is always known")
         self.lookups.note_run(step.id, Record(step.recipe, outputs, {"duration_s": round(duration_s, 3)}))
 
     def plan(self, name: str) -> ModelPlan:
-        """Return the model's plan. Output files never count as up to date: a program reads its package from the cache."""
+        """Return the model's plan, in which no output file counts as up to date."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
     def write_outputs(self, plan: ModelPlan) -> list[WrittenOutput]:
-        """Fetch the blobs of the package and set `files`. No output file is written."""
+        """Fetch the blobs of the package and set `files`. A program reads its package from the cache, so write no files."""
         package = plan.package
         if package is None or package.record is None:
             raise AssertionError("outputs are written after the package is built")
@@ -84,7 +84,7 @@ class ProgramWorkspace(Workspace):
         """The built package."""
         index = self.files[INDEX]
         data = self.store.get_bytes(index.sha256)
-        directory = self.project / "packages" / index.sha256[:32]  # TensorRT-RTX's kernel file may be stored there
+        directory = self.project / "packages" / index.sha256[:32]
         return StoredPackage(
             directory, read_index(data), index.sha256, data, PackageFolder(directory), self.files, self.store
         )
@@ -92,19 +92,19 @@ class ProgramWorkspace(Workspace):
 
 @dataclass(frozen=True)
 class StoredPackage(Package):
-    """A package whose files are blobs of a store. `path` is a directory that may be missing."""
+    """A package whose files are blobs of a store. Its directory `path` has only the kernels that TensorRT-RTX compiles."""
 
     files: Mapping[str, OutputFile]
     store: Store
 
     def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
-        """Return name → bytes of files. The store verifies these bytes. Raises PackageDamaged."""
+        """Return name → bytes of files. The store always verifies the bytes. Raises PackageDamaged."""
         return {name: self._read_file(name) for name in dict.fromkeys(names)}
 
     def _read_file(self, name: str) -> memoryview:
         try:
             file = self.files[name]
-            # a copy, because callers need writable memory (`Package.read`), and bytes are read-only
+            # a copy, because callers need writable memory (`Package.read`)
             return memoryview(bytearray(self.store.get_bytes(file.sha256) if file.data is None else file.data))
         except (KeyError, StoreError) as error:
             raise PackageDamaged(
@@ -113,7 +113,7 @@ class StoredPackage(Package):
 
 
 def _state_directory() -> Path:
-    """Return the directory for durations and logs (rule 2). If it cannot be written, return a temporary directory."""
+    """Return the directory of rule 2, or a temporary one if that cannot be written."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         # `expanduser` raises RuntimeError if this user has no home directory.

@@ -1,12 +1,10 @@
 """``trtbuild inspect``: show the contents of a package, and further facts about it.
 
-A package always has its index. These other facts may be missing:
+The index of a package is always known. These other facts may be missing:
 
-* layers and their places in the user's module, from the package, and the types of layers and weights, from its plans
-* the installed library that runs the package's engines
-* provenance, from the file ``provenance.json`` in the package's directory
-* the trtexec command of an engine, from the engine's recipe in the cache
-* device memory, from a GPU of this machine
+* from the package: layers and their places in the user's module, the types of layers and weights, and ``provenance.json``
+* from the cache: the recipe of an engine, for its trtexec command
+* from this machine: the library that runs the engines, and the device memory that they need on its GPU
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ def inspect(
 ) -> Inspection:
     """Return the contents of a package. `name` is its directory or its model's name.
 
-    With `layers`, the plans are read, and the types of layers and weights are listed. With `memory`, a GPU reports how much
-    memory the engines need. `onnx` is a directory, relative to the project, to which the engines' ONNX models are written.
+    With `layers`, the types of layers and weights are read from the plans. With `memory`, the GPU reports how much memory
+    the engines need. `onnx` is a directory, relative to the project, to which the engines' ONNX models are written.
     Raises UsageError, PackageError, and with `onnx` the errors of `write_onnx`.
     """
     return inspect_directory(request, package_of(request, name), name, layers=layers, memory=memory, onnx=onnx)
@@ -44,10 +42,7 @@ def inspect(
 def inspect_directory(
     request: Request, path: Path, name: str, *, layers: bool = False, memory: bool = False, onnx: str | None = None
 ) -> Inspection:
-    """Return the contents of the package in the directory `path`. `name` is the package's name in messages.
-
-    The other arguments and the errors are those of `inspect`.
-    """
+    """Return the contents of the package in the directory `path`, as `inspect` does. Messages call the package `name`."""
     package = open_package(path)
     layer_names = read_json(package, NAMES_FILE)
     offline = request.offline or onnx is None  # remotes are used only if ONNX models are written
@@ -83,7 +78,6 @@ def inspect_directory(
 def _trtexec(
     package: Package, subject: Subject, target: str, partition: str, onnx: str | None
 ) -> TrtexecCommand | None:
-    """Return the trtexec command of an engine; None if its recipe is not in the cache."""
     recipe = subject.recipes.get(f"engine/{partition}@{target}")
     if recipe is None:
         return None

@@ -16,10 +16,10 @@ from trtbuild.core.values.codec import optional
 
 @dataclass(frozen=True, kw_only=True)
 class TrtexecCommand:
-    """A command that builds the engine with NVIDIA's tool.
+    """A command that builds the engine with NVIDIA's `tool`.
 
-    `tool` is the name of the tool. `arguments` are its arguments. `differs` lists the differences from the engine step;
-    no argument can express them. `text` is the whole command, quoted for a shell.
+    `differs` lists the differences from the engine step that no argument can express. `text` is the whole command, quoted
+    for a shell.
     """
 
     tool: str
@@ -30,12 +30,14 @@ class TrtexecCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedEngine:
-    """An engine of a package. `plan` is its file, of `size` bytes.
+    """An engine of a package.
 
-    `layers` is empty if the package does not list the layers. `weights` maps an element type to the size in bytes of the
-    weights that the plan stores in this type. It is null without ``--layers``, or if the plan names no kernels. `onnx` is
-    the file to which the engine's ONNX model was written, null without ``--onnx``. `trtexec` is null if the recipe of the
-    engine is not in the cache.
+    * `plan`: its file, of `size` bytes
+    * `layers`: empty if the package does not list the layers
+    * `weights`: element type → bytes of the weights that the plan stores in this type. Null without ``--layers``, or if the
+      plan names no kernels
+    * `onnx`: the file of the engine's ONNX model. Null without ``--onnx``
+    * `trtexec`: null if the recipe of the engine is not in the cache
     """
 
     target: str
@@ -51,11 +53,10 @@ class InspectedEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceMemory:
-    """The device memory that execution contexts need.
+    """The device memory that the engines of `target` need on the GPU `device`.
 
-    `target` is the target whose engines were measured. `contexts` maps the name of a partition to one number for each
-    profile: the bytes that one execution context needs for activations. `device` is the name of the GPU. If nothing
-    was measured, `because` is the reason, `contexts` is empty, and `target` and `device` are null.
+    `contexts` maps the name of a partition to one number for each profile: the bytes that one execution context needs for
+    activations. If nothing was measured, `because` is the reason, `contexts` is empty, and `target` and `device` are null.
     """
 
     target: str | None
@@ -68,8 +69,8 @@ class DeviceMemory:
 class TargetLibrary:
     """The name, such as ``tensorrt_lean``, and the version of the installed library that runs the engines of `target`.
 
-    If no installed library runs them, `library` and `version` are null, and `because` is the reason. The GPU is not
-    compared with the target.
+    If no installed library runs them, `library` and `version` are null, and `because` is the reason. The GPU of this
+    machine is not considered.
     """
 
     target: str
@@ -80,11 +81,12 @@ class TargetLibrary:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """The contents of a package. `source` is the kind of graph of its model, null if it is not clear. `libraries` has an
-    entry for each target with engines.
+    """The contents of a package.
 
-    `index` is the JSON of the package's ``index.json`` (``trtbuild.package/1``, ``/2`` or ``/3``). It is printed without
-    changes, because another version of trtbuild may have written the package.
+    * `source`: the kind of graph of the package's model. Null if it is not clear
+    * `index`: the package's ``index.json`` (``trtbuild.package/1``, ``/2`` or ``/3``) without changes, because another
+      version of trtbuild may have written the package
+    * `libraries`: an entry for each target with engines
     """
 
     schema: Literal["trtbuild.inspect/1"] = "trtbuild.inspect/1"
@@ -104,7 +106,7 @@ class Inspection:
 
 @dataclass(frozen=True, kw_only=True)
 class MissingPackage:
-    """A model without a package. `reason` says why there is no package, and `hint` what to do."""
+    """A model without a package. `hint` says what to do."""
 
     model: str
     reason: str

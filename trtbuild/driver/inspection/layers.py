@@ -1,4 +1,4 @@
-"""The layers of the engines of a package, read from its files."""
+"""Read the layers of engines from the files of a package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtbuild.toolchain.compiling.plan_reading import read_plan
 
 
 def read_json(package: Package, name: str) -> Any:
-    """Return a JSON document of a package; None if the document is missing or damaged."""
+    """Return a JSON document of a package, or None if it is missing or damaged."""
     try:
         return json.loads(bytes(package.read([name])[name]))
     except (KeyError, PackageError, ValueError):
@@ -26,7 +26,7 @@ def plans_of(package: Package) -> list[str]:
 
 
 def plan_contents(package: Package, plan: str) -> PlanContents | None:
-    """Return the types and kernels that a plan names; None if the plan names no kernels or is damaged."""
+    """Return the types and kernels that a plan names, or None if it names no kernels or is damaged."""
     try:
         return read_plan(package.read([plan])[plan])
     except PackageError:
@@ -36,9 +36,10 @@ def plan_contents(package: Package, plan: str) -> PlanContents | None:
 def layers_of_engine(
     package: Package, names: Any, target: str, partition: str, contents: PlanContents | None
 ) -> list[Layer]:
-    """Return the layers of an engine. `names` is the content of `core.packages.names.NAMES_FILE`.
+    """Return the layers of an engine, or an empty list if the package does not name them.
 
-    The list is empty if the package's files do not name the layers."""
+    `names` is the package's document ``names.json``, and `contents` the result of `plan_contents`.
+    """
     path = package.index.targets[target].layers.get(partition)
     if path is None:
         return []

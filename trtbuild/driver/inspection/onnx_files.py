@@ -19,8 +19,7 @@ from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import BlobMissing, EnvironmentFault, UsageError
 from trtbuild.store.layers.layered import LayeredStore
 
-#: If the weights of a model have more bytes than this in total, they are in a file beside the model. The limit of protobuf
-#: is 2 GiB for a whole message.
+#: If all weights together have more bytes, they are in a file beside the model. Protobuf cannot read messages of 2 GiB.
 MAX_INLINE_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 20
 
@@ -28,12 +27,10 @@ Bytes = bytes | bytearray | memoryview
 
 
 def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: str) -> dict[tuple[str, str], str]:
-    """Write ``<folder>/<target>/<partition>.onnx`` for each engine.
+    """Write ``<folder>/<target>/<partition>.onnx`` for each engine. Large weights are in ``<partition>.onnx.data``.
 
-    If the weights of a model have more than `MAX_INLINE_BYTES` in total, they are in ``<partition>.onnx.data`` beside the
-    model, because protobuf cannot read messages of 2 GiB.
-
-    Return (target, partition) → path, relative to the project unless `folder` is absolute. Raises
+    `subject` contains the recipes of the engines that are in the cache. Return (target, partition) → path, relative to the
+    project unless `folder` is absolute. Raises
 
     * UsageError if the recipe of an engine is not in the cache, if the engine was compiled from a TensorRT network, or if a
       file cannot be written or removed
@@ -63,7 +60,7 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
 
 
 def _read_model(parts: Mapping[str, Any], engine: str, store: LayeredStore) -> tuple[bytes, dict[str, bytes]]:
-    """Return the ONNX model and the weights by name, from the parts of an engine's recipe. `engine` is for messages."""
+    """Return the ONNX model, and name → weight. `parts` are those of the recipe of the engine with the name `engine`."""
     digests = [str(parts["onnx"]), *(str(weight["sha256"]) for weight in parts["weights"].values())]
     try:
         store.fetch(digests)
@@ -81,7 +78,7 @@ def _read_model(parts: Mapping[str, Any], engine: str, store: LayeredStore) -> t
 
 
 def _write_model(path: Path, model: bytes, weights: Mapping[str, bytes], toolchain: Sequence[str]) -> None:
-    """Write a model with its weights. `toolchain` is the name and the version of the engine's toolchain."""
+    """Write a model with its weights, prepared for `toolchain` (name, version)."""
     from trtbuild.stages.convert.weights import with_data_file, with_inline_weights
     from trtbuild.toolchain.compiling.preparing import prepare_model
     from trtbuild.toolchain.libraries.releases import release
@@ -111,7 +108,6 @@ def _recipe_parts(subject: Subject, target: str, partition: str) -> dict[str, An
 
 
 def _write_data_file(path: Path, contents: Sequence[tuple[int, Bytes]]) -> None:
-    """Write the bytes at their offsets, unless the file has these bytes already."""
     try:
         if _has_contents(path, contents):
             return

@@ -1,7 +1,7 @@
 """``trtbuild inspect MODEL --precision``: the floating type in which each operator of a model computes.
 
-The answer follows from the present manifest, and not from a package. It needs the traced program of the model, and no
-later step. So the command also works if the lower step of the model has failed.
+The answer follows from the present manifest, not from a package. It needs only the trace of the model. So the command
+also works if the next step, lower, has failed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from trtbuild.errors import TrtbuildError, UsageError
 class InspectedPrecision:
     """The floating types in which a model computes, according to its present manifest.
 
-    `default` is the precision of the model, and `modules` has the patterns of modules with another precision. `operators`
-    are in the order of the graph.
+    `default` is the precision of the model. `modules` maps patterns of other modules to their precision. `operators` are in
+    the order of the graph.
     """
 
     schema: Literal["trtbuild.precision/1"] = "trtbuild.precision/1"
@@ -38,7 +38,8 @@ def inspect_precision(request: Request, name: str | None) -> InspectedPrecision:
     """Return the floating types in which the model `name` computes.
 
     Raises UsageError if `name` is not a model, or if the model was not traced yet or does not come from PyTorch. Raises
-    SourceError for a pattern that matches no module, or contradicts another pattern."""
+    SourceError for a pattern that matches no module, or contradicts another pattern.
+    """
     if name is None:
         raise UsageError("--precision is for one model", hint="name it: trtbuild inspect MODEL --precision")
     workspace = Workspace(replace(request, models=(name,), force=False))

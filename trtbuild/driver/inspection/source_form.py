@@ -1,4 +1,4 @@
-"""Find the form in which a package's model came: PyTorch, ONNX or a TensorRT network. The layers' operators show it."""
+"""Find whether a package's model came from PyTorch, as ONNX or as a TensorRT network, from the operators of its layers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from trtbuild.core.model.graph_kinds import NETWORK, ONNX, PROGRAM, GraphKindName
 
-#: Patterns of the layer kinds in a TensorRT network, and of ONNX operators. The names of PyTorch's operators contain dots.
+#: Names such as ``matrix_multiply`` and ``MatMul``. The names of PyTorch's operators contain dots.
 _NETWORK_LAYER, _ONNX_OPERATOR = re.compile(r"[a-z_]+"), re.compile(r"[A-Z]\w*")
 
 
 def source_form(names: Any) -> GraphKindName | None:
-    """Return the kind of graph that `names`, a package's document ``names.json``, shows. None if it is not clear."""
+    """Return the kind of graph of a package with the document `names` (``names.json``), or None if it is not clear."""
     try:
         operators = list(_operators(names))
     except (AttributeError, TypeError, IndexError):
@@ -28,7 +28,6 @@ def source_form(names: Any) -> GraphKindName | None:
 
 
 def _operators(names: Any) -> Iterator[str]:
-    """Yield the operators of the layers (`core.packages.names`). A layer without a known operator is left out."""
     for partitions in names.values():
         for layers in partitions.values():
             operators = [entry[1] for entry in layers.values()]  # an entry is [module path, operator]

@@ -9,7 +9,7 @@ from trtbuild.toolchain.libraries.runtimes import installed_libraries
 
 
 def target_libraries(index: PackageIndex) -> list[TargetLibrary]:
-    """Return an entry for each target with engines, in the order of the package. Nothing is imported."""
+    """Return an entry for each target with engines, in the order of the package. No library is imported."""
     installed = installed_libraries()
     entries = []
     for target in index.targets.values():

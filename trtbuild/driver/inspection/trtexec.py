@@ -1,12 +1,9 @@
 """Convert the recipe of an engine step to the trtexec command that builds the same engine.
 
 Sources of the flags:
-* for TensorRT 8.6 to 10, ``samples/common/sampleOptions.cpp`` of NVIDIA/TensorRT
-* for TensorRT 11, the same file; the command leaves out the flags that this release removed (migration guide 10.x to
-  11.x, "trtexec")
+* for TensorRT, ``samples/common/sampleOptions.cpp`` of NVIDIA/TensorRT. TensorRT 11 has removed some flags (migration
+  guide 10.x to 11.x, "trtexec")
 * for TensorRT-RTX, the tool ``tensorrt_rtx`` (guide, "Using tensorrt_rtx")
-
-`TrtexecCommand.differs` lists what no flag can express, such as some settings.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.inspection.documents import TrtexecCommand
 from trtbuild.toolchain.libraries.releases import release, version_numbers
 
-#: The arguments of these settings come before those of the other settings, which follow in the order of `SETTINGS`.
+#: The command begins with the flags of these settings. The others follow in the order of `SETTINGS`.
 _FIRST_SETTINGS = (
     "optimization_level", "workspace", "avg_timing_iterations", "profiling_verbosity", "tf32", "sparse_weights",
     "tiling_optimization_level",
@@ -34,10 +31,9 @@ _IO_TYPES = {"float32": "fp32", "float16": "fp16", "int32": "int32", "bool": "bo
 
 
 def trtexec_command(recipe: Recipe, partition: Partition, sms: Sequence[int], onnx: str, plan: str) -> TrtexecCommand:
-    """Return the command for an engine step with the given recipe.
+    """Return the command for the engine step with this recipe.
 
-    `partition` is the engine's partition, `sms` are the SMs of its target. The command reads the file `onnx`, and writes
-    the file `plan`.
+    `sms` are the SMs (numbers of GPU architectures) of the target. The command reads the file `onnx` and writes `plan`.
     """
     parts: dict[str, Any] = dict(recipe.parts)
     settings, target = dict(parts["settings"]), dict(parts["target"])
@@ -63,7 +59,7 @@ def trtexec_command(recipe: Recipe, partition: Partition, sms: Sequence[int], on
 def _profile_flags(
     profiles: Mapping[str, Any], partition: Partition, toolchain: str, version: str, differs: list[str]
 ) -> Iterator[str]:
-    """Yield the flags of the optimization profiles. trtexec accepts shapes for dynamic inputs only."""
+    """Yield the flags of the optimization profiles. trtexec takes shapes only for dynamic inputs."""
     dynamic_inputs = [
         f"i{number}"
         for number, (_, type_) in enumerate(partition.inputs)
@@ -89,16 +85,16 @@ def _shape_text(sizes: Sequence[int]) -> str:
 def _setting_flags(settings: Mapping[str, Any], toolchain: ToolchainName, version: str) -> list[str]:
     arguments: list[str] = []
     for name, value in _passed_settings(settings).items():
-        argument = SETTINGS[name].trtexec
-        if argument is None:
+        template = SETTINGS[name].trtexec
+        if template is None:
             continue
-        choices = get_args(_SETTING_TYPES[name])  # some arguments have the position of the choice (`Setting.trtexec`)
-        number = choices.index(value) if value in choices else None
-        argument = argument.format(_formatted_value(SETTINGS[name], value, toolchain, version), number=number)
+        choices = get_args(_SETTING_TYPES[name])
+        number = choices.index(value) if value in choices else None  # some flags have the number of the choice
+        argument = template.format(_formatted_value(SETTINGS[name], value, toolchain, version), number=number)
         pool_position = next(
             (position for position, earlier in enumerate(arguments) if earlier.startswith(_POOL_FLAG)), None
         )
-        if argument.startswith(_POOL_FLAG) and pool_position is not None:  # trtexec reads this argument once
+        if argument.startswith(_POOL_FLAG) and pool_position is not None:  # trtexec uses only one of these flags
             arguments[pool_position] += "," + argument.removeprefix(_POOL_FLAG)
         else:
             arguments.append(argument)
@@ -106,11 +102,7 @@ def _setting_flags(settings: Mapping[str, Any], toolchain: ToolchainName, versio
 
 
 def _passed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the command should pass, in the order of its arguments.
-
-    These are the settings with a value other than the default, and those that trtexec always needs. The command leaves out
-    those for which trtexec has no argument.
-    """
+    """Return the settings that are not at their default or always need a flag, in the order of the flags."""
     default = vars(BuilderSettings())
     values = {name: settings.get(name, default[name]) for name in (*_FIRST_SETTINGS, *SETTINGS)}
     return {
@@ -119,7 +111,7 @@ def _passed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _formatted_value(setting: Setting, value: Any, toolchain: ToolchainName, version: str) -> str:
-    """Return the value of a setting as trtexec reads it. A pool's size without a unit would be in MiB."""
+    """Return the value as trtexec reads it. The size of a memory pool has a unit, because the default is MiB."""
     match setting.config_part:
         case MemoryPool():
             return _size_text(value)
@@ -138,8 +130,7 @@ def _size_text(size: int) -> str:
 
 
 def _type_flags(partition: Partition, toolchain: str, version: str, differs: list[str]) -> Iterator[str]:
-    """Yield the flag of strong typing. For a release that lacks strong typing, yield the types of inputs and outputs if one
-    type is float16."""
+    """Yield the flag of strong typing. If the release lacks it, yield the types of inputs and outputs if one is float16."""
     if toolchain == "tensorrt-rtx" or version_numbers(version) >= (11,):
         return  # always strongly typed
     if release("tensorrt", version).strongly_typed:

@@ -1,7 +1,6 @@
-"""Write the outputs of a model: packages, raw plans, ``.pt2`` files, Triton repositories. Each kind is one module.
+"""Write the outputs of a model: packages, plans (engines as files), ``.pt2`` files, Triton repositories.
 
-The rules for writing outputs are in `files.py`.
-This folder imports no other folder of `driver`.
+Each kind of output is one module. `files.py` has the rules for writing. This folder imports no other folder of `driver`.
 """
 
 from __future__ import annotations
@@ -21,11 +20,7 @@ __all__ = ["pt2", "Digests", "Learn", "OutputFile", "is_in_place", "output_files
 
 
 def output_files(kind: str, root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
-    """Return the files of one output of a model, in the order in which they are written.
-
-    Raises PackageError, ValueError or KeyError if the index of the package is invalid, and UsageError if the kind does not
-    support a dtype of the model.
-    """
+    """Return the files of one output of a model, in the order in which they are written. Raises as `Kind.files` does."""
     return sorted(KINDS[kind].files(root, package, record), key=lambda file: file.turn)
 
 
@@ -33,7 +28,7 @@ def is_in_place(project: Path, files: Sequence[OutputFile], digests: Digests) ->
     """Whether every file exists and has the right content."""
     try:
         return not changed_files(project, files, digests)
-    except OSError:  # for example a directory, or an unreadable file; writing the file reports the problem
+    except OSError:  # for example, the path is a directory. The error is reported when the file is written
         return False
 
 
@@ -50,9 +45,8 @@ def write_output(
 ) -> bool:
     """Bring one output up to date. Return whether a file was written.
 
-    `learn` receives the digest and the `FileStamp` of each file that is written. `last_recipe` is the recipe of the package
-    in the previous build. `refuse` receives the files that will be written, and may raise an error.
-    Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError.
+    `last_recipe` is the recipe of the package in the previous build. `refuse` receives the files that will be written, and
+    may raise an error. Raises BlobMissing, EntryCorrupt, StoreUnavailable, OSError.
     """
     old_paths = KINDS[kind].previous_files(project / root, files, last_recipe)
     outdated = changed_files(project, files, digests)

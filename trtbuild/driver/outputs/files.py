@@ -3,16 +3,15 @@
 Rules
 1. A file is written only if its content differs, so that `make` sees correct times. The written file is a copy, never a
    link to the store's file, because an edit of the output must not change the cache.
-2. Files are written in the order of their turns (`OutputFile.turn`). Files that name other files have a later turn. Each
-   file is written atomically. So a reader finds the old output, the new output, or an index whose digests do not match
-   yet. A reader never finds a damaged file that looks valid. All files of a turn are durable before the next turn begins,
-   so readers are safe after a loss of power, too. Files of one turn are written in parallel, so that their syncs overlap.
+2. Files are written in the order of their turns (`OutputFile.turn`). A file that names other files has a later turn than
+   these files. Each file is written atomically, and all files of a turn are on disk before the next turn begins. So at any
+   moment, and after a loss of power, a reader finds the old output, the new output, or an index whose digests do not match.
+   Files of one turn are written in parallel, so that their syncs overlap.
 3. A file of an earlier build's output is removed if it is not in this build's output. The existing index of a package, or
-   the listing of a Triton model, names the files of the earlier build. Raw plans and ``.pt2`` files have no index: their
-   names follow from the package's last recipe. Other files in the directory stay.
-4. The content of an output depends only on the package's index and record. So the digests of its files are known without
-   reading other files. The check for an unchanged build relies on that. (`pt2` uses a separate record instead of the
-   package's record.)
+   the listing of a Triton model, names the files of the earlier build. Plans and ``.pt2`` files have no index: their names
+   follow from the package's last recipe. Other files in the directory stay.
+4. The content of an output depends only on the index and on a record: that of the package, or for `pt2` a separate one. So
+   a build that finds nothing to do knows the digests of the output's files without reading other files.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ from pathlib import Path, PurePosixPath
 
 from trtbuild.core.recipes.ports import FileStamp, Store
 
-#: A function that receives paths and returns path → SHA-256, or None for a missing file. Raises OSError for an unreadable
-#: file.
+#: Receives paths. Returns path → SHA-256, or None for a missing file. Raises OSError for an unreadable file.
 Digests = Callable[[Sequence[str]], Mapping[str, "str | None"]]
-#: A function that receives path → (SHA-256, stamp) of the written files.
+#: Receives path → (SHA-256, `FileStamp`) of the written files, so that they need not be read to know their digests.
 Learn = Callable[[Mapping[str, tuple[str, FileStamp]]], None]
 
 #: The number of files that are written in parallel.
@@ -39,9 +37,9 @@ _WRITERS = min(4, (os.cpu_count() or 1) + 1)
 
 @dataclass(frozen=True)
 class OutputFile:
-    """One file of an output: its path relative to the project, and its SHA-256.
+    """One file of an output. `path` is relative to the project.
 
-    Its bytes are a blob of the store, or `data` if that is set. Files of a later `turn` name files of earlier turns.
+    The content is `data`, or a blob of the store if that is None. Files of a lower `turn` are written first.
     """
 
     path: str
@@ -51,7 +49,7 @@ class OutputFile:
 
 
 def generated_file(path: str, data: bytes, turn: int = 0) -> OutputFile:
-    """Return a file with the bytes `data`, which are not in the store."""
+    """Return a file whose bytes `data` are not in the store."""
     return OutputFile(path, hashlib.sha256(data).hexdigest(), turn, data)
 
 
@@ -70,7 +68,9 @@ def changed_files(project: Path, files: Sequence[OutputFile], digests: Digests) 
 
 def write(project: Path, files: Sequence[OutputFile], store: Store, learn: Learn) -> None:
     """Write files in parallel. Raises BlobMissing, EntryCorrupt, StoreUnavailable, OSError."""
-    from trtbuild.store.local.publication import copy_atomically  # imported here: the command `plan` writes no files
+    from trtbuild.store.local.publication import (
+        copy_atomically,
+    )  # imported here, because `trtbuild plan` writes no files
 
     written: dict[str, tuple[str, FileStamp]] = {}
 

@@ -17,19 +17,19 @@ class Kind(Protocol):
     """One kind of output: a module with these two functions."""
 
     def files(self, root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
-        """Return the files to write for `package` at `root`, the path of the output in the project.
+        """Return the files of the output at the path `root` in the project.
 
-        `record` is the record of the package, or for `pt2` the record of its ``.pt2`` files.
-        Raises PackageError, ValueError or KeyError if the index of the package is invalid, and UsageError if this kind of
-        output does not support a dtype of the model.
+        `record` is the record of the package, or for `pt2` the record of its ``.pt2`` files. Raises PackageError,
+        ValueError or KeyError if the index of the package is invalid, and UsageError if this kind does not support a dtype
+        of the model.
         """
 
     def previous_files(self, root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
-        """Return the files of the output at `root` that an earlier build wrote, as far as this kind can find them.
+        """Return the files that an earlier build wrote to `root`, as far as this kind can find them.
 
-        The caller removes those that are not in `files`. `last_recipe` is the recipe of the model's package in that build.
+        The caller removes those that are not in `files`. `last_recipe` is the recipe of the package in the earlier build.
         """
 
 
-#: The kinds by their name in the manifest's `outputs`.
+#: Name in the manifest's `outputs` → kind.
 KINDS: Mapping[str, Kind] = {"package": packages, "plans": plans, "triton": triton, "pt2": pt2}

@@ -19,13 +19,13 @@ NAMES = "names.json"
 
 
 def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
-    """Return all files of the package, and then its index."""
+    """Return all files of the package. Its index is the last."""
     return files_below(root, package.files, record)
 
 
 def files_below(root: str, digests: Mapping[str, str], record: Record) -> list[OutputFile]:
-    """Return the files that `digests` names (path → SHA-256), and then the index."""
-    base = folder_prefix(root)  # a string, because joining thousands of paths would take long
+    """Return the files of a package below `root`. `digests`: path in the package → SHA-256."""
+    base = folder_prefix(root)  # a string, because it would take long to join thousands of `Path` objects
     result = [OutputFile(f"{base}{path}", sha256) for path, sha256 in sorted(digests.items())]
     if NAMES not in digests:  # the index of an older package does not list it
         result.append(OutputFile(f"{base}{NAMES}", record.outputs["names"].sha256))
@@ -34,7 +34,7 @@ def files_below(root: str, digests: Mapping[str, str], record: Record) -> list[O
 
 
 def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
-    """Return the files that the index of the existing package names. The list is empty if there is no valid index."""
+    """Return the files that the existing index names, or an empty list if there is no valid index."""
     try:
         index = json.loads(read_regular(root / INDEX))
         if index["schema"] not in SCHEMAS:

@@ -1,4 +1,4 @@
-"""The output `plans`: the engines as files ``<root>/<target>/<partition>.plan``, for trtexec and other programs."""
+"""The output `plans`: engines as files ``<root>/<target>/<partition>.plan``, for trtexec and other programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
 
 
 def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
-    """Return the paths of the plans of the package with the recipe `last_recipe`."""
+    """Return the plans of the package with the recipe `last_recipe`."""
     engines = dict(last_recipe.parts).get("engines") if last_recipe is not None else None
-    name_parts = [str(name).rpartition("@") for name in engines] if isinstance(engines, Mapping) else []
-    return [root / target / f"{partition}{_PLAN_SUFFIX}" for partition, _, target in name_parts]
+    names = [str(name).rpartition("@") for name in engines] if isinstance(engines, Mapping) else []
+    return [root / target / f"{partition}{_PLAN_SUFFIX}" for partition, _, target in names]

@@ -1,10 +1,10 @@
 """The output `pt2`: a file that ``torch.export.load`` opens, for each target.
 
-The file is ``<name>.pt2`` if there is one target. With several targets there is one ``<name>.<target>.pt2`` for each,
-because their partitions may differ.
+For one target the file is ``<name>.pt2``. For several targets the files are ``<name>.<target>.pt2``, because the
+partitions of the targets may differ.
 
-The bytes depend on the index and on the version of PyTorch that writes them. So the files are blobs of a separate record,
-whose recipe `recipe` returns. `files` receives this record as `record`.
+The bytes depend on the package's index and on the version of PyTorch. So the files are blobs of a separate record, and
+`recipe` returns its recipe.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from trtbuild.driver.outputs.files import OutputFile
 
 
 def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
-    """Return the recipe of the ``.pt2`` files of a package.
+    """Return the recipe of the ``.pt2`` files of a package. `versions` maps distributions to installed versions.
 
-    `versions` is None if torch is not installed, or not in the lock file's version. The result is then the recipe of files
-    that any version of torch has written.
+    `versions` is None if torch is not installed, or not in the version of the lock file. The result is then the recipe of
+    files that any version of torch has written.
     """
     exact_recipe = keys.exported_file(
         package.outputs["index"].sha256, None if versions is None else versions.get("torch")
@@ -40,10 +40,7 @@ def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
 
 
 def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
-    """Return the ``.pt2`` files that an earlier build wrote.
-
-    `last_recipe` is the recipe of the model's package in that build.
-    """
+    """Return the ``.pt2`` files of the package with the recipe `last_recipe`."""
     targets = dict(last_recipe.parts).get("targets") if last_recipe is not None else None
     if not isinstance(targets, Mapping):
         return []

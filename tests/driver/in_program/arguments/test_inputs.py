@@ -59,7 +59,7 @@ def test_axes_with_the_same_name_in_shared_dims_are_one_dim() -> None:
             Input((1, 8), shared_dims=wrong)  # type: ignore[arg-type]
 
 
-def test_the_shared_dims_of_every_profile_count() -> None:
+def test_shared_dims_may_be_in_any_profile() -> None:
     ids = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
     named = Input(min_shape=(17, 8), opt_shape=(32, 8), max_shape=(64, 8), shared_dims={0: "batch"})
     found = describe_inputs([[ids, ids], [named, named]], arguments=["x", "y"])
@@ -117,7 +117,7 @@ def test_a_number_for_an_axis_is_its_static_size() -> None:
     assert shapes(description) == {"x": ShapeRange((1, 16), (4, 16), (32, 16)), "y": ShapeRange((4, 3), (4, 3), (4, 3))}
 
 
-def test_a_multiple_of_a_dim_and_a_dim_with_its_usual_name_are_two_dims() -> None:
+def test_the_name_of_a_multiple_of_a_dim_is_not_the_name_of_another_dim() -> None:
     batch, batch_2 = Dim("batch", min=1, max=4), Dim("batch_2", min=1, max=8)
     description = describe_inputs(
         [torch.zeros(4), torch.zeros(4), torch.zeros(4)],
@@ -131,7 +131,7 @@ def test_a_multiple_of_a_dim_and_a_dim_with_its_usual_name_are_two_dims() -> Non
     )
 
 
-def test_dims_and_a_dim_of_torch_export_with_one_name_are_one_dim() -> None:
+def test_a_dim_of_torch_export_joins_the_dim_of_its_name() -> None:
     batch = Dim("batch", min=1, max=32)
     description = describe_inputs(
         [torch.zeros(4, 16), torch.zeros(4, 3)],

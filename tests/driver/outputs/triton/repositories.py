@@ -1,4 +1,4 @@
-"""Indexes of packages for Triton repositories, and Triton's schema and rules, which validate these repositories."""
+"""Indexes of packages, and Triton's schema and rules, which check the Triton repositories made from the indexes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtbuild.core.values.expressions import freeze
 from trtbuild.driver import outputs
 from trtbuild.driver.outputs import triton
 
-#: Sizes of dynamic axes: the batch, and a height that is a multiple of 32.
+#: Sizes of dynamic axes, in the form of an index: B is the batch, and H is a height that is a multiple of 32.
 B, H = ["sym", 0], ["mul", 32, ["sym", 1]]
 
 
@@ -34,7 +34,7 @@ def part(name: str, inputs: Sequence[Any], outs: Sequence[Any], kind: str = "ten
 
 
 def an_index(**changes: Any) -> dict[str, Any]:
-    """Return the index of a detector with two engines for one TensorRT target: image → features → boxes and scores."""
+    """Return the index of a detector with two engines: image → features, features → boxes and scores."""
     image = tensor("float32", B, 3, H, 64)
     features = tensor("float16", B, 8, H)
     boxes, scores = tensor("float32", B, 10, 4), tensor("float32", B, 10)
@@ -97,7 +97,7 @@ def one_engine(
 
 
 def put_package(index: dict[str, Any], store: MemoryStore) -> Record:
-    """Add plans to every target, put the files into the store, and return the package's record."""
+    """Add the plans of all TensorRT partitions to `index` and to `store`. Return the record of the package."""
     index["files"] = {"names.json": store.put_bytes(b"{}").to_json()}
     for name, target in index["targets"].items():
         for entry in target["partitions"]["partitions"]:
@@ -105,12 +105,12 @@ def put_package(index: dict[str, Any], store: MemoryStore) -> Record:
                 path = f"engines/{name}/{entry['name']}.plan"
                 index["files"][path] = store.put_bytes(path.encode()).to_json()
                 target["engines"][entry["name"]] = path
-    # no test parses this blob: `typed` returns the index
+    # no test parses this blob, because `typed` returns the index
     return Record(Recipe("package", 2, ()), {"index": store.put_bytes(repr(index).encode())})
 
 
 def typed(index: Mapping[str, Any]) -> PackageIndex:
-    """Return the index as typed values. They are not checked, because some indexes of these tests are not valid."""
+    """Return the index as typed values, without the checks of `read_index`, because some tests need invalid indexes."""
     names = [entry["name"] for entry in index["inputs"]]
     return PackageIndex(
         model=index["model"],
@@ -167,7 +167,7 @@ def _type(entry: Mapping[str, Any]) -> TensorType:
 
 
 def repository(index: dict[str, Any]) -> dict[str, outputs.OutputFile]:
-    """The model's files in a repository ``r``, by their paths in the repository."""
+    """Path in the repository → file, for all files of the model."""
     record = put_package(index, MemoryStore())
     files = triton.model_files("r", typed(index), record)
     return {file.path.removeprefix("r/"): file for file in files}
@@ -199,7 +199,7 @@ def schema() -> Any:
 
 
 def check(configs: Mapping[str, Any]) -> None:
-    """Check some rules of triton-inference-server/core (model_config_utils.cc, ensemble_utils.cc) that the schema lacks."""
+    """Check rules of triton-inference-server/core (model_config_utils.cc, ensemble_utils.cc) that the schema lacks."""
     for config in configs.values():
         names = [entry.name for entry in (*config.input, *config.output)]
         assert len(names) == len(set(names))
@@ -213,14 +213,12 @@ def check(configs: Mapping[str, Any]) -> None:
 
 def _check_ensemble(ensemble: Any, configs: Mapping[str, Any]) -> None:
     """Check that each tensor has one type, one shape (with the batch) and exactly one source."""
-    known: dict[str, tuple[int, list[int]]] = {}
+    type_and_dims_by_tensor: dict[str, tuple[int, list[int]]] = {}
     batch = [-1] if ensemble.max_batch_size else []
 
-    def check_type(name: str, entry: Any, batch_dims: list[int]) -> None:
-        assert known.setdefault(name, (entry.data_type, batch_dims + list(entry.dims))) == (
-            entry.data_type,
-            batch_dims + list(entry.dims),
-        ), name
+    def check_type(tensor_name: str, entry: Any, batch_dims: list[int]) -> None:
+        type_and_dims = entry.data_type, batch_dims + list(entry.dims)
+        assert type_and_dims_by_tensor.setdefault(tensor_name, type_and_dims) == type_and_dims, tensor_name
 
     for entry in (*ensemble.input, *ensemble.output):
         assert not entry.HasField("reshape")

@@ -61,7 +61,7 @@ def test_plans_are_in_the_version_directory_of_their_engine() -> None:
 
 
 def test_an_ensemble_is_batched_and_its_engines_are_not() -> None:
-    """The TensorRT backend would merge requests into batches for a model with a max_batch_size."""
+    """For an engine with a `max_batch_size`, Triton's TensorRT backend would merge requests into batches."""
     configs = configurations(an_index())
     assert (configs["det"].max_batch_size, configs["det.p0"].max_batch_size) == (8, 0)
     assert not any(config.HasField("dynamic_batching") for config in configs.values())
@@ -109,7 +109,7 @@ def test_engines_reshape_scalars_and_the_ensemble_does_not() -> None:
     assert not any(entry.HasField("reshape") for entry in (*configs["det"].input, *configs["det"].output))
 
 
-def test_a_value_may_be_an_output_and_an_input_of_a_later_engine() -> None:
+def test_a_tensor_may_be_an_output_and_an_input_of_a_later_engine() -> None:
     x, y, z = tensor("float32", B, 4), tensor("float32", B, 5), tensor("float32", B, 6)
     parts = [
         part("a", [("input:0", x)], [y]),
@@ -125,7 +125,7 @@ def test_a_value_may_be_an_output_and_an_input_of_a_later_engine() -> None:
     assert dict(step.input_map) == {"i0": "y", "i1": "x"}
 
 
-def test_an_inner_value_never_has_the_name_of_an_output() -> None:
+def test_a_tensor_between_engines_never_has_the_name_of_an_output() -> None:
     x = tensor("float32", B, 4)
     parts = [part("a", [("input:0", x)], [x]), part("b", [("a:0", x)], [x])]
     index = an_index(

@@ -32,7 +32,6 @@ def test_profiles_may_cover_a_batch_together() -> None:
 
 @pytest.mark.parametrize("ranges", [[(2, 8)], [(1, 4), (6, 8)], [(4, 8), (1, 2)]])
 def test_profiles_that_leave_out_batch_sizes_have_no_batch(ranges: list[tuple[int, int]]) -> None:
-    """Triton may send every batch size from 1 to `max_batch_size`."""
     assert max_batch_size(typed(index_with_profiles(*ranges))) == 0
 
 
@@ -50,7 +49,7 @@ STATIC = tensor("float32", 1, 4, name="mask")
         (None, [tensor("float32", ["add", B, 1], 2, name="y")]),  # an output with one row more than the batch
         ([tensor("float32", H, 4, name="x")], [tensor("float32", H, 2, name="y")]),  # the smallest size is 32, not 1
         (None, [tensor("int64", ["data", "n"], 2, name="found")]),  # the number of rows depends on data
-        ([STATIC], [tensor("float32", 1, 2, name="y")]),
+        ([STATIC], [tensor("float32", 1, 2, name="y")]),  # no dynamic axis
     ],
 )
 def test_inputs_and_outputs_without_a_common_batch_have_no_batch(inputs: Any, outs: Any) -> None:

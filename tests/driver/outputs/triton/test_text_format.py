@@ -1,4 +1,4 @@
-"""Protobuf's text parser, with Triton's schema, reads the values that `render` has written."""
+"""Protobuf's parser, with Triton's schema, reads what `render` has written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.driver.outputs.triton.repositories import schema
 from trtbuild.driver.outputs.triton.text_format import EnumValue, render
 
 
-def test_messages_lists_words_and_numbers_are_read_back() -> None:
+def test_messages_lists_enum_values_and_numbers_are_read_back() -> None:
     text = render(
         [
             ("name", "m"),

@@ -1,4 +1,4 @@
-"""The arguments of `compile`, `trace` and `save` that describe a module's inputs, in Torch-TensorRT's terms.
+"""The arguments of `compile`, `trace` and `save` that describe a module's inputs, as Torch-TensorRT names them.
 
-Each argument is checked. The result is a `ModuleInputs` (module `described`): inputs, profiles and dims, as in a manifest.
+This folder checks the arguments and converts them to a `ModuleInputs`: inputs, profiles and dims, as in a manifest.
 """

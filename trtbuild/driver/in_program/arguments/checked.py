@@ -1,5 +1,4 @@
-"""Checks of single arguments. Each check returns the argument, or a list or dict of its items, or raises the error of
-`wrong_value`."""
+"""Checks of single arguments. Each check returns the argument, or a list or dict of its items. Raises UsageError."""
 
 from __future__ import annotations
 
@@ -46,12 +45,12 @@ def items(name: str, value: Any, example: str) -> list[Any]:
 
 
 def mapping(name: str, value: Any, example: str) -> dict[str, Any]:
-    """Return `value` as a dict; its keys have to be strings."""
+    """Return `value` as a dict. Its keys have to be strings."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise wrong_value(name, "a mapping by name", value, f"write {name}={example}")
     return dict(value)
 
 
 def wrong_value(name: str, allowed: str, value: Any, hint: str | None = None) -> UsageError:
-    """Return the error for the argument `name`, whose `value` is not allowed. `allowed` describes the allowed values."""
+    """Return the error that the argument `name` has `value`, but must be `allowed`."""
     return UsageError(f"{name} must be {allowed}, not {value!r:.60}", hint=hint)

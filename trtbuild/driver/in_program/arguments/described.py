@@ -9,7 +9,7 @@ from trtbuild.core.model.spec import Input, NamedDim, Profile
 
 @dataclass(frozen=True)
 class ModuleInputs:
-    """A module's inputs in the order of its arguments (positional ones first), with their profiles and named dims."""
+    """A module's inputs, the positional ones first, with their profiles and the dims that have a name."""
 
     inputs: tuple[Input, ...]
     profiles: tuple[Profile, ...]

@@ -1,7 +1,7 @@
 """The `dynamic_shapes` of torch.export: a ``Dim`` gives an axis a name and a range.
 
 Rules
-1. Axes with the same Dim are one dim, together with the axes to which `dims` or an `Input` gives the same name.
+1. Axes with the same Dim are one dim. Axes to which `dims` or an `Input` gives the same name belong to it, too.
    ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 2. The opt size is the size of the example, clamped to the Dim's range.
 3. A Dim needs a max, because an engine is built for a range.
@@ -24,18 +24,17 @@ _EXAMPLE = 'write dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1, max=
 
 
 def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> ModuleInputs:
-    """Return the inputs with the ranges of the ``torch.export.Dim`` objects in `dynamic_shapes`. Raises UsageError."""
+    """Return the inputs with the ranges of the Dims in `dynamic_shapes`. Raises UsageError."""
     names = [entry.name for entry in module_inputs.inputs]
-    per_input = _by_input(dynamic_shapes, names)
+    axes_by_input = _by_input(dynamic_shapes, names)
     if len(module_inputs.profiles) > 1:
         raise UsageError("dynamic_shapes and several profiles contradict each other", hint="give one of the two")
     (profile,) = module_inputs.profiles
     shapes = dict(profile.shapes)
     axes_by_dim: dict[str, list[tuple[str, int]]] = {}
-    #: (name of a Dim, factor) → the name of the dim, and this name → the factor.
-    dim_names: dict[tuple[str, int], str] = {}
-    factors: dict[str, int] = {}
-    for name, axes in per_input.items():
+    dim_names: dict[tuple[str, int], str] = {}  # (name of a Dim, factor) → name of our dim
+    factors: dict[str, int] = {}  # name of our dim → factor
+    for name, axes in axes_by_input.items():
         for axis, dim in _declared_axes(axes, name):
             if not 0 <= axis < len(shapes[name].opt):
                 raise UsageError(
@@ -64,18 +63,18 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
 
 
 def static_axes(module_inputs: ModuleInputs, dynamic_shapes: Any) -> list[tuple[str, int]]:
-    """Return (input, axis) for each axis to which `dynamic_shapes` gives a number. Raises UsageError."""
-    per_input = _by_input(dynamic_shapes, [entry.name for entry in module_inputs.inputs])
+    """Return (input, axis) for each axis that is a number in `dynamic_shapes`. Raises UsageError."""
+    axes_by_input = _by_input(dynamic_shapes, [entry.name for entry in module_inputs.inputs])
     return [
         (name, axis)
-        for name, axes in per_input.items()
+        for name, axes in axes_by_input.items()
         for axis, dim in _declared_axes(axes, name)
         if isinstance(dim, int)
     ]
 
 
 def _by_input(dynamic_shapes: Any, names: Sequence[str]) -> Mapping[str, Any]:
-    """Return `dynamic_shapes` as a mapping by input. `names` are the inputs in order. Raises UsageError."""
+    """Return input name → entry of `dynamic_shapes`. `names` are the inputs in order. Raises UsageError."""
     if not isinstance(dynamic_shapes, Mapping | list | tuple):
         raise checked.wrong_value("dynamic_shapes", "a mapping by input, or a list", dynamic_shapes, _EXAMPLE)
     if not isinstance(dynamic_shapes, Mapping) and len(dynamic_shapes) > len(names):
@@ -83,19 +82,19 @@ def _by_input(dynamic_shapes: Any, names: Sequence[str]) -> Mapping[str, Any]:
             f"dynamic_shapes has {len(dynamic_shapes)} entries, and the model has {len(names)} inputs",
             hint=f"the inputs are: {', '.join(names)}",
         )
-    per_input: Mapping[str, Any] = (
+    axes_by_input: Mapping[str, Any] = (
         dynamic_shapes if isinstance(dynamic_shapes, Mapping) else dict(zip(names, dynamic_shapes, strict=False))
     )
-    unknown = [name for name in per_input if name not in names]
+    unknown = [name for name in axes_by_input if name not in names]
     if unknown:
         raise UsageError(
             f"dynamic_shapes has {unknown[0]!r}, which is not an input", hint=f"the inputs are: {', '.join(names)}"
         )
-    return per_input
+    return axes_by_input
 
 
 def _check_static_size(size: int, shape: ShapeRange, name: str, axis: int) -> None:
-    """Raise UsageError unless all sizes of the axis are `size` (rule 4)."""
+    """Raise UsageError for another size than `size` (rule 4)."""
     low, high = shape.min[axis], shape.max[axis]
     if not low == size == high:
         sizes_text = f"has size {low}" if low == high else f"has sizes from {low} to {high}"
@@ -108,10 +107,7 @@ def _check_static_size(size: int, shape: ShapeRange, name: str, axis: int) -> No
 def _merge_dims(
     declared_dims: Sequence[NamedDim], export_dims: Sequence[NamedDim], input_names: Sequence[str]
 ) -> tuple[NamedDim, ...]:
-    """Merge the dims of `dims` and `Input` with those of `dynamic_shapes` (`export_dims`), and sort them by first axis.
-
-    Dims with the same name become one dim. Raises UsageError if their factors differ.
-    """
+    """Return all dims, sorted by first axis. Dims with one name become one dim. Raises UsageError for different factors."""
     order = {name: number for number, name in enumerate(input_names)}
     merged = {dim.name: dim for dim in declared_dims}
     for dim in export_dims:
@@ -131,7 +127,7 @@ def _merge_dims(
 
 
 def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:
-    """Return a name for the dim ``factor * root``: ``root``, or ``root_factor`` if another dim is named ``root``."""
+    """Return ``root``, or ``root_2`` (with the factor) if another dim is named ``root``."""
     name = root if root not in used_names else f"{root}_{factor}"
     while name in used_names:
         name += "_"
@@ -139,7 +135,7 @@ def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:
 
 
 def _declared_axes(axes: Any, name: str) -> list[tuple[int, Any]]:
-    """Return (axis, Dim or number) for each axis of the input `name`, except axes with None. Raises UsageError."""
+    """Return (axis, Dim or number) for each axis that has one. Raises UsageError."""
     if axes is None:
         return []
     if not isinstance(axes, Mapping | list | tuple):
@@ -152,9 +148,9 @@ def _declared_axes(axes: Any, name: str) -> list[tuple[int, Any]]:
 
 
 def _root_and_factor(dim: Any, place: str) -> tuple[Any, int]:
-    """Return a Dim and its factor: ``2 * batch`` gives (batch, 2). `place` is the axis, for the error.
+    """Return a Dim and its factor: ``2 * batch`` gives (batch, 2). Errors name the axis `place`.
 
-    torch.export stores ``2 * batch`` as the Dim `root` and the function `fn`, which computes the size from that of `root`.
+    torch.export stores ``2 * batch`` as the Dim `root`, and the function `fn` from the size of `root` to the size.
     """
     root = getattr(dim, "root", None)
     if root is not None:

@@ -5,11 +5,13 @@ Rules
    not known, the opt size is the max size.
 2. `dims` and `dynamic_shapes` need `inputs`, and `dims` also needs ranges, in `inputs` or in `dynamic_shapes`. If no dims
    are declared, the program's own dims are used.
-3. If `inputs` (tensors, for example) have static shapes that the program accepts, these sizes are the opt sizes. Then
-   `dynamic_shapes` must not have a number for an axis that is dynamic in the program. All other `inputs`, such as ranges
-   and several profiles, replace the program's ranges. The dtypes and ranks of `inputs` must be those of the program.
+3. If `inputs` are examples (static shapes, for example of tensors, that the program accepts), their sizes are the opt
+   sizes. Then `dynamic_shapes` must not have a number for an axis that is dynamic in the program. All other `inputs`, such
+   as ranges and several profiles, replace the program's ranges.
 4. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
 5. Axes with the same symbol are one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
+
+`program_inputs` has a `ProgramInput` for each input. Its `shape` has a `ProgramAxis` for each dynamic axis.
 """
 
 from __future__ import annotations
@@ -30,27 +32,27 @@ def describe_program(
     exported: Any, inputs: Any, kwarg_inputs: Any, dims: Mapping[str, Any] | None, dynamic_shapes: Any
 ) -> ModuleInputs:
     """Return the inputs of an ``ExportedProgram``. Raises UsageError, SourceError."""
-    from trtbuild.stages.trace.in_memory import program_inputs
+    from trtbuild.stages.trace import in_memory
 
-    program_entries = program_inputs(exported)
+    program_inputs = in_memory.program_inputs(exported)
     if inputs is None and kwarg_inputs is None:
         _refuse_without_ranges("dims", dims)
         _refuse_without_ranges("dynamic_shapes", dynamic_shapes)
-        own_inputs = [SpecInput(entry.name, entry.dtype, entry.keyword) for entry in program_entries]
-        return _with_program_ranges(program_entries, own_inputs, {})
-    names = [entry.name for entry in program_entries if not entry.keyword]
+        own_inputs = [SpecInput(entry.name, entry.dtype, entry.keyword) for entry in program_inputs]
+        return _with_program_ranges(program_inputs, own_inputs, {})
+    names = [entry.name for entry in program_inputs if not entry.keyword]
     requested = _sort_keywords(
-        program_entries,
+        program_inputs,
         describe_inputs(inputs, kwarg_inputs, arguments=names, dims=dims, dynamic_shapes=dynamic_shapes),
     )
-    _check_dtypes_and_ranks(program_entries, requested)
-    if len(requested.profiles) == 1 and _has_accepted_static_shapes(program_entries, requested):
+    _check_dtypes_and_ranks(program_inputs, requested)
+    if len(requested.profiles) == 1 and _has_accepted_static_shapes(program_inputs, requested):
         _refuse_without_ranges("dims", dims)
-        _refuse_fixed_dims(program_entries, requested, dynamic_shapes)
-        return _with_program_ranges(program_entries, requested.inputs, dict(requested.profiles[0].shapes))
+        _refuse_fixed_dims(program_inputs, requested, dynamic_shapes)
+        return _with_program_ranges(program_inputs, requested.inputs, dict(requested.profiles[0].shapes))
     if requested.dims:
         return requested
-    return replace(requested, dims=_named_dims(program_entries, requested.inputs))
+    return replace(requested, dims=_named_dims(program_inputs, requested.inputs))
 
 
 def _refuse_without_ranges(argument: str, value: Any) -> None:
@@ -63,14 +65,14 @@ def _refuse_without_ranges(argument: str, value: Any) -> None:
         )
 
 
-def _refuse_fixed_dims(program_entries: Sequence[Any], module_inputs: ModuleInputs, dynamic_shapes: Any) -> None:
-    """Raise UsageError if `dynamic_shapes` has a number for an axis that is dynamic in the program (rule 3)."""
+def _refuse_fixed_dims(program_inputs: Sequence[Any], module_inputs: ModuleInputs, dynamic_shapes: Any) -> None:
+    """Raise UsageError for a number for a dynamic axis (rule 3)."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     if dynamic_shapes is None:
         return
     names = [entry.name for entry in module_inputs.inputs]
-    entries = dict(zip(names, _match_entries(program_entries, names), strict=True))
+    entries = dict(zip(names, _match_inputs(program_inputs, names), strict=True))
     for name, axis in static_axes(module_inputs, dynamic_shapes):
         if isinstance(entries[name].shape[axis], ProgramAxis):
             raise UsageError(
@@ -80,38 +82,34 @@ def _refuse_fixed_dims(program_entries: Sequence[Any], module_inputs: ModuleInpu
 
 
 def _with_program_ranges(
-    program_entries: Sequence[Any], inputs: Sequence[SpecInput], examples: Mapping[str, ShapeRange]
+    program_inputs: Sequence[Any], inputs: Sequence[SpecInput], examples: Mapping[str, ShapeRange]
 ) -> ModuleInputs:
-    """Return `inputs` with the sizes of the program (rules 1 and 3).
+    """Return `inputs` with the sizes of the program (rules 1 and 3). Raises UsageError.
 
-    `examples` maps the name of an input to a static shape. For an input without such a shape, the sizes in the
-    program's example are the opt sizes. Raises UsageError.
+    `examples`: input name → static shape. An input that is not there has the opt sizes of the program's example.
     """
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     result: list[SpecInput] = []
     shapes: list[tuple[str, ShapeRange]] = []
-    entries = _match_entries(program_entries, [entry.name for entry in inputs])
+    entries = _match_inputs(program_inputs, [entry.name for entry in inputs])
     for spec_input, entry in zip(inputs, entries, strict=True):
         result.append(SpecInput(spec_input.name, entry.dtype, entry.keyword, spec_input.range))
         example = examples.get(spec_input.name)
-        sizes = []  # (min, opt, max) of each axis
+        ranges = []  # (min, opt, max) of each axis
         for number, axis in enumerate(entry.shape):
             if isinstance(axis, ProgramAxis):
                 example_size = axis.hint if example is None else example.opt[number]
-                sizes.append(_range_of_axis(axis, f"{entry.name}.{number}", example_size))
+                ranges.append(_range_of_axis(axis, f"{entry.name}.{number}", example_size))
             else:
-                sizes.append((axis, axis, axis))
-        min_sizes, opt_sizes, max_sizes = (tuple(size[which] for size in sizes) for which in range(3))
+                ranges.append((axis, axis, axis))
+        min_sizes, opt_sizes, max_sizes = (tuple(sizes[which] for sizes in ranges) for which in range(3))
         shapes.append((spec_input.name, ShapeRange(min_sizes, opt_sizes, max_sizes)))
-    return ModuleInputs(tuple(result), (Profile("0", tuple(shapes)),), _named_dims(program_entries, result))
+    return ModuleInputs(tuple(result), (Profile("0", tuple(shapes)),), _named_dims(program_inputs, result))
 
 
 def _range_of_axis(axis: Any, place: str, example_size: int | None) -> tuple[int, int, int]:
-    """Return the min, opt and max size of a dynamic axis (rules 1 and 3). Raises UsageError if the axis has no max.
-
-    `axis` is a `ProgramAxis`, and `place` names it in the error.
-    """
+    """Return the min, opt and max size of a `ProgramAxis`. Raises UsageError if it has no max. `place` names the axis."""
     if axis.high is None:
         raise UsageError(
             f"{place} of the exported program has no max, and an engine needs one",
@@ -122,13 +120,13 @@ def _range_of_axis(axis: Any, place: str, example_size: int | None) -> tuple[int
     return lowest, min(max(opt, lowest), axis.high), axis.high
 
 
-def _sort_keywords(program_entries: Sequence[Any], module_inputs: ModuleInputs) -> ModuleInputs:
-    """Return `module_inputs` with the keyword inputs in the program's order (rule 4)."""
-    positions = {entry.name: number for number, entry in enumerate(program_entries)}
+def _sort_keywords(program_inputs: Sequence[Any], module_inputs: ModuleInputs) -> ModuleInputs:
+    """Return `module_inputs` in the order of rule 4."""
+    positions = {entry.name: number for number, entry in enumerate(program_inputs)}
     order = sorted(
         range(len(module_inputs.inputs)),
         key=lambda number: (
-            positions.get(module_inputs.inputs[number].name, len(program_entries))
+            positions.get(module_inputs.inputs[number].name, len(program_inputs))
             if module_inputs.inputs[number].keyword
             else -1
         ),
@@ -143,9 +141,8 @@ def _sort_keywords(program_entries: Sequence[Any], module_inputs: ModuleInputs) 
     )
 
 
-def _check_dtypes_and_ranks(program_entries: Sequence[Any], module_inputs: ModuleInputs) -> None:
-    """Raise UsageError if the dtype or rank of an input differs from the program's."""
-    for number, program in enumerate(_match_entries(program_entries, [entry.name for entry in module_inputs.inputs])):
+def _check_dtypes_and_ranks(program_inputs: Sequence[Any], module_inputs: ModuleInputs) -> None:
+    for number, program in enumerate(_match_inputs(program_inputs, [entry.name for entry in module_inputs.inputs])):
         entry = module_inputs.inputs[number]
         for profile in module_inputs.profiles:
             rank = len(profile.shapes[number][1].opt)
@@ -157,8 +154,8 @@ def _check_dtypes_and_ranks(program_entries: Sequence[Any], module_inputs: Modul
                 )
 
 
-def _has_accepted_static_shapes(program_entries: Sequence[Any], module_inputs: ModuleInputs) -> bool:
-    """Whether `module_inputs`, which has one profile, has static shapes that the program accepts."""
+def _has_accepted_static_shapes(program_inputs: Sequence[Any], module_inputs: ModuleInputs) -> bool:
+    """Whether the only profile of `module_inputs` has examples (rule 3)."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     def fits(axis: Any, size: int) -> bool:
@@ -166,43 +163,43 @@ def _has_accepted_static_shapes(program_entries: Sequence[Any], module_inputs: M
             return bool(size == axis)
         return axis.low <= size and (axis.high is None or size <= axis.high) and size % axis.unit == 0
 
-    ordered = _match_entries(program_entries, [entry.name for entry in module_inputs.inputs])
+    matches = _match_inputs(program_inputs, [entry.name for entry in module_inputs.inputs])
     (profile,) = module_inputs.profiles
     return all(
         shape.min == shape.max and all(map(fits, program.shape, shape.opt))
-        for program, (_, shape) in zip(ordered, profile.shapes, strict=True)
+        for program, (_, shape) in zip(matches, profile.shapes, strict=True)
     )
 
 
-def _match_entries(program_entries: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """Return the program's input for each name of an input: keyword inputs by name, the others by position.
+def _match_inputs(program_inputs: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Return the program's input for each of `names`: keyword inputs by name, the others by position.
 
     Raises UsageError if the program has other inputs.
     """
-    by_name = {entry.name: entry for entry in program_entries}
-    positional = iter([entry for entry in program_entries if not entry.keyword])
-    ordered = []
+    by_name = {entry.name: entry for entry in program_inputs}
+    positional = iter([entry for entry in program_inputs if not entry.keyword])
+    matches = []
     for name in names:
         entry = by_name.get(name)
-        ordered.append(entry if entry is not None and entry.keyword else next(positional, None))
-    if None in ordered or len(ordered) != len(program_entries):
+        matches.append(entry if entry is not None and entry.keyword else next(positional, None))
+    if None in matches or len(matches) != len(program_inputs):
         raise UsageError(
-            f"the exported program takes {[entry.name for entry in program_entries]}, and {list(names)} are given",
+            f"the exported program takes {[entry.name for entry in program_inputs]}, and {list(names)} are given",
             hint="leave inputs out: the program has its own",
         )
-    return ordered
+    return matches
 
 
-def _named_dims(program_entries: Sequence[Any], inputs: Sequence[SpecInput]) -> tuple[NamedDim, ...]:
-    """Return the named dims of a program: one for each symbol, and one for each multiple of a symbol.
+def _named_dims(program_inputs: Sequence[Any], inputs: Sequence[SpecInput]) -> tuple[NamedDim, ...]:
+    """Return the named dims of a program: one for each symbol, and one for each multiple of a symbol (rule 5).
 
-    A symbol that is the size of only one axis needs no name, so it is left out. A multiple of a symbol is never left out.
+    A symbol with a single axis needs no name, so it is left out.
     """
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     axes_by_symbol: dict[tuple[str, int], list[tuple[str, int]]] = {}
     for entry, spec_input in zip(
-        _match_entries(program_entries, [spec_input.name for spec_input in inputs]), inputs, strict=True
+        _match_inputs(program_inputs, [spec_input.name for spec_input in inputs]), inputs, strict=True
     ):
         for number, axis in enumerate(entry.shape):
             if isinstance(axis, ProgramAxis):

@@ -1,12 +1,12 @@
 """Convert the inputs of a module from Torch-TensorRT's form to the values of a manifest.
 
 Rules
-1. An input is an `Input` (static ``shape``, or ``min_shape``, ``opt_shape`` and ``max_shape``) or a tensor. A tensor stands
-   for an input with the tensor's dtype and static shape. `kwarg_inputs` are passed by name, `inputs` by position.
+1. An input is an `Input` or a tensor. A tensor means its own dtype and static shape. `kwarg_inputs` are passed by name,
+   `inputs` by position.
 2. Several optimization profiles are several lists: ``inputs=[[…], […]]`` (and ``kwarg_inputs=[{…}, {…}]``). All profiles
    have the same inputs. Only the shapes differ.
-3. The name of a positional input is the name of its `Input`. An `Input` without a name has the name of the module's
-   argument. If the module has no such argument, the name is ``input_<number>``.
+3. A positional input has the name of its `Input`, otherwise the name of the module's argument, otherwise
+   ``input_<number>``.
 4. `dims` declares which axes are one dim, as in a manifest: ``{"batch": ["x.0", "mask.0"]}``, or
    ``{"height": {"at": […], "multiple_of": 32}}``. The `shared_dims` of an `Input` also name its axes: axes with the same
    name are one dim. `dynamic_shapes` has the format of torch.export (`export_dims`).
@@ -30,13 +30,14 @@ Shape = Sequence[int]
 
 
 class Input:
-    """One tensor input of a module: its shape or range of shapes, dtype and name.
+    """One tensor input of a module: its shape or range of shapes, dtype and name. Raises UsageError.
 
-    `shape` is static. A dynamic input has `min_shape`, `opt_shape` and `max_shape`, of the same rank. `dtype` is a dtype of
-    torch or numpy, or a name (``"float16"``). `name` is the input's name in the package. The default is the name of the
-    module's argument. `range` is the smallest and the largest value of random inputs, such as ``(0, 30521)`` for token ids.
-    `shared_dims` names axes (``{0: "batch"}``): axes with the same name, of all inputs, are one dimension. `format` exists
-    for programs written for Torch-TensorRT; only the contiguous format is accepted. Raises UsageError.
+    * `shape` is static. A dynamic input has `min_shape`, `opt_shape` and `max_shape`, of the same rank.
+    * `dtype` is a dtype of torch or numpy, or a name (``"float16"``).
+    * `name` is the input's name in the package. The default is the name of the module's argument.
+    * `range` is the smallest and the largest value of random inputs, such as ``(0, 30521)`` for token ids.
+    * `shared_dims` names axes (``{0: "batch"}``). Axes with the same name, in all inputs, are one dimension.
+    * `format` exists for programs written for Torch-TensorRT. Only the contiguous format is accepted.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Input:
 
     @classmethod
     def from_tensor(cls, tensor: Any, name: str = "") -> Input:
-        """Return an input with the shape (static) and dtype of `tensor`."""
+        """Return an input with the dtype and the static shape of `tensor`."""
         return cls(tuple(tensor.shape), dtype=tensor.dtype, name=name)
 
     def __repr__(self) -> str:
@@ -143,14 +144,11 @@ def describe_inputs(
 def _add_shared_dims(
     dims: dict[str, Any], by_position: Sequence[Sequence[tuple[str, Input]]], by_name: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return `dims`, extended by the `shared_dims` of the inputs of all profiles.
-
-    Raises UsageError for a name that is in `dims` and in a `shared_dims`.
-    """
+    """Return `dims` and the `shared_dims` of the inputs of all profiles. Raises UsageError if both have the same name."""
     axes_by_dim: dict[str, list[str]] = {}
     for positional, keywords in zip(by_position, by_name, strict=True):
         for name, entry in (*positional, *keywords.items()):
-            if not isinstance(entry, Input):  # a tensor, which has no names of axes
+            if not isinstance(entry, Input):  # a tensor
                 continue
             for axis, dim in entry.shared_dims.items():
                 axes = axes_by_dim.setdefault(dim, [])
@@ -165,7 +163,7 @@ def _add_shared_dims(
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the manifest's name of a dtype of torch, numpy or a manifest, such as ``float32``. Raises UsageError."""
+    """Return the name in a manifest, such as ``float32``, of a dtype of torch or numpy or a name. Raises UsageError."""
     text = dtype if isinstance(dtype, str) else str(getattr(dtype, "__name__", dtype))
     name = DTYPE_ALIASES.get(text.removeprefix("torch."), text.removeprefix("torch."))
     if name not in _DTYPES:
@@ -203,7 +201,6 @@ def _checked_sizes(shape: Shape, name: str) -> tuple[int, ...]:
 
 
 def _checked_shared_dims(shared_dims: Any, rank: int, name: str) -> dict[int, str]:
-    """Return axis → name of its dim. Raises UsageError if `shared_dims` of the input `name` is something else."""
     is_valid = isinstance(shared_dims, Mapping) and all(
         isinstance(axis, int) and not isinstance(axis, bool) and 0 <= axis < rank and isinstance(dim, str) and dim
         for axis, dim in shared_dims.items()

@@ -1,7 +1,7 @@
 """Check the inputs that a program gives to `trtbuild.save`: the module must have been compiled for them.
 
-The saved file contains the dtypes and ranges of the module's inputs, so `save` needs no inputs. Torch-TensorRT's `save`
-takes inputs, because it traces the module again.
+`save` needs no inputs, because the module was traced for its inputs when it was compiled. Torch-TensorRT's `save` takes
+inputs, because it traces the module again.
 
 Rules
 1. Given inputs must have the dtypes and ranks of the module's inputs. Keyword inputs are matched by name, and may be left
@@ -30,7 +30,7 @@ _DIMS_HINT = "leave dynamic_shapes out: a file has the compiled ranges; or compi
 
 
 def refuse_other_inputs(index: PackageIndex, inputs: Any, kwarg_inputs: Any, dynamic_shapes: Any) -> None:
-    """Raise UsageError if a module was not compiled for the given inputs. Arguments that are None are not checked."""
+    """Raise UsageError if the module of a package was not compiled for the given inputs. None is not checked."""
     positional = [entry for entry in index.inputs if not entry.keyword]
     if inputs is not None or kwarg_inputs:
         given_inputs = describe_inputs(inputs, kwarg_inputs, arguments=[entry.name for entry in positional])
@@ -40,7 +40,7 @@ def refuse_other_inputs(index: PackageIndex, inputs: Any, kwarg_inputs: Any, dyn
 
 
 def _number_pairs(index: PackageIndex, given_inputs: ModuleInputs, has_positional: bool) -> list[tuple[int, int]]:
-    """Return a pair for each given input: its number among the given inputs, and its number among the module's inputs."""
+    """Return (number among the given inputs, number among the module's inputs) for each given input."""
     number_by_name = {entry.name: number for number, entry in enumerate(index.inputs) if entry.keyword}
     compiled_positional = [number for number, entry in enumerate(index.inputs) if not entry.keyword]
     positional = [number for number, entry in enumerate(given_inputs.inputs) if not entry.keyword]
@@ -85,7 +85,10 @@ def _fits_any(shapes: dict[int, ShapeRange], index: PackageIndex) -> bool:
 
 
 def _fits(shapes: dict[int, ShapeRange], compiled_shapes: Sequence[ShapeRange]) -> bool:
-    """Whether a profile accepts the static `shapes` (examples), and has the same ranges as the other `shapes`."""
+    """Whether a profile accepts the static ones of `shapes` (rule 2), and has the ranges of the others (rule 3).
+
+    `shapes`: number of an input → given shape.
+    """
     for number, shape in shapes.items():
         compiled = compiled_shapes[number]
         if shape.min == shape.max:
@@ -112,7 +115,7 @@ def _range_text(shape: ShapeRange) -> str:
 
 
 def _examples(index: PackageIndex) -> ModuleInputs:
-    """Return the module's inputs with the opt shapes of its first profile, as static shapes."""
+    """Return the module's inputs with the opt shapes of its first profile as static shapes."""
     inputs = tuple(Input(entry.name, entry.dtype, entry.keyword) for entry in index.inputs)
     shapes = index.profiles[0].shapes
     static = tuple(
@@ -122,7 +125,7 @@ def _examples(index: PackageIndex) -> ModuleInputs:
 
 
 def _check_dims(index: PackageIndex, given_inputs: ModuleInputs) -> None:
-    """Raise UsageError if the ranges of the Dims are not those of the module (rule 3)."""
+    """Check rule 3 for Dims."""
     (profile,) = given_inputs.profiles
     for number, (name, shape) in enumerate(profile.shapes):
         for axis, (low, high) in enumerate(zip(shape.min, shape.max, strict=True)):

@@ -1,13 +1,12 @@
 """The output `triton`: a model in a repository of NVIDIA's Triton Inference Server. Several models may share a repository.
 
 Rules
-1. A model has the directory `<repository>/<model>`. If Triton itself runs the model's engines, each partition also has
-   the directory `<repository>/<model>.<partition>`, with an engine for each target. The manifest's reader ensures that the
-   directories of two models never collide.
-2. A configuration is written after the files that it names. An ensemble's configuration is written after the
-   configurations of its steps.
+1. A model has the directory `<repository>/<model>`. If Triton itself runs the engines, each partition also has the
+   directory `<repository>/<model>.<partition>`, with an engine for each target. The model is then an ensemble: a Triton
+   model that calls others. The manifest's reader ensures that the directories of two models never collide.
+2. A configuration is written after the files that it names, and that of an ensemble after those of its steps.
 3. `<model>/1/trtbuild.json` lists the written files, so that the next build can remove old ones. It is written last. Its
-   directory `1` is also the version directory that Triton requires for an ensemble.
+   directory `1` is the version directory, which Triton requires for an ensemble, too.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ CONFIGURATION = "config.pbtxt"
 
 
 def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
-    """Return the files of one model.
-
-    Raises UsageError for a dtype without a Triton type, ValueError for invalid names, PackageError for an invalid index.
-    """
+    """Return the files of one model. Raises PackageError for an invalid index, and the errors of `model_files`."""
     return model_files(root, read_index(package.data), record)
 
 
@@ -59,7 +55,7 @@ def model_files(root: str, index: PackageIndex, record: Record) -> list[OutputFi
 
 
 def _check_names(index: PackageIndex) -> None:
-    """Check the names that become directories and files, because the index may come from a remote. Raises ValueError."""
+    """Raise ValueError for names that must not be paths. The index may come from a remote."""
     partitions = [partition.name for target in index.targets.values() for partition in target.partitions.partitions]
     for name in (index.model, *index.targets, *partitions):
         if not name.isprintable() or name.startswith(".") or "/" in name or "\\" in name or not name:
@@ -99,7 +95,7 @@ def _configuration_bytes(comment: str, message: Message) -> bytes:
 
 
 def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
-    """Return the files that the existing listing names, except those outside of this model's directories."""
+    """Return the files that the existing listing names, except files outside of this model's directories."""
     model = PurePosixPath(files[-1].path).parts[-3]  # the last file is <root>/<model>/1/trtbuild.json
     try:
         listing = json.loads(read_regular(root / model / LISTING))

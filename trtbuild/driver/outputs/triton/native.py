@@ -1,10 +1,9 @@
-"""A package whose engines Triton runs itself: one Triton model for each engine, and an ensemble of them.
+"""A package whose engines Triton runs itself: one Triton model for each engine, and an ensemble that connects them.
 
-The ensemble's inputs and outputs have the same names as the package's. The ensemble may be batched
-(`tensors.max_batch_size`), but the engines' models never are: their dims include the batch axis. Triton allows that
-("batchable ensemble can include non-batchable models", ensemble_utils.cc). For a model with a `max_batch_size`, the
-TensorRT backend would turn on dynamic batching by default (model_state.cc, `AutoCompleteConfigHelper`). Dynamic batching
-is wrong if the rows of a batch depend on one another.
+The ensemble may be batched (`tensors.max_batch_size`), but the engines' models never are: their dims include the batch
+axis. Triton allows that ("batchable ensemble can include non-batchable models", ensemble_utils.cc). For a model with a
+`max_batch_size`, the TensorRT backend would turn on dynamic batching by default (model_state.cc,
+`AutoCompleteConfigHelper`). Dynamic batching is wrong if the rows of a batch depend on one another.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _Fields = list[tuple[str, Value]]
 
 
 def engine_configurations(index: PackageIndex) -> dict[str, Message]:
-    """Return name → configuration of each engine's Triton model."""
+    """Return Triton model → configuration, for each engine."""
     partitions = _partitions(index)
     return {engine_model_name(index, partition.name): _engine_fields(index, partition) for partition in partitions}
 
 
 def engine_model_name(index: PackageIndex, partition: str) -> str:
-    """Return the name of an engine's Triton model."""
+    """Return the name of the Triton model for the engines of a partition."""
     return f"{index.model}.{partition}"
 
 
@@ -39,7 +38,7 @@ def plan_files(index: PackageIndex) -> Iterator[tuple[str, str]]:
 
 
 def _partitions(index: PackageIndex) -> Sequence[Partition]:
-    """Return the partitions, which are the same for all targets."""
+    """Return the partitions of any target, because they are equal."""
     return next(iter(index.targets.values())).partitions.partitions
 
 
@@ -96,9 +95,9 @@ def _step_fields(index: PackageIndex, partition: Partition, names: Mapping[str, 
 
 
 def _tensor_names(index: PackageIndex) -> dict[str, str]:
-    """Return source (``input:0``, ``partition:0``) → name of each tensor in the ensemble.
+    """Return source (``input:0``, ``p0:1``) → name of the tensor in the ensemble.
 
-    A tensor between two engines is named after its partition and output.
+    Inputs and outputs have their names in the package. A tensor between two engines is called ``p0.o1``.
     """
     names = {f"input:{number}": tensor.name for number, tensor in enumerate(index.inputs)}
     partitioning = next(iter(index.targets.values())).partitions

@@ -1,4 +1,4 @@
-"""Decide whether Triton's TensorRT backend and ensembles can serve a package.
+"""Decide whether Triton itself can run the engines of a package, by its TensorRT backend and its ensembles.
 
 Rules (some with their place in triton-inference-server's sources)
 1. The backend `tensorrt` links one version of TensorRT, and accepts only plans of that library, not of TensorRT-RTX.
@@ -7,9 +7,9 @@ Rules (some with their place in triton-inference-server's sources)
 3. An ensemble has one step for each partition. Each output of the ensemble is a different output of a step. So an output
    of the model cannot be an input, a weight, or the same tensor as another output. Every step needs an input
    (ensemble_utils.cc).
-4. The dtypes of a plan's inputs and outputs equal the partition's dtypes only if the target's TensorRT supports them.
+4. A plan has the dtypes of its partition only if the target's TensorRT supports them.
 5. The backend computes the sizes of outputs from input shapes.
-6. The backend's configuration check reads axis 0 of tensors, so at least one tensor of a plan must have an axis
+6. The backend's check of the configuration reads axis 0 of tensors, so at least one tensor of a plan must have an axis
    (model_state.cc).
 """
 
@@ -23,7 +23,7 @@ from trtbuild.toolchain.libraries.releases import release
 
 
 def unsupported_reason(index: PackageIndex) -> str | None:
-    """Return the first reason why Triton cannot run the engines itself, or None if it can."""
+    """Return a reason why Triton cannot run the engines itself, or None if it can."""
     return next(_reasons(index), None)
 
 
@@ -48,7 +48,7 @@ def _reasons(index: PackageIndex) -> Iterator[str]:
 
 
 def _ambiguous_targets(targets: Mapping[str, PackedTarget]) -> Iterator[str]:
-    """Yield a reason for each target that the backend cannot distinguish from an earlier one (rule 2)."""
+    """Yield the reasons of rule 2."""
     first_targets: dict[object, str] = {}
     for name, target in targets.items():
         for sm in served_sms(target):
@@ -59,12 +59,11 @@ def _ambiguous_targets(targets: Mapping[str, PackedTarget]) -> Iterator[str]:
 
 
 def served_sms(target: PackedTarget) -> list[int | str]:
-    """Return the SMs that a target's plans are for; ``["default"]`` for plans that also run on other GPUs."""
+    """Return the SMs of a target's plans, or ``["default"]`` if the plans also run on later GPUs."""
     return ["default"] if target.compatibility == "ampere_plus" else [*(target.sms or (target.sm,))]
 
 
 def _interface(target: PackedTarget) -> object:
-    """Return the inputs and outputs of a target's partitions, for a comparison with other targets."""
     partitioning = target.partitions
     return [
         (partition.name, partition.inputs, partition.outputs) for partition in partitioning.partitions
@@ -72,7 +71,7 @@ def _interface(target: PackedTarget) -> object:
 
 
 def _partition_reasons(index: PackageIndex, target: PackedTarget) -> Iterator[str]:
-    """Yield the reasons about a target's partitions (rules 3 to 6)."""
+    """Yield the reasons of rules 3 to 6."""
     supported_dtypes = release("tensorrt", target.version).dtypes
     used_sources: set[str] = set()
     for partition in target.partitions.partitions:

@@ -1,4 +1,4 @@
-"""A package that trtbuild's runtime serves in Triton's Python backend. It may have any partitions and any toolchain."""
+"""A package that trtbuild's runtime serves in Triton's Python backend. All packages can be served in this way."""
 
 from __future__ import annotations
 
@@ -21,14 +21,11 @@ __all__ = ["TritonPythonModel"]
 
 
 def configuration(index: PackageIndex) -> Message:
-    """Return the model's configuration.
-
-    Scalars have dims [1]: `TritonPythonModel` removes this axis from inputs, and adds it to outputs.
-    """
+    """Return the model's configuration. `TritonPythonModel` converts between scalars and their dims [1]."""
     batch_size = max_batch_size(index)
     fields: list[tuple[str, Value]] = [("name", index.model), ("backend", "python"), ("max_batch_size", batch_size)]
     for kind, tensors in (("input", index.inputs), ("output", index.outputs)):
         fields += [(kind, tuple(tensor_fields(tensor.name, tensor, batched=batch_size > 0))) for tensor in tensors]
-    # Triton must not move tensors to the CPU: the runtime copies them to the GPU if necessary
+    # Triton must leave tensors on their device: the runtime copies them to the GPU if necessary
     fields.append(("parameters", (("key", "FORCE_CPU_ONLY_INPUT_TENSORS"), ("value", (("string_value", "no"),)))))
     return fields

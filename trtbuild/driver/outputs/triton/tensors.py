@@ -1,11 +1,11 @@
-"""The inputs and outputs of a model configuration: types, dims, and the batch size.
+"""The inputs and outputs of a Triton model's configuration: types, dims, and the batch size.
 
 Rules
 1. A dynamic dim is -1. A dim of size 0 is also -1, because Triton allows 0 in requests but not in configurations.
 2. Triton has no tensors of rank 0. The dims of such a tensor are [1], and `reshape` removes the axis for the engine. An
    ensemble has no `reshape`, so the dims of its tensors stay [1].
-3. `max_batch_size` N promises that every request of 1 to N rows is served, and that the rows are the same axis in every
-   tensor. So `max_batch_size` is 0 unless all of these conditions are met:
+3. A `max_batch_size` of N promises that every request of 1 to N rows is served, and that axis 0 of every tensor is the
+   rows. So `max_batch_size` is 0 unless all of these conditions are met:
    * Axis 0 of every input and output is the same dim, and no other axis depends on that dim.
    * The profiles together cover all sizes from 1 to the dim's max.
    * Every tensor has a second axis, because its dims must not be empty.
@@ -66,7 +66,7 @@ def _triton_type(name: str, dtype: str) -> str:
 
 
 def max_batch_size(index: PackageIndex) -> int:
-    """Return the largest batch of a package's model, or 0 (rule 3)."""
+    """Return the `max_batch_size` of a package's model (rule 3)."""
     tensors = [*index.inputs, *index.outputs]
     if not index.inputs or any(len(tensor.shape) < 2 for tensor in tensors):
         return 0
@@ -84,7 +84,7 @@ def max_batch_size(index: PackageIndex) -> int:
 
 
 def _largest_covered_size(ranges: Sequence[tuple[int, int]]) -> int:
-    """Return the largest size in the ranges if they cover all sizes from 1 to it; otherwise 0."""
+    """Return the largest size, or 0 if a smaller size from 1 on is in no range."""
     covered = 0
     for low, high in sorted(ranges):
         if low > covered + 1:

@@ -1,5 +1,4 @@
-"""Protobuf's text format, as far as a model configuration (``config.pbtxt``) needs it
-(protobuf.dev/reference/protobuf/textformat-spec)."""
+"""Write Protobuf's text format (protobuf.dev/reference/protobuf/textformat-spec), as far as ``config.pbtxt`` needs it."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class EnumValue:
-    """The name of an enum's value, which is written without quotes."""
+    """The name of an enum's value. It is written without quotes."""
 
     text: str
 
@@ -46,7 +45,7 @@ def _scalar_text(value: str | int | bool | EnumValue | list[int] | list[str]) ->
 
 
 def _string_literal(text: str) -> str:
-    """Return a string literal. Bytes of the UTF-8 text that are not printable ASCII become octal escapes."""
+    """Return a string literal, with octal escapes for UTF-8 bytes that are not printable ASCII."""
     pieces = []
     for byte in text.encode("utf-8", "surrogateescape"):
         if byte in b'"\\':

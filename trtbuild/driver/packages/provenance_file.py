@@ -44,12 +44,11 @@ def plans_of(package: Package, target: str) -> dict[str, str]:
 
 
 def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
-    """Write the results of a model's verification into its package's directory, if the package is the planned one.
+    """Write the results of a model's verification into the directory of its package, if this package is the planned one.
 
-    Each entry is about one cut: one way to divide the model into partitions. The field `by` of an entry says whether
-    ``engine`` or ``onnxruntime`` computed the partitions. An existing entry stays if it is about exactly the engines of
-    this package, and no new entry about engines has one of its targets. If no entry remains, or if another package is
-    there, the file is removed.
+    Each entry is about one cut, a way to divide the model into partitions. An existing entry stays if it is about exactly
+    the engines of this package, and no new entry about engines has one of its targets. If no entry remains, or if another
+    package is there, the file is removed.
     """
     folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
     if package is not None:
@@ -91,7 +90,7 @@ def _existing_entries(package: Package) -> list[dict[str, Any]]:
 
 
 def _is_about_same_engines(package: Package, entry: Mapping[str, Any]) -> bool:
-    """Whether an entry is about the package's engines, byte for byte."""
+    """Whether an entry is about engines with the same bytes as those of the package."""
     try:
         if entry["by"] != "engine" or not entry["targets"]:
             return False

@@ -19,7 +19,7 @@ _FIELD_OF_ERROR = {
 
 
 def place_in_manifest(error: TrtbuildError, model: Model, step: Step) -> None:
-    """Set the place of an error of `step` to a line of the manifest. An existing place is kept."""
+    """Set the place of an error of `step` to a line of the manifest, unless the error has a place."""
     if error.file is not None or not isinstance(error, SourceError | ConversionRefused | ToolchainError):
         return
     if isinstance(error, SourceError) and error.field is not None:

@@ -49,7 +49,6 @@ def torch_versions() -> dict[str, str] | None:
 
 
 def missing_torch_distributions() -> list[str]:
-    """The distributions of `TORCH_DISTRIBUTIONS` that are not installed."""
     return [name for name in TORCH_DISTRIBUTIONS if installed_version(name) is None]
 
 

@@ -63,7 +63,6 @@ class History:
         return None
 
     def steps(self) -> list[str]:
-        """The ids of all steps in the history."""
         return list(self._entries)
 
     def uncacheable(self, step: str) -> str | None:

@@ -32,7 +32,7 @@ _MAX_KEPT_BLOBS = 128
 
 
 class StoreLookups:
-    """Looks up records, links and files for planning. The methods without a docstring have one in `Lookups`.
+    """Looks up records, links and files for planning. `Lookups` describes the methods for planning.
 
     A link is a record that names the files and other dependencies of a trace to observe next (`core.recipes.chain`). The
     argument `observe` is the function that returns the current state of a dependency. The class is thread-safe, because
@@ -225,7 +225,6 @@ class StoreLookups:
             self._trail.save()
 
     def use_observations(self, observations: Sequence[Observation]) -> None:
-        """Use the observations of a trace for the rest of this command."""
         self._observed.update({observation.dependency: observation.state for observation in observations})
 
     def observe_now(self, dependency: Dependency) -> str:
@@ -233,7 +232,6 @@ class StoreLookups:
         return self._observe(dependency)
 
     def find_changed_dependencies(self, observations: Sequence[Observation]) -> list[Dependency]:
-        """The dependencies whose current state differs from the observed one."""
         return [
             observation.dependency
             for observation in observations

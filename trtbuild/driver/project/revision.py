@@ -49,7 +49,6 @@ class Changes:
         return False
 
     def existed_as_directory(self, path: str) -> bool:
-        """Whether `path` was a directory in the commit."""
         return path in self.directories
 
     def is_new_directory(self, path: str) -> bool:

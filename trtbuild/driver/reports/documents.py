@@ -150,8 +150,8 @@ class PackageView:
 class ChangedStep:
     """A step that differs between this build and the build before. The values of a build without the step are null.
 
-    `change` is ``new`` or ``removed`` if only one of the builds has the step, ``failed`` if the step has failed in one of
-    them, ``changed`` if the key differs, and ``same`` if only the verdict or the size differs."""
+    `change` is ``new`` or ``removed`` if only one of the builds has the step, and ``failed`` if the step has failed in one
+    of them. Otherwise it is ``changed`` if the key differs, or ``same`` if only the verdict or the size differs."""
 
     id: str
     change: Literal["new", "removed", "changed", "failed", "same"]

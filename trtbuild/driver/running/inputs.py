@@ -43,7 +43,7 @@ def gather_inputs(
 ) -> dict[str, InputValue]:
     """Return every input of a package by name. Paths in `texts` are relative to `folder`. Raises UsageError.
 
-    Other sizes are the min, opt or max (`which`) of `profile`, or of the profile that rule 2 of
+    Sizes that are not given are the min, opt or max (`which`) of `profile`, or of the profile that rule 2 of
     `trtbuild.driver.running.shapes` chooses.
     """
     values: dict[str, InputValue] = {}

@@ -32,7 +32,7 @@ def run(
     import_operators: bool = False,
     load_plugins: bool = False,
 ) -> Run:
-    """Call the package `name` (a directory or a model) once, and write the outputs to the file `output`.
+    """Call the package `name` (a directory or a model) once, and write the outputs to the file `output`, if given.
 
     `inputs` have the format of `trtbuild.driver.running.inputs`. Other inputs get the min, opt or max (`which`) sizes of
     `profile`. If `profile` is None, `gather_inputs` chooses the profile. `import_operators` and `load_plugins` are those of

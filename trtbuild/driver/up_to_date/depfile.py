@@ -118,7 +118,6 @@ def _manifest_names(workspace: Workspace) -> Iterator[str]:
 
 
 def _prerequisites(plan: ModelPlan, workspace: Workspace, result: BuildResult) -> Iterator[str]:
-    """Yield the names of the files on which the build of a model depends."""
     model = plan.model
     if model.weights is not None:
         yield model.weights

@@ -17,8 +17,8 @@ def test_writing_replaces_a_link_and_not_its_destination(small: Small, tmp_path:
     (tmp_path / "mine").write_text("mine")
     for name in ("provenance.json", ".provenance.json.fresh"):
         (tmp_path / "p" / name).symlink_to(tmp_path / "mine")
-    entry_of_one_partitioning = a_cut(by="engine")
-    provenance_file.add(open_package(tmp_path / "p"), [entry_of_one_partitioning])
+    new_entry = a_cut(by="engine")  # a cut is one way to divide the model into partitions
+    provenance_file.add(open_package(tmp_path / "p"), [new_entry])
     assert (tmp_path / "mine").read_text() == "mine"
     written = tmp_path / "p" / "provenance.json"
     assert not written.is_symlink()

@@ -10,8 +10,8 @@ Rules
 2. The trail cannot change a result, because a record is used only if its recipe contains the current observations. A wrong
    link leads to no record, and so the step runs.
 3. Links are stored in the order in which they were followed, so that one request to the store covers many of them.
-4. The file may be deleted. Then every link is read from the store. It is replaced atomically. If two commands write the
-   file, the later command wins.
+4. The file is replaced atomically. If two commands write it, the later command wins. The file may be deleted. Then every
+   link is read from the store.
 5. The file contains the links that the last command followed. Older links are kept if the total is at most `MAX_LINKS`.
 6. A trail is valid for one trust policy only. With another policy, links are read from the store again. Otherwise a build
    with a new signing key would follow its old, unsigned links without signing them. Then machines that trust only signed

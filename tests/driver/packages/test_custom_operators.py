@@ -1,4 +1,4 @@
-"""Loading of packages that call custom operators, which PyTorch itself does not define."""
+"""Packages with custom operators, which come from outside PyTorch, are loaded or refused."""
 
 from __future__ import annotations
 

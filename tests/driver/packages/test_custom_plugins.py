@@ -1,4 +1,4 @@
-"""Packages with plugins: what their index says, and the permission to load a library."""
+"""Packages with plugins: their index, and the permission to load the library."""
 
 from __future__ import annotations
 

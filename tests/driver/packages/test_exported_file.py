@@ -22,7 +22,7 @@ def net() -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def saved(net: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A function that saves the model and its reference program, once for each file name, and returns the file's path."""
+    """A function that saves the model and its reference program under a name, once, and returns the file's path."""
     folder = tmp_path_factory.mktemp("saved")
 
     def save(name: str) -> Path:
@@ -84,7 +84,7 @@ def test_rejects_a_file_with_damaged_compressed_data(saved: Callable[..., Path],
         (name,) = [name for name in old.namelist() if name.endswith("trtbuild.json")]
         new.writestr(name, old.read(name))
     data = bytearray(path.read_bytes())
-    data[30 + len(name)] |= 0b110  # the first byte after the local header gets a block type that deflate does not have
+    data[30 + len(name)] |= 0b110  # the first byte after the zip header: deflate has no such block type
     path.write_bytes(data)
     with pytest.raises(PackageDamaged, match=r"is not a \.pt2 file, or it is truncated: Error -3"):
         trtbuild.load(path, device="cpu")

@@ -1,6 +1,4 @@
-"""The provenance file that is written into the directory of a package.
-
-A cut is one way to divide a model into partitions."""
+"""The provenance file that is written into the directory of a package."""
 
 from __future__ import annotations
 
@@ -19,7 +17,8 @@ def test_writing_replaces_a_link_and_not_its_destination(small: Small, tmp_path:
     (tmp_path / "mine").write_text("mine")
     for name in ("provenance.json", ".provenance.json.fresh"):
         (tmp_path / "p" / name).symlink_to(tmp_path / "mine")
-    provenance_file.add(open_package(tmp_path / "p"), [a_cut(by="engine")])
+    new_entry = a_cut(by="engine")  # a cut is one way to divide the model into partitions
+    provenance_file.add(open_package(tmp_path / "p"), [new_entry])
     assert (tmp_path / "mine").read_text() == "mine"
     written = tmp_path / "p" / "provenance.json"
     assert not written.is_symlink()

@@ -1,4 +1,4 @@
-"""The history of steps: entries are read back, also from JSON with whitespace that trtbuild does not write."""
+"""The history of steps is written, merged and read back, also from JSON with other whitespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups of damaged and refused records, lookups from several threads, forced steps, and links (`core.recipes.chain`)."""
+"""Lookups of damaged and refused records, from several threads, of forced steps, and of links (`core.recipes.chain`)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_record_with_damaged_results_is_a_miss_and_stays_in_its_place(store: L
 
 
 def test_a_record_that_the_plan_has_refused_is_not_a_new_result(store: LocalStore, tmp_path: Path) -> None:
-    """The record is complete, but its blob is not valid. If this record were a new result, planning would never end."""
+    """The record is complete, but its blob is invalid. If the record counted as new, planning would never end."""
     refused = store.put_record(Record(RECIPE, {"plan": store.put_bytes(b"{}")}))
     store_lookups, plan = lookups(store, tmp_path), cast("ModelPlan", None)
     assert store_lookups.record(RECIPE.key) == refused
@@ -118,7 +118,7 @@ def test_writing_a_link_replaces_its_damaged_blob(store: LocalStore, tmp_path: P
 
 
 class SlowlyChanging(dict[Any, Any]):
-    """A dictionary that lets other threads run between the parts of a change."""
+    """A dictionary that lets other threads run during a change."""
 
     def __delitem__(self, key: object) -> None:
         time.sleep(0)
@@ -131,7 +131,7 @@ class SlowlyChanging(dict[Any, Any]):
 
 
 def in_threads(*works: Callable[[], None]) -> None:
-    """Call each function repeatedly in its own thread for one second. If functions fail, raise the error of one of them."""
+    """Call each function repeatedly, in a thread for each, for one second. Raises the error of a function that fails."""
     end = time.monotonic() + 1
 
     def repeat(work: Callable[[], None]) -> None:
@@ -157,7 +157,7 @@ def test_several_threads_read_more_blobs_than_are_kept(store: LocalStore, tmp_pa
 
 
 def test_two_traces_start_while_another_thread_plans(store: LocalStore, tmp_path: Path) -> None:
-    """Before a trace, the records that were not found are looked up again. Plans look up records at the same time."""
+    """Before a trace, missing records are looked up again, while another thread's plan looks up records, too."""
     store_lookups = lookups(store, tmp_path)
     store_lookups._records = SlowlyChanging()
     model = Model("m", Source("python", "m:f"), (Input("x"),), (), (), Origin("m.yaml", 1))

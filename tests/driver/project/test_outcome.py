@@ -10,7 +10,7 @@ from trtbuild.errors import SourceError
 
 
 def an_outcome(*steps: Any, failed: str = "", **more: Any) -> Outcome:
-    """The outcome of a build of these steps. If `failed` is the id of a step, this step has failed."""
+    """The outcome of a build of these steps. `failed` is the id of the step that has failed, if any."""
     project = FakeProject(*steps)
     plans = {name: project.plan(name) for name in dict.fromkeys(step.model for step in steps)}
     error = {failed: (NEW, SourceError("it fails", code="eager"))} if failed else {}

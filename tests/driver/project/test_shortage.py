@@ -1,4 +1,4 @@
-"""Work is refused if its files do not fit on the disk, or if it does not fit into memory."""
+"""Work that does not fit on the disk or into memory is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trail, a local copy of links (`core.recipes.chain`), gives the same observations as the store with fewer reads."""
+"""With the trail, a local copy of links (`core.recipes.chain`), a plan has the same observations after fewer reads."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_links_of_a_known_chain_are_not_read_again(project: Project, store: 
 
 
 def test_a_chain_is_read_again_after_a_change_of_trust(project: Project, store: CountingStore) -> None:
-    """Links that are no longer trusted count as missing. So they are signed again, and other machines can follow them."""
+    """Links that are no longer trusted count as missing. So they are written and signed again."""
     project.follow()
     store.records_read = 0
     assert len(project.follow(trust="ci")) == len(FILES)

@@ -1,4 +1,4 @@
-"""Reading safetensors files without torch, into one blob for each tensor."""
+"""Safetensors files are read without torch, and each needed tensor becomes a blob."""
 
 from __future__ import annotations
 

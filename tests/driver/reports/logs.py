@@ -1,4 +1,4 @@
-"""A log with every kind of event, and the parts of such logs."""
+"""A build's log with every kind of event, and functions for the parts of other logs."""
 
 from __future__ import annotations
 

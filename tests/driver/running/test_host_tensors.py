@@ -1,4 +1,4 @@
-"""Host tensors: files of them, random values, copies to torch tensors on the CPU, and summaries."""
+"""Tensors in host memory: files, random values, copies to torch tensors on the CPU, and summaries."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SHORT = Budget(0.0, 0.0)
 
 
 class FakeContender:
-    """Records events in `calls`. `fails` is the name of the event that raises Dropped.
+    """Records events in `calls`, such as ``eager turn``. The event `fails` raises Dropped.
 
     The first call takes twice `seconds`, and each later call takes `seconds`.
     """
@@ -99,10 +99,9 @@ def test_a_turn_may_begin_with_a_call_that_is_not_timed() -> None:
 
 
 def test_a_slow_call_at_the_start_of_a_later_turn_is_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s, durations_s = (
-        [0.0],
-        iter([1.0, 1.0, 15.0, 1.0, 1.0]),
-    )  # the first call, one call in each of two turns, and calls that must not be made
+    now_s = [0.0]
+    # the first call, one call in each of two turns, and two calls that must not be made
+    durations_s = iter([1.0, 1.0, 15.0, 1.0, 1.0])
 
     def call() -> None:
         now_s[0] += next(durations_s)

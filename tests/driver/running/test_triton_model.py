@@ -114,7 +114,7 @@ def test_only_the_request_that_does_not_fit_fails(model: Any) -> None:
 
 
 def test_the_repository_contains_the_package(small: Small) -> None:
-    """Triton reads only the repository. So the package is there, and no text file there names the project's path."""
+    """Triton reads only the repository, so no text file in it names the project's path."""
     repository = small.project / "dist/repository"
     assert {path.name for path in repository.iterdir()} == {"ranker"}
     assert (repository / "ranker/1/package/index.json").read_bytes() == (small.package / "index.json").read_bytes()

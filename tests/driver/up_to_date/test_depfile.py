@@ -1,4 +1,4 @@
-"""`--depfile`: the dependencies of a real build. tests/docs/pages/test_make.py tests how make uses the depfile."""
+"""`--depfile` lists the dependencies of a real build. tests/docs/pages/test_make.py tests how make uses the depfile."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Make:
         (self.folder / "out.d").write_text(rules_text(["out"], names, always=always))
 
     def run(self) -> int:
-        """Run make once more. Return how often the recipe has run since the beginning."""
+        """Run make, and return how often the recipe has run so far."""
         process = subprocess.run(
             ["make", "-rR"], cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
         )
@@ -51,7 +51,7 @@ def create_old(path: Path) -> None:
 
 
 def nasty_names() -> list[str]:
-    """Names with characters that are special in make or in a shell. Names that a makefile cannot contain are left out."""
+    """Names that a makefile can contain, with characters that are special in make or in a shell."""
     seeded = random.Random(4)
     drawn = {"".join(seeded.choices(LETTERS, k=seeded.randint(1, 8))) for _ in range(300)}
     single = {shape.replace("_", letter) for letter in LETTERS for shape in ("a_b.py", "_b.py", "a.py_", "a__b", "_")}
@@ -67,7 +67,7 @@ def test_make_detects_newer_and_missing_files_of_any_name_that_can_be_written(ma
     expected = 1
     assert make.run() == expected
     assert make.run() == expected
-    # a run of make takes milliseconds, but there are many names: about 40 are tried one by one
+    # only about 40 names are tried one by one, because each try is a run of make
     for name in names[:: len(names) // 40]:
         path = make.folder / "src" / name
         os.utime(path)

@@ -1,4 +1,4 @@
-"""Packages on this machine: find and load packages, write provenance, and register the operator of ``.pt2`` files.
+"""Find and load packages, write their provenance, and register the operator of ``.pt2`` files.
 
 This folder uses `driver.project` and `driver.outputs`.
 """

@@ -1,8 +1,8 @@
-"""Check that the operators from outside PyTorch that a package calls are registered in this process.
+"""Check that the custom operators of a package are registered in this process.
 
-A package contains their names, their schemas and the names of the modules that register them, but not their code. By
-default, `load` does not import these modules, because a package may come from another person, and an import runs code. So
-the caller imports the modules, or passes ``import_operators=True``.
+A custom operator comes from outside PyTorch. The package contains its name, its schema and the name of the module that
+registers the operator, but not its code. `load` does not import the module by default, because an import runs code and a
+package may come from another person. So the caller imports the module, or passes ``import_operators=True``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from trtbuild.errors import OperatorMissing
 
 
 def import_from(project: str | Path) -> None:
-    """Append the folder `project` to ``sys.path``, so that the modules of operators in this folder can be imported.
+    """Append the folder `project` to ``sys.path``, so that its modules can be imported.
 
-    ``sys.path`` usually has this folder in a user's program, but not in the command ``trtbuild``."""
+    Unlike a user's program, the command ``trtbuild`` usually starts without this folder in ``sys.path``."""
     folder = str(Path(project).resolve())
     if folder not in sys.path:
         sys.path.append(folder)
 
 
 def require_operators(operators: Sequence[CustomOperator], model: str, *, import_modules: bool) -> None:
-    """Raise OperatorMissing for an operator of `model` that is not registered, or that has another schema than the one that
-    the model was traced with. With `import_modules`, the modules of missing operators are imported first."""
+    """Raise OperatorMissing for an operator that is not registered, or whose schema has changed since `model` was traced.
+
+    With `import_modules`, the modules of missing operators are imported first."""
     if not operators:
         return
     from trtbuild.stages.program.custom_operators import registered_schema  # it loads torch
@@ -53,7 +54,7 @@ def require_operators(operators: Sequence[CustomOperator], model: str, *, import
 
 
 def require_cpu_kernels(operators: Sequence[CustomOperator], model: str) -> None:
-    """Raise OperatorMissing for an operator that has no kernel for the CPU, and so cannot run there."""
+    """Raise OperatorMissing for an operator that has no kernel for the CPU."""
     if not operators:
         return
     from trtbuild.stages.program.custom_operators import has_cpu_kernel

@@ -1,6 +1,6 @@
-"""Load the library of TensorRT plugins that a package has, before its engines are loaded.
+"""Load a package's library of TensorRT plugins, before its engines are loaded.
 
-The library is code of the package, which may come from another person. So it is loaded only if the caller passes
+Loading the library runs its code, and the package may come from another person. So the caller must pass
 ``load_plugins=True``.
 """
 
@@ -11,7 +11,6 @@ from trtbuild.errors import PluginsNotLoaded
 from trtbuild.runtime.packages.package import Package
 from trtbuild.toolchain.running.execution import TensorRT
 
-#: The advice for programs whose package has a library of plugins.
 PLUGINS_ADVICE = "load with `load_plugins=True`"
 
 
@@ -27,7 +26,7 @@ def require_permission(index: PackageIndex, *, load_plugins: bool) -> None:
 
 
 def load_plugins(package: Package, library: TensorRT, *, verify: bool) -> None:
-    """Load the plugins of a package into this process, for the engines that `library` runs.
+    """Load the plugins of a package into this process. `library` is the TensorRT that runs the package's engines.
 
     The caller must call `require_permission` first. Raises PluginError, PackageDamaged or LinkRefused."""
     plugins = package.index.plugins

@@ -1,8 +1,7 @@
-"""The operator of ``.pt2`` files, and the function that opens its engines.
+"""Register ``trtbuild::engine``, the operator with which ``.pt2`` files run engines.
 
-The operator is part of the runtime, which does not import TensorRT. This module adds the function that imports TensorRT.
-
-This module is imported together with torch, so at its top it imports only the standard library and small modules.
+The runtime defines the operator, but does not import TensorRT. So the function that opens an engine with TensorRT is here.
+``trtbuild/__init__.py`` imports this module together with torch, so at its top it imports only small modules.
 """
 
 from __future__ import annotations
@@ -26,18 +25,17 @@ if TYPE_CHECKING:
     from trtbuild.core.partition.engine_text import EngineText
     from trtbuild.runtime.engines.engine_set import EngineSet
 
-#: (library, number of the GPU) → the open engines, which share activation memory.
+#: (library of TensorRT, number of the GPU) → the open engines, which share activation memory.
 _engine_sets: dict[tuple[EngineLibrary, int], EngineSet] = {}
 
-#: Only one thread at a time opens an engine, because engines of several `.pt2` files may belong to the same set.
+#: Held while an engine is opened, because engines of several ``.pt2`` files may belong to the same set.
 _opening_lock = threading.Lock()
 
 
 def register() -> None:
     """Register ``trtbuild::engine`` with torch, which must be imported already.
 
-    Torch partitions may also call quantizers of trtbuild or PyTorch, and the operator of `declared_sizes`.
-    ``import torch`` does not define these operators, so they are defined here.
+    Also register the quantizers and the operator of `declared_sizes`, because Torch partitions may call them.
     """
     operators.register(open_engine)
     define_quantizers()
@@ -45,7 +43,7 @@ def register() -> None:
 
 
 def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Part:
-    """Return a callable that runs `plan` on a GPU.
+    """Return a callable that runs an engine on the GPU `device`. `plan` has the engine's bytes; `text` describes it.
 
     Raises NoFittingTarget, ToolchainMissing, EnvironmentFault, EngineError.
     """
@@ -61,7 +59,7 @@ def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Par
         _index_of_target(text), this_machine(sms[ordinal] if ordinal < len(sms) else None, ordinal), text.target
     )
     inputs = tuple((f"input:{number}", tensor_type) for number, tensor_type in enumerate(text.inputs))
-    name = f"{text.model}/{text.partition}@{text.plan[:12]}"  # several files may have the same partition
+    name = f"{text.model}/{text.partition}@{text.plan[:12]}"  # the digest distinguishes partitions of several files
     partition = Partition(name, "tensorrt", "", (), inputs, text.outputs, ())
     with _opening_lock:
         engine_set = _engine_set(target, ordinal)

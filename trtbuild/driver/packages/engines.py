@@ -1,4 +1,4 @@
-"""The engines of one target of a package, on one GPU, with the library that runs them."""
+"""The engines of one target of a package, on one GPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from trtbuild.toolchain.running.execution import load_library
 
 
 class Engines(EngineSet):
-    """Implements `trtbuild.runtime.calls.loaded.Engines` for a package. It loads the plugins of the package, so the caller
-    must call `custom_plugins.require_permission` first.
+    """Implements `trtbuild.runtime.calls.loaded.Engines` for a package.
+
+    The constructor loads the package's plugins, so the caller must call `custom_plugins.require_permission` first.
 
     Raises NoFittingTarget, EnvironmentFault (for example ToolchainMissing), EngineError, PluginError, PackageDamaged and
     PackageMissing."""

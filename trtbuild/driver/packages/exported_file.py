@@ -1,9 +1,9 @@
 """Open a ``.pt2`` file (a zip archive) that trtbuild wrote, for one device.
 
 Rules
-1. The text about the package (`ExportedFileInfo`) is read first. If a file has no such text, nothing in it is loaded.
+1. The description of the file (`ExportedFileInfo`) is read first. If it is missing, nothing in the file is loaded.
 2. torch.export.load reads the program with pickle, which can run code. So a file must come from a trusted source. The
-   plans are verified by their digests when they are opened.
+   digest of each engine is checked when the engine is opened.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from trtbuild.regular import read_regular
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-#: The last record of a zip archive: its first bytes, and its size in bytes without a comment. torch writes no comment.
+#: The first bytes of the last record of a zip archive, and the size of this record in bytes. torch writes no zip comment,
+#: which would make the record longer.
 _ARCHIVE_END, _ARCHIVE_END_SIZE = b"PK\x05\x06", 22
 
 
 class LoadedFile:
-    """An open ``.pt2`` file, for one device. `exported` is its program, with all tensors on that device."""
+    """An open ``.pt2`` file. `exported` is its program, with all tensors on `device`."""
 
     def __init__(self, path: Path, about: ExportedFileInfo, exported: ExportedProgram, device: str) -> None:
         self.path = path
@@ -80,9 +81,9 @@ def _read_file(path: Path) -> bytes:
 
 
 def _parse_about(data: bytes, path: Path) -> ExportedFileInfo:
-    """Return the values in the text about the package (rule 1). Raises PackageDamaged, PackageTooNew or UsageError."""
+    """Return the description of the file (rule 1). Raises PackageDamaged, PackageTooNew or UsageError."""
     try:
-        # zipfile alone is not enough: in a truncated archive it may find the end of another archive inside
+        # zipfile alone is not enough, because in a truncated archive it may find the end of an archive inside
         if data[-_ARCHIVE_END_SIZE:][: len(_ARCHIVE_END)] != _ARCHIVE_END:
             raise zipfile.BadZipFile("it does not end as an archive does")
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -119,7 +120,7 @@ def _load_program(data: bytes, path: Path) -> ExportedProgram:
 
 
 def _ensure_reference(exported: ExportedProgram, about: ExportedFileInfo) -> None:
-    """Raise NoFittingTarget if an engine of the file has no reference program (on a CPU, this program runs instead)."""
+    """Raise NoFittingTarget if an engine has no reference program, which runs in place of the engine on a CPU."""
     from trtbuild.runtime.calls import operators
     from trtbuild.runtime.packages.choice import no_reference_hint
 

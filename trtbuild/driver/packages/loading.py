@@ -1,6 +1,6 @@
-"""`trtbuild.load`: open a package, choose the target for this machine, and read and verify the needed files.
+"""`trtbuild.load`: open a package, choose the target for this machine, and verify the needed files.
 
-The method `module` of the result loads the engines.
+Engines are loaded later, by the method `module` of the result.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ def load(
     import_operators: bool = False,
     load_plugins: bool = False,
 ) -> Any:
-    """Open the package in directory `path`, and verify the files that will run.
+    """Open the package in the directory `path`, and verify the files that will run.
 
-    The result is a `Loaded`. `path` may also be a ``.pt2`` or ``.ep`` file that trtbuild wrote. The result then has
-    `module()`, and `exported`, the program of torch.export. Load such a file only if you trust its source. Only `device`
-    and `target` apply to it.
+    The result is a `Loaded`. `path` may also be a ``.pt2`` or ``.ep`` file that trtbuild wrote. Then the result has the
+    method `module` and the attribute `exported`, the program of torch.export. Load such a file only if you trust its
+    source. Only `device` and `target` apply to it.
 
     * `device`: a GPU (``"cuda"``, ``"cuda:1"``, a number, a ``torch.device``) or ``"cpu"``. None is the current GPU. On the
       CPU, PyTorch runs the package's reference program, and no engine runs. A package without engines runs on the CPU even
       if it has no reference program.
     * `target`: one of the package's targets. The default is the target for the GPU.
-    * `verify`: False skips the check of a package's digests. Use it only for files that no other user can write.
+    * `verify`: False skips the check of the files' digests. Use it only for files that no other user can write.
     * `follow_links`: whether symbolic links in the package may lead out of it. Otherwise such a link is an error. The
       directory itself may always be a link.
-    * `import_operators`: whether to import the modules of operators from outside PyTorch that the package calls. This runs
-      the modules' code. Otherwise the caller must import them first.
-    * `load_plugins`: whether to load the library of TensorRT plugins that the package has. This runs the code of the
-      library. Otherwise, loading such a package for a GPU is an error.
+    * `import_operators`: whether to import the modules of the operators from outside PyTorch that the package calls. This
+      runs the modules' code. Otherwise the caller must import them first.
+    * `load_plugins`: whether to load the package's library of TensorRT plugins. This runs the library's code. Otherwise,
+      loading such a package for a GPU is an error.
 
     Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, OperatorMissing, PluginsNotLoaded,
-    PluginError and UsageError. A UsageError is raised for an unknown device, for `target` with a package and
-    ``device="cpu"``, for another target than that of a ``.pt2`` file, and for a ``.pt2`` file that trtbuild did not write.
+    PluginError, and UsageError. The causes of a UsageError are an unknown device, a `target` for a package with
+    ``device="cpu"``, a `target` that a ``.pt2`` file is not for, and a ``.pt2`` file that trtbuild did not write.
     """
     if _is_pt2_file(path):
         from trtbuild.driver.packages.exported_file import load_file
@@ -67,7 +67,7 @@ def load(
 
 
 def _is_pt2_file(path: Any) -> bool:
-    """Whether `path` names a ``.pt2`` or ``.ep`` file. A directory with such a name is a package."""
+    """Whether `path` names a ``.pt2`` or ``.ep`` file, and not a package directory with such a name."""
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     return name.endswith((".pt2", ".ep")) and not Path(name).is_dir()
 
@@ -103,7 +103,7 @@ def _load_on_gpu(
     package: Package, ordinal: int, target: str | None, verify: bool, import_operators: bool, load_plugins: bool
 ) -> Loaded:
     require_permission(package.index, load_plugins=load_plugins)
-    if package.index.plugins is None:  # with plugins, engines may run some of the operators (see below)
+    if package.index.plugins is None:  # with plugins, they depend on the target (see below)
         require_operators(package.index.operators, package.index.model, import_modules=import_operators)
     sms = devices.device_sms()
     if sms and ordinal >= len(sms):

@@ -1,4 +1,4 @@
-"""Find the package that a command names: by a directory, or by a model of the project."""
+"""Find the package that a command names, by its directory or by its model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trtbuild.runtime.packages.package import missing_package_error
 def directory_of(project: Path, name: str) -> Path | None:
     """Return the package directory `name`; None if there is no package and `name` can be the name of a model.
 
-    A model's name has no ``/`` and does not begin with a dot. Any other `name` is a path. Raises UsageError if there is no
-    package at the path, or if the path cannot be read. This function does not read the manifest.
+    A `name` with a ``/`` or with a dot at its start is a path. Raises UsageError if there is no package at the path, or if
+    the path cannot be read. The manifest is not read.
     """
     path = project / name
     if _has_index(path):
@@ -30,7 +30,7 @@ def directory_of(project: Path, name: str) -> Path | None:
 
 
 def package_of(request: Request, name: str) -> Path:
-    """Return a package's directory. `name` names this directory or a model. Raises UsageError if there is no package."""
+    """Return the directory of a package. `name` is this directory or a model. Raises UsageError if there is no package."""
     project = Path(request.project)
     path = directory_of(project, name)
     if path is not None:
@@ -44,7 +44,7 @@ def package_of(request: Request, name: str) -> Path:
 
 
 def packages_of(request: Request) -> dict[str, Path | UsageError]:
-    """Return model → the directory of its package, or the error about this package. The order is that of the manifests."""
+    """Return model → the directory of its package, or the error about it. The order is that of the manifests."""
     directories: dict[str, Path | UsageError] = {}
     for name, model in Workspace(request).models.items():
         try:
@@ -62,7 +62,7 @@ def _package_at(project: Path, model: Model) -> Path:
 
 
 def _has_index(path: Path) -> bool:
-    """Return whether the directory `path` contains an index. Raises UsageError if the path cannot be read."""
+    """Return whether `path` is a directory with a package index. Raises UsageError if it cannot be read."""
     try:
         return stat.S_ISREG((path / INDEX).stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -72,11 +72,11 @@ def _has_index(path: Path) -> bool:
 
 
 def _output_path(model: Model) -> str:
-    """Return the path, relative to the project, to which a build writes the model's package. Raises UsageError."""
+    """Return where a build writes the model's package, relative to the project. Raises UsageError."""
     outputs = dict(model.outputs)
     if "package" in outputs:
         return outputs["package"]
-    if "triton" in outputs:  # the repository contains a package if trtbuild's runtime serves the model
+    if "triton" in outputs:  # the Triton repository contains a package if trtbuild's runtime serves the model
         return f"{outputs['triton']}/{model.name}/{PACKAGE_FOLDER}"
     raise UsageError(
         f"model {model.name!r} has no package among its outputs",

@@ -1,4 +1,4 @@
-"""The machine that runs packages: its installed libraries, and the number of the GPU that a program chooses."""
+"""The machine that runs packages: its installed libraries and its GPU."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trtbuild.toolchain.libraries import runtimes, table
 
 
 def this_machine(sm: int | None, ordinal: int = 0) -> Machine:
-    """Return the description of this machine for `choose_target`. `sm` and `ordinal` are the SM and number of the GPU."""
+    """Return the description of this machine for `choose_target`. Its GPU has the number `ordinal` and the SM `sm`."""
     return Machine(table.host_platform(), sm, f"GPU {ordinal}", runtimes.installed_libraries())
 
 
 def library_for(target: PackedTarget) -> EngineLibrary:
-    """Return the installed library that runs the engines of `target`. Raises NoFittingTarget if no library runs them."""
+    """Return the installed library that runs the engines of `target`. Raises NoFittingTarget."""
     installed = runtimes.installed_libraries()
     library = choose_library(target, installed)
     if library is None:
@@ -28,7 +28,7 @@ def library_for(target: PackedTarget) -> EngineLibrary:
 
 
 def gpu_number(device: Any) -> int | None:
-    """Return the number of the GPU `device`; None for the CPU. Raises UsageError."""
+    """Return the number of the GPU `device`; None for the CPU. Raises UsageError for any other device."""
     if device is None:
         return _current_gpu_number()
     if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
@@ -44,7 +44,7 @@ def gpu_number(device: Any) -> int | None:
 
 
 def _current_gpu_number() -> int:
-    """Return the number of PyTorch's current GPU if PyTorch is loaded and has a GPU; otherwise 0."""
+    """Return the number of PyTorch's current GPU; 0 if PyTorch is not loaded or has no GPU."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return int(torch.cuda.current_device())

@@ -14,13 +14,13 @@ from trtbuild.core.values.codec import encode
 from trtbuild.errors import PackageError
 from trtbuild.runtime.packages.package import Package, open_package
 
-#: Fields of an entry that describe a single run, and are not written.
+#: The fields of an entry that are not written, because they describe a single run.
 _TRANSIENT_FIELDS = ("verdict", "worst_input", "worker")
 
 
 def package_in_place(project: Path, plan: ModelPlan) -> Package | None:
-    """Return the package in a model's output directory. None if no package is there, or if its index or an engine
-    is not the planned one."""
+    """Return the package in a model's output directory; None if no package is there, or if its index or an engine is not
+    the planned one."""
     folder, step, contents = dict(plan.model.outputs).get("package"), plan.package, plan.contents
     if folder is None or step is None or step.record is None or contents is None:
         return None
@@ -38,18 +38,17 @@ def package_in_place(project: Path, plan: ModelPlan) -> Package | None:
 
 
 def plans_of(package: Package, target: str) -> dict[str, str]:
-    """Return the SHA-256 of the engines of a target in a package, by partition."""
+    """Return partition → the SHA-256 of its engine for `target`."""
     index = package.index
     return {partition: index.files[path].sha256 for partition, path in index.targets[target].engines.items()}
 
 
 def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
-    """Write the verification entries of a model into its package's directory, if the package is the planned one. Each entry
-    is about one cut: one way to divide the model into partitions. Its field `by` names the runner that computed the
-    partitions: ``engine`` or ``onnxruntime``.
+    """Write the results of a model's verification into the directory of its package, if this package is the planned one.
 
-    An existing entry stays if it is about exactly the engines of this package, and if no new entry about engines shares
-    a target with it. If no entry remains, or if another package is there, the file is removed.
+    Each entry is about one cut, a way to divide the model into partitions. An existing entry stays if it is about exactly
+    the engines of this package, and no new entry about engines has one of its targets. If no entry remains, or if another
+    package is there, the file is removed.
     """
     folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
     if package is not None:
@@ -67,32 +66,31 @@ def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
 
 
 def remove(package: Package) -> None:
-    """Remove the file from the directory of `package`, for example because a verification failed."""
+    """Remove the provenance of `package`, for example because a verification failed."""
     (package.path / provenance.PROVENANCE_FILE).unlink(missing_ok=True)
 
 
 def remove_of(project: Path, plan: ModelPlan) -> None:
-    """Remove the file from a model's output directory, even if another package is there."""
+    """Remove the provenance from a model's output directory, even if another package is there."""
     folder = dict(plan.model.outputs).get("package")
     if folder is not None:
         (project / folder / provenance.PROVENANCE_FILE).unlink(missing_ok=True)
 
 
 def add(package: Package, entries: Sequence[CutEntry]) -> None:
-    """Write `entries` into the directory of a package. Existing entries with another `by` or other `targets` stay."""
+    """Add `entries` to the provenance of a package. They replace entries with the same `by` and the same `targets`."""
     replaced = [(entry.by, list(entry.targets)) for entry in entries]
     kept = [old for old in _existing_entries(package) if (old.get("by"), old.get("targets")) not in replaced]
     _write_file(package, [*kept, *map(_without_transient_fields, entries)])
 
 
 def _existing_entries(package: Package) -> list[dict[str, Any]]:
-    """Return the existing entries about a package."""
     entries = provenance.parse(package.read_unlisted(provenance.PROVENANCE_FILE), package.digest).verified
     return [dict(entry) for entry in entries]
 
 
 def _is_about_same_engines(package: Package, entry: Mapping[str, Any]) -> bool:
-    """Whether an entry is about engines with exactly the bytes of the package's engines."""
+    """Whether an entry is about engines with the same bytes as those of the package."""
     try:
         if entry["by"] != "engine" or not entry["targets"]:
             return False
@@ -113,7 +111,6 @@ def _without_transient_fields(entry: CutEntry) -> dict[str, Any]:
 
 
 def _write_file(package: Package, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Write the file if its content differs."""
     path = package.path / provenance.PROVENANCE_FILE
     data = provenance.to_bytes(provenance.document(package.index.model, package.digest, entries))
     if package.read_unlisted(provenance.PROVENANCE_FILE) != data:

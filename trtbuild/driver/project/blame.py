@@ -1,7 +1,7 @@
-"""Add the line of the manifest to the error of a failed step, if the error has no place yet.
+"""Add a line of the manifest to the error of a failed step, if the error has no place yet.
 
-A stage does not read the manifest, so the driver finds the field of the manifest that has caused the error. Errors of the
-store and of this machine get no place, because no change of the manifest corrects them.
+A stage does not read the manifest, so the driver finds the field that has caused the error. Errors of the store and of this
+machine get no place, because no change of the manifest corrects them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIELD_OF_ERROR = {
 
 
 def place_in_manifest(error: TrtbuildError, model: Model, step: Step) -> None:
-    """Set the place of `error`, raised by a step of `model`, to a line of the manifest. An existing place is kept."""
+    """Set the place of an error of `step` to a line of the manifest, unless the error has a place."""
     if error.file is not None or not isinstance(error, SourceError | ConversionRefused | ToolchainError):
         return
     if isinstance(error, SourceError) and error.field is not None:
@@ -38,11 +38,11 @@ def place_in_manifest(error: TrtbuildError, model: Model, step: Step) -> None:
 
 
 def place_of_target(error: TrtbuildError, model: Model, target: Target) -> None:
-    """Set the place of `error` to the line of the manifest that declares `target`."""
+    """Set the place of `error` to the line that declares `target`."""
     origin = _origin(model, f"targets.{target.name}")
     error.file, error.line = origin.file, origin.line
 
 
 def _origin(model: Model, *paths: str) -> Origin:
-    """The line of the first of these fields that the manifest contains; otherwise the line of the model."""
+    """The line of the first of these fields that the manifest has; otherwise the line of the model."""
     return next((model.places[path] for path in paths if path in model.places), model.origin)

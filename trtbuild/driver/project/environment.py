@@ -1,11 +1,11 @@
 """The facts about this machine that recipes contain, above all the versions of installed distributions.
 
-Versions are read from metadata, not from imported modules. Reading metadata takes a millisecond and needs no GPU, but an
-import of torch takes seconds. The workers check that they load these versions.
+Versions are read from metadata, because this takes a millisecond and needs no GPU. An import of torch takes seconds. The
+workers check that they load these versions.
 
-The version of a toolchain comes from the lock file, if the lock file contains the model and the target. Otherwise it is the
-pinned version of the target, or the installed version. A step never runs with a version other than the planned one,
-because the planned versions are compared with the installed ones before any step runs.
+If the lock file contains the model and the target, it determines the version of the toolchain. Otherwise the version is the
+one that the manifest pins, or the installed one. A step never runs with a version other than the planned one, because the
+planned versions are compared with the installed ones before any step runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trtbuild.toolchain.libraries.distributions import installed_version
 #: The distributions whose versions are in the recipes of calibrate, trace, lower, partition and convert.
 TORCH_DISTRIBUTIONS = ("torch", "onnx", "onnx-ir", "onnxscript")
 
-#: The part of a hint with the commands that replace the versions in a lock file by the installed versions.
+#: The commands that replace the versions in a lock file by the installed versions.
 UPGRADE_COMMANDS = "trtbuild build --upgrade, then trtbuild lock --upgrade"
 
 _TORCH_REQUIREMENT = "'trtbuild[torch]'"
@@ -49,15 +49,14 @@ def torch_versions() -> dict[str, str] | None:
 
 
 def missing_torch_distributions() -> list[str]:
-    """The distributions of `TORCH_DISTRIBUTIONS` that are not installed."""
     return [name for name in TORCH_DISTRIBUTIONS if installed_version(name) is None]
 
 
 def gather_facts(models: Sequence[Model], lock: Lock | None = None) -> dict[str, Facts]:
-    """The facts for planning each of `models`, by name.
+    """Name of a model → the facts for its plan.
 
-    Raises ToolchainMissing if a toolchain is neither locked, pinned nor installed, and LockFileError if a pin differs from
-    the lock.
+    Raises ToolchainMissing if the version of a toolchain is neither locked nor pinned, and the toolchain is not installed.
+    Raises LockFileError if a pinned version differs from the lock.
     """
     platform, installed = table.host_platform(), torch_versions()
     facts: dict[str, Facts] = {}
@@ -87,7 +86,7 @@ def _locked_trace(locked: LockedModel) -> LockedTrace:
 
 
 def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | None:
-    """The locked version of a target's toolchain; None if the lock does not contain the target with this toolchain.
+    """The locked version of a target's toolchain; None if the lock does not have the target with this toolchain.
 
     Raises LockFileError if the manifest pins another version.
     """
@@ -111,11 +110,10 @@ def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | No
 
 
 def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts:
-    """The facts about a target's toolchain: its exact version, its opset, its default workspace, and its parser, or the
-    stand-in (the parser that replaces it on this machine).
+    """The facts about a target's toolchain, among them its exact version.
 
-    The first of these versions is used: `locked`, the pinned version, the installed version. Raises ToolchainMissing if no
-    version is known.
+    The version is `locked`, otherwise the pinned one, otherwise the installed one. Raises ToolchainMissing if there is no
+    such version. If the toolchain's own parser cannot run on this machine, another parser may replace it: the stand-in.
     """
     version = locked or target.version or table.installed_version(target.toolchain)
     flavour = table.FLAVOURS[target.toolchain]
@@ -169,9 +167,9 @@ def check_torch_libraries(model: str, facts: Facts) -> None:
 
 
 def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None:
-    """Raise ToolchainMissing if this machine has no parser for one of `toolchains`.
+    """Raise ToolchainMissing if `model` has to be partitioned for a toolchain whose parser is missing on this machine.
 
-    `model` has to be partitioned for these toolchains, and a partition step asks the parser.
+    A partition step asks the parser which nodes TensorRT accepts.
     """
     for target, toolchain in facts.toolchains.items():
         if target.toolchain in toolchains and not toolchain.can_ask_parser:
@@ -184,11 +182,11 @@ def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None
 
 
 def check_locked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
-    """Raise EnvironmentFault if one of `steps` is locked and has to run again, but its parser is not available here.
+    """Raise EnvironmentFault if a locked partition step has to run again, but its parser is not available here.
 
     A locked step has to run again with ``--force``, or if its results are missing.
     """
-    # A model may have targets for several releases of one toolchain, and the stand-in has other limits for each release.
+    # By release, because a model may have targets for several releases, and the stand-in has other limits for each.
     by_release = {
         (target.toolchain, toolchain.version): toolchain
         for target, toolchain in facts.toolchains.items()
@@ -205,7 +203,7 @@ def check_locked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
         available_parser = None if toolchain.stand_in is None else key_fields.fields_of(toolchain.stand_in)
         if (None if locked_parser is None else dict(locked_parser)) == available_parser:
             continue
-        # The recipe is a locked one: without a lock, a machine with a parser uses only results of that parser.
+        # The step is locked, because without a lock a machine plans partition steps with its own parser only.
         raise EnvironmentFault(
             f"{step.id} has to run again ({step.reason.text}), and {LOCK_FILE} contains its result with the parser of "
             f"{_parser_text(locked_parser, job)}; this machine has the parser of {_parser_text(available_parser, job)}",
@@ -222,7 +220,7 @@ def _parser_text(stand_in: Mapping[str, object] | None, job: PartitionJob) -> st
 
 
 def check_releases(model: Model, facts: Facts) -> None:
-    """Raise EnvironmentFault if a target's toolchain, installed or not, lacks a feature that the model needs."""
+    """Raise EnvironmentFault if the toolchain of a target lacks a feature that the model needs."""
     for target, toolchain in facts.toolchains.items():
         try:
             table.check_release(target, model.builder, toolchain.version, model.precisions.names)
@@ -238,10 +236,10 @@ def check_targets(
     *,
     elsewhere: bool = False,
 ) -> None:
-    """Raise EnvironmentFault if an engine has to be built, but no toolchain on this machine can build it.
+    """Raise EnvironmentFault if no toolchain on this machine can build one of `engines`: (name of a model, target).
 
-    With `elsewhere`, the workers of a scheduler build the engines. Then the check assumes that they have the planned
-    toolchain and a GPU of each target."""
+    With `elsewhere`, the workers of a scheduler build the engines. Then the check assumes that these workers have the
+    planned toolchain and a GPU of each target."""
     devices = device_sms() if engines and not elsewhere else ()
     for model, target in engines:
         version = table.installed_version(target.toolchain)

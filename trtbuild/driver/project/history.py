@@ -1,10 +1,10 @@
 """The history of a project: the last recipe and the last run of each step.
 
-The history may be deleted. It affects messages and estimates, but no result.
+The history may be deleted, because it affects only messages and estimates.
 
-The file is one JSON object in ``.trtbuild/``: step id → entry, with each entry on its own line. An entry is read and parsed
-when it is needed. A project with thousands of steps has megabytes of entries, and a build without changes parses few of
-them. The file is replaced atomically. Simultaneous builds of different models merge their entries.
+``.trtbuild/history.json`` is one JSON object: step id → entry, with each entry on its own line. An entry is read and parsed
+only when it is needed, because a project with thousands of steps has megabytes of entries. The file is replaced atomically.
+Simultaneous builds of different models merge their entries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNCACHEABLE_MEMBER = '"uncacheable":'
 
 @dataclass(frozen=True)
 class LastRun:
-    """The reason, duration and memory peak of a step's last run on this machine. An unknown peak is None."""
+    """The last run of a step on this machine. An unknown memory peak is None."""
 
     reason: Reason
     duration_s: float
@@ -38,10 +38,7 @@ class LastRun:
 
 
 class History:
-    """The last recipe and the last run of each step, by step id.
-
-    The constructor opens the file. `note_recipe` notes new entries, and `save` adds them to the file.
-    """
+    """The last recipe and the last run of each step, by step id. `save` writes the entries that `note_recipe` has noted."""
 
     def __init__(self, state: Path) -> None:
         self._path = state / "history.json"
@@ -50,7 +47,7 @@ class History:
         self._parsed: dict[str, dict[str, Any]] = {}
 
     def recipe(self, step: str) -> Recipe | None:
-        """The recipe of the step when it last ran or was a hit, or None."""
+        """The recipe with which the step last ran or was a hit, or None."""
         entry = self._entry(step)
         if not entry:
             return None
@@ -66,7 +63,6 @@ class History:
         return None
 
     def steps(self) -> list[str]:
-        """The ids of all steps of the history."""
         return list(self._entries)
 
     def uncacheable(self, step: str) -> str | None:
@@ -79,7 +75,7 @@ class History:
     def note_recipe(
         self, step: str, recipe: Recipe, ran: LastRun | None = None, uncacheable: str | None = None
     ) -> None:
-        """Note a step's recipe. `ran` describes its run, if the step has just run.
+        """Note the current recipe of a step. `ran` describes the run of a step that has just run.
 
         `uncacheable` is the reason why the result was not cached, or None.
         """
@@ -96,7 +92,7 @@ class History:
         self._new_entries[step] = f"{entry_start}{_to_json(last)}{entry_end}}}"
 
     def save(self) -> None:
-        """Write the noted entries. An error is ignored: a state directory that is not writable must not fail a build."""
+        """Write the noted entries. Errors are ignored, because a build also works without a writable state directory."""
         changed = {step: entry for step, entry in self._new_entries.items() if self._text(step) != entry}
         if not changed:
             return
@@ -107,7 +103,7 @@ class History:
             replace_file(self._path, f"{{\n{lines}\n}}".encode(), mode=0o600)
 
     def _text(self, step: str) -> str:
-        """The entry of a step as JSON text. The text is empty without an entry, or if the entry cannot be read."""
+        """The entry of a step as JSON text; "" if there is no readable entry."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             return self._entries.get(step, "")
         return ""
@@ -127,9 +123,10 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class _StoredEntries(Mapping[str, str]):
-    """The entries of an open file by step id, as JSON text. Each entry is read when it is requested.
+    """Step id → entry as JSON text, read from an open file when it is requested.
 
-    `places` has the position and the size of each entry in bytes. The descriptor is closed when the object is freed.
+    `places` maps step ids to the position and the size of the entry in bytes. The descriptor is closed when the object is
+    freed.
     """
 
     def __init__(self, descriptor: int, places: Mapping[str, tuple[int, int]]) -> None:
@@ -149,7 +146,7 @@ class _StoredEntries(Mapping[str, str]):
 
 
 def _open_entries(path: Path) -> tuple[Mapping[str, str], set[str]]:
-    """The entry of each step as JSON text, and the steps whose results were not cached.
+    """Step id → entry as JSON text, and the steps whose results were not cached.
 
     Both are empty if the file is missing or cannot be read."""
     try:
@@ -171,9 +168,9 @@ def _open_entries(path: Path) -> tuple[Mapping[str, str], set[str]]:
 
 
 def _find_entries(file: BinaryIO, places: dict[str, tuple[int, int]]) -> set[str] | None:
-    """Add the position and the size of each entry to `places`, for a file in the format of `save`.
+    """Add the position and the size of each entry in bytes to `places`.
 
-    Returns the steps whose results were not cached, or None for a file in any other format."""
+    Returns the steps whose results were not cached, or None if the file is not in the format of `save`."""
     uncacheable_steps, uncacheable_member = set(), _UNCACHEABLE_MEMBER.encode()
     line = file.readline()
     if line != b"{\n":

@@ -1,11 +1,11 @@
 """Read and write the lock file of a project, and refuse records that differ from it.
 
 Rules
-1. If the digests of a record under a locked key differ from the locked digests, the record is not used. The lookup counts
-   as a miss, so the step runs again. The new record replaces the record that was not used.
-2. There is one exception: a local record of a toolchain that gives other bytes in each build. Another run of the step would
-   not give the locked bytes, either. So if no remote has the locked record, the local record is used, with a warning. With
-   ``--frozen`` the local record is refused.
+1. A record under a locked key is not used if its digests differ from the locked digests. The lookup counts as a miss, so
+   the step runs again. The new record replaces the refused one.
+2. There is one exception: some toolchains give other bytes in each build, so another run would not give the locked bytes,
+   either. If no remote has the locked record of such a toolchain, the local record is used, with a warning. With
+   ``--frozen`` it is refused.
 3. A build warns of each engine that it uses and that differs from the lock (`differing_engines`). The build is correct,
    but it is not the locked release.
 """
@@ -37,7 +37,7 @@ class LockFile:
 
 
 def read(project: Path, path: Path | None = None) -> LockFile | None:
-    """The project's lock file, or the one at `path`; None if the file does not exist. Raises LockFileError."""
+    """The project's lock file, or the lock file at `path`; None if it does not exist. Raises LockFileError."""
     path = path or project / LOCK_FILE
     try:
         data = read_regular(path)
@@ -92,7 +92,7 @@ class LockGuard:
     def __init__(self, lock: Lock, *, frozen: bool) -> None:
         self._lock = lock
         self._frozen = frozen
-        #: Keys of locked steps that are not reproducible: another run does not give the locked bytes.
+        #: The keys of locked steps for which another run does not give the locked bytes.
         self._not_reproducible = frozenset(
             step.key
             for model in lock.models.values()
@@ -101,9 +101,9 @@ class LockGuard:
         )
 
     def refusal(self, key: str, record: Record, local: bool) -> str | None:
-        """The reason why a record under `key` is not used, or None.
+        """The reason why the record under `key` is not used, or None.
 
-        `local`: the record is in the local store, and no remote has a record that matches the lock.
+        `local` means that the record is in the local store, and no remote has a record that matches the lock.
         """
         if local and not self._frozen and key in self._not_reproducible:
             return None
@@ -111,14 +111,14 @@ class LockGuard:
 
 
 def _is_reproducible(targets: Mapping[str, LockedTarget], step: str) -> bool:
-    """Whether another build of a step gives the same bytes. A package is reproducible if all of its engines are."""
+    """Whether another run of a step gives the same bytes. A package is reproducible if all of its engines are."""
     target = step.rpartition("@")[2]
     entries = [targets[target]] if target in targets else targets.values()
     return all(table.FLAVOURS[entry.toolchain].reproducible for entry in entries)
 
 
 def differing_engines(lock: Lock | None, plans: Iterable[ModelPlan]) -> list[str]:
-    """A warning for each engine of `plans` that differs from the lock (rule 3). There is no warning for packages."""
+    """A warning for each engine of `plans` that differs from the lock (rule 3)."""
     if lock is None:
         return []
     warnings = []

@@ -1,7 +1,7 @@
 """Implement `core.planning.lookups.Lookups` with a store, the files of the project and its history.
 
-Each command has one instance. The instance remembers each record and each file that it has read, so all plans of a build
-are consistent. Only the methods for a build read records and files again.
+Each command has one instance. All plans of a build are consistent, because the instance remembers each record and each file
+that it has read. Only the methods for a build read records and files again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.layers.layered import LayeredStore
 
-#: The largest number of blobs that are kept. A model needs only a few, but needs them several times.
+#: The largest number of blobs that are kept in memory.
 _MAX_KEPT_BLOBS = 128
 
 
 class StoreLookups:
-    """Looks up records, links and files for planning (`core.planning.lookups.Lookups`).
+    """Looks up records, links and files for planning. `Lookups` describes the methods for planning.
 
-    The argument `observe` is the function that returns the current state of a dependency. Thread-safe: the threads that run
-    steps use the lookups while the caller's thread plans.
+    A link is a record that names the files and other dependencies of a trace to observe next (`core.recipes.chain`). The
+    argument `observe` is the function that returns the current state of a dependency. The class is thread-safe, because
+    threads that run steps use it while the caller's thread plans.
     """
 
     def __init__(
@@ -58,19 +59,18 @@ class StoreLookups:
         self._trail = trail
         #: Held for each change of `_records` and `_blobs`.
         self._lock = threading.Lock()
-        #: Key of a link → the dependencies that the link names (`core.recipes.chain`).
+        #: Key of a link → the dependencies that the link names.
         self._links: dict[str, Sequence[Dependency]] = {}
         self._records: dict[str, Record | None] = {}
         self._blobs: dict[str, bytes] = {}
         self._observed: dict[Dependency, str] = {}
         #: The ids and the keys of the steps that have run in this command, or have announced their results.
         self._run_steps_and_keys: set[str] = set()
-        #: Step id → the recipe with which the running step has announced its results.
+        #: Step id → recipe, for each running step that has announced its results.
         self._announced_recipes: dict[str, Recipe] = {}
-        #: Keys with a damaged record or damaged results. A damaged record is in quarantine now. A record with damaged
-        #: results is not used.
+        #: Keys with a damaged record, which is in quarantine now, or with damaged results.
         self.corrupt_keys: set[str] = set()
-        #: Those of `corrupt_keys` whose results are damaged (`mark_damaged`). Their records are not looked up again.
+        #: The keys with damaged results (`mark_damaged`). Their records are not looked up again.
         self._damaged_keys: set[str] = set()
         #: Key → the reason why its record is not trusted.
         self.untrusted_reasons: dict[str, str] = {}
@@ -94,7 +94,7 @@ class StoreLookups:
         except RecordUntrusted as error:
             self.untrusted_reasons[key] = error.text
         with self._lock:
-            known = self._records.get(key)  # another thread may have noted a result of the step meanwhile
+            known = self._records.get(key)  # another thread may have noted the result of a run meanwhile
             if known is None:
                 self._records[key] = known = record
             return known
@@ -149,7 +149,7 @@ class StoreLookups:
             return None
 
     def found_record_keys(self) -> frozenset[str]:
-        """The keys of all records that this command has found or made so far, including the links of chains."""
+        """The keys of all records that this command has found or made so far, including links."""
         found_keys = {key for key, record in list(self._records.items()) if record is not None}
         return frozenset(found_keys.union(list(self._links)))
 
@@ -197,16 +197,16 @@ class StoreLookups:
     # -- for a build
 
     def mark_damaged(self, key: str) -> None:
-        """Stop using a record, because its results are damaged. The next plan runs the step again."""
+        """Stop using a record with damaged results. The next plan runs the step again."""
         self.corrupt_keys.add(key)
         self._damaged_keys.add(key)
         with self._lock:
             self._records[key] = None
 
     def write_link(self, recipe: Recipe, dependencies: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
-        """Store a link of a chain. If another build has stored a readable link meanwhile, the store keeps that link.
+        """Store a link. If another build has stored a readable link meanwhile, the store keeps that link.
 
-        `ahead` are the dependencies that come after `dependencies` (`core.recipes.chain`, rule 6).
+        `ahead` are the dependencies that later links will name (`core.recipes.chain`, rule 6).
         """
         hint = {"ahead": [dependency.part for dependency in ahead]} if ahead else {}
         output = self._store.put_bytes(link_bytes(dependencies))
@@ -217,7 +217,7 @@ class StoreLookups:
         unusable = self.record(recipe.key) is not None and self.read_link(recipe) is None
         self.use_record(self._store.put_record(Record(recipe, {"next": output}, hint), replace=unusable))
         if self.read_link(recipe) is None:
-            self._store.put_bytes(link_bytes(dependencies))  # a damaged blob had this name, and is in quarantine now
+            self._store.put_bytes(link_bytes(dependencies))  # the blob was damaged, and is in quarantine now
 
     def save_trail(self) -> None:
         """Save the links that this command has followed, for the next command."""
@@ -225,15 +225,13 @@ class StoreLookups:
             self._trail.save()
 
     def use_observations(self, observations: Sequence[Observation]) -> None:
-        """Use the observations of a trace for the rest of this command."""
         self._observed.update({observation.dependency: observation.state for observation in observations})
 
     def observe_now(self, dependency: Dependency) -> str:
-        """The current state of a dependency, which may differ from an earlier observation of this command."""
+        """The current state of a dependency, even if this command has observed it before."""
         return self._observe(dependency)
 
     def find_changed_dependencies(self, observations: Sequence[Observation]) -> list[Dependency]:
-        """The dependencies whose current state differs from the observed one."""
         return [
             observation.dependency
             for observation in observations
@@ -241,18 +239,18 @@ class StoreLookups:
         ]
 
     def forget(self, key: str) -> None:
-        """Make the next lookup of a key read the store again, because another build may have stored a record."""
+        """Let the next lookup of a key read the store again, because another build may have stored a record."""
         with self._lock:
             self._records.pop(key, None)
 
     def note_run(self, step: str, record: Record) -> None:
-        """Note that a step ran in this build, with the result `record`. The store may lack this record."""
+        """Note that a step ran in this build, with the result `record`, which the store may lack."""
         self._run_steps_and_keys.update((step, record.recipe.key))
         self.use_record(record)
         self._announced_recipes.pop(step, None)
 
     def note_announced(self, step: str, record: Record) -> None:
-        """Use the results of a running step. Its checks have not ended, and the store does not have its record."""
+        """Use the results of a running step whose checks have not ended. The store does not have its record yet."""
         self.note_run(step, record)
         self._announced_recipes[step] = record.recipe
 
@@ -268,10 +266,10 @@ class StoreLookups:
         self.forget(key)
 
     def find_new_record(self, plan: ModelPlan, step: Step) -> Record | None:
-        """Look up a step's record again, if the step was planned without a record.
+        """The record of a step if another build has stored it since the step was planned; otherwise None.
 
-        Returns the record if another build has stored it since the planning; otherwise None. For a step that runs user
-        code, the links are read from the store again, because the trail may have other links.
+        For a step that runs user code, the links are read from the store again, because the trail (`Trail`) may have other
+        links.
         """
         was_missing = step.record is None and step.reason.code not in ("forced", "uncacheable")
         if step.recipe is None or not was_missing or step.recipe.key in self._damaged_keys:

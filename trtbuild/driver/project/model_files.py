@@ -1,6 +1,6 @@
 """The files of the project that are parts of models: weights files, and libraries of plugins.
 
-Each command computes the digest of a file once. It reads the bytes again when a step or an output needs them in the store.
+Each command computes the digest of a file once. The bytes are read again when a step or an output needs them in the store.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ModelFiles:
         self.weights_digests: dict[str, str] = {}
 
     def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
-        """Name → weight of the model's weights file; None if the model has no weights file.
+        """Name → weight in the model's weights file; None if the model has no weights file.
 
         Raises ManifestErrors if the file is missing, cannot be read, or is not a safetensors file.
         """
@@ -70,7 +70,7 @@ class ModelFiles:
             self._put_plugin_library(model, library)
             digests = [sha256 for sha256 in digests if sha256 != library.sha256]
         table = self.weights_table(model) if digests else None
-        # Reading the file is faster than fetching from a remote, so it does not matter whether a remote has the tensors.
+        # Only the local store counts, because reading the file is faster than fetching from a remote.
         missing = [sha256 for sha256 in digests if not self._store.local.has(sha256)]
         if model.weights is not None and table is not None and missing:
             sizes = {weight.sha256: size_bytes(weight) for weight in table.values()}

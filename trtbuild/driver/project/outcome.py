@@ -1,4 +1,4 @@
-"""The outcome of a build as dataclasses: the plans, the runs and failures of steps, and the written outputs."""
+"""The outcome of a build: the plans, the runs and failures of steps, and the written outputs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trtbuild.errors import TrtbuildError
 class StepRun:
     """The result of a step that was run.
 
-    `conversions`: for a partition step, the keys of the convert steps whose work it has done, with the seconds of each.
     `source` is ``built``, or the origin of a record that another build has stored. `uncacheable` is the reason why the
-    result was not cached, or None. `worker` is the name of the scheduler's worker that ran the step, or None.
+    result was not cached, or None. A partition step may also do the work of convert steps: `conversions` maps the keys of
+    these steps to seconds. `worker` is the name of the scheduler's worker that ran the step, or None.
     """
 
     record: Record
@@ -43,17 +43,17 @@ class WrittenOutput:
 
 @dataclass
 class Outcome:
-    """The state of a build, which the executor keeps up to date.
+    """The state of a build, which the executor keeps up to date. Only steps of `stages` run.
 
-    `plans` has the last plan of each model. `written` has each model's outputs that are up to date. `unwritten` has the
-    error of each model whose outputs could not be written. `ran` and `failed` have the steps that ran and that failed, by
-    step id. Only steps of `stages` run.
+    `ran` and `failed` map step ids to the results and the errors of steps. The other mappings have names of models as keys.
+    `plans` has the last plan of each model. `written` has its outputs that are up to date. `unwritten` has the error of
+    each model whose outputs could not be written.
     """
 
     plans: dict[str, ModelPlan]
     ran: dict[str, tuple[Reason, StepRun]] = field(default_factory=dict)
     failed: dict[str, tuple[Reason, TrtbuildError]] = field(default_factory=dict)
-    #: Step id, or name of a model with outputs to write → how often a blob for the step or the outputs could not be read.
+    #: Step id, or name of a model with outputs to write → the number of times that one of its blobs could not be read.
     retries: dict[str, int] = field(default_factory=dict)
     written: dict[str, list[WrittenOutput]] = field(default_factory=dict)
     unwritten: dict[str, TrtbuildError] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Outcome:
 
     @property
     def not_begun(self) -> int:
-        """The number of steps that could have run, but did not start because another step failed."""
+        """The number of steps that did not start because another step failed, although they do not depend on it."""
         count = 0
         for plan in self.plans.values():
             dependents: set[str] = set()

@@ -28,8 +28,8 @@ def read_plugin_library(
 ) -> Output | None:
     """The digest and the size of the library; None if the model has no library.
 
-    `versions` are the exact versions of the targets' toolchains. Raises ManifestErrors if the file cannot be read, or if a
-    target cannot use it."""
+    `versions` maps targets to the exact versions of their toolchains. Raises ManifestErrors if the file cannot be read, or
+    if a target cannot use it."""
     name = None if model.plugins is None else model.plugins.library
     if name is None:
         return None
@@ -56,7 +56,7 @@ def read_plugin_library(
 
 
 def _check(library: SharedLibrary, model: Model, target: Target, version: str) -> None:
-    """Raise ManifestErrors if the processor or the TensorRT of the library differs from that of `target`."""
+    """Raise ManifestErrors if the library needs another processor or another TensorRT than `target` has."""
     processor = target.platform.partition("-")[2]
     if library.processor != processor:
         raise _problem(

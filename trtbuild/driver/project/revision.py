@@ -1,9 +1,10 @@
-"""The files that differ between a commit of git and the working tree, among them untracked files.
+"""The files that differ between a commit of git and the working tree.
 
 Rules
-1. Uncommitted changes are included, and so are new files that git does not ignore. A renamed file is a deleted and an added
-   file.
-2. A submodule is one changed path if its commit or its files have changed. A path below it counts as changed, too.
+1. Uncommitted changes are included, and so are new files that git does not ignore. A renamed file counts as a deleted file
+   and an added file.
+2. If the commit or the files of a submodule have changed, the submodule is one changed path. Each path below it counts as
+   changed, too.
 3. git is called without external diff programs and without a pager. Each call has a time limit.
 """
 
@@ -17,7 +18,6 @@ from pathlib import Path
 
 from trtbuild.errors import EnvironmentFault, UsageError
 
-#: The time limit of one call of git, in s.
 _TIMEOUT_S = 120.0
 
 
@@ -26,7 +26,7 @@ class Changes:
     """The changes since a commit. All paths are absolute, without symbolic links above the repository's root.
 
     `paths` maps each changed path to git's letter: A (added), D (deleted), M (modified), T (another type).
-    `tracked` has the files that git tracks now. `directories` has the directories of the commit."""
+    `tracked` are the files that git tracks now. `directories` are the directories in the commit."""
 
     commit: str
     root: str
@@ -39,7 +39,7 @@ class Changes:
         return any(str(parent) in self.paths for parent in Path(path).parents)
 
     def has_other_entries(self, directory: str) -> bool:
-        """Whether a directory may have other entries than in the commit."""
+        """Whether entries of `directory` may have been added or removed since the commit."""
         for path, letter in self.paths.items():
             if letter in "AD" and path.startswith(f"{directory}/"):
                 entry = f"{directory}/{path[len(directory) + 1 :].partition('/')[0]}"
@@ -49,18 +49,19 @@ class Changes:
         return False
 
     def existed_as_directory(self, path: str) -> bool:
-        """Whether a path was a directory in the commit."""
         return path in self.directories
 
     def is_new_directory(self, path: str) -> bool:
-        """Whether a directory of the repository did not exist in the commit, and has new files now."""
+        """Whether `path` is a directory of the repository that did not exist in the commit, and has new files now."""
         is_new = path.startswith(f"{self.root}/") and path not in self.directories
         return is_new and any(letter == "A" and added.startswith(f"{path}/") for added, letter in self.paths.items())
 
 
 def changes_since(project: Path, revision: str) -> Changes:
     """The changes in the repository of `project` since `revision`. Raises UsageError and EnvironmentFault."""
-    root = os.fsdecode(_git(project, "rev-parse", "--show-toplevel", problem=_no_repository(project)).rstrip(b"\n"))
+    root = os.fsdecode(
+        _git(project, "rev-parse", "--show-toplevel", problem=_no_repository_error(project)).rstrip(b"\n")
+    )
     commit = _commit(project, revision)
     top = Path(root)
     options = ("--no-ext-diff", "--no-renames", "--ignore-submodules=none", "--name-status", "-z")
@@ -98,13 +99,14 @@ def _commit(project: Path, revision: str) -> str:
     return _git(project, *arguments, problem=problem).decode().strip()
 
 
-def _no_repository(project: Path) -> UsageError:
+def _no_repository_error(project: Path) -> UsageError:
     return UsageError(f"{project} is not in a git repository", hint="affected needs the history of git: use git init")
 
 
 def _git(folder: Path, *arguments: str, problem: UsageError | None = None) -> bytes:
-    """The output of git. If git fails, raises `problem`. If `problem` is None, or if git distrusts the repository's
-    owner, raises an error with git's message instead."""
+    """The output of git. If git fails, raises `problem`.
+
+    Raises an error with git's message if `problem` is None, or if git distrusts the repository's owner."""
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *arguments]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
@@ -126,5 +128,5 @@ def _git(folder: Path, *arguments: str, problem: UsageError | None = None) -> by
 
 
 def _items(output: bytes) -> list[str]:
-    """The items of an output of git, each of which ends with a zero byte."""
+    """The items of an output of git. Each item ends with a zero byte."""
     return [os.fsdecode(item) for item in output.split(b"\0") if item]

@@ -1,8 +1,8 @@
 """Refuse work that cannot fit on a disk or into memory, before the work starts.
 
 Rules
-1. Work is refused only if it would certainly fail. So the needs here are lower bounds. If a step needs more, it fails later
-   with another error.
+1. Work is refused only if it would certainly fail. So the needed bytes are lower bounds. A step that needs more bytes fails
+   later, with another error.
 2. If the system does not report a size, the work is not refused.
 """
 
@@ -22,7 +22,7 @@ _OUTPUTS_HINT = (
 
 
 def free_disk_bytes(folder: Path) -> int | None:
-    """The bytes that this user can still write to the disk of `folder`; None if unknown. The folder need not exist."""
+    """The free bytes of the disk of `folder`, which need not exist; None if unknown."""
     for place in (folder, *folder.parents):
         try:
             return shutil.disk_usage(place).free
@@ -36,10 +36,10 @@ def free_disk_bytes(folder: Path) -> int | None:
 def refuse_small_cache_disk(
     root: Path, subject: str, size_bytes: int, missing: Callable[[], int] | None = None
 ) -> None:
-    """Raise InsufficientResources if the cache in `root` has no room for `size_bytes`. `subject` says what they are.
+    """Raise InsufficientResources if the cache in `root` has no room for `size_bytes`. `subject` names the data.
 
-    `missing` returns how many of the bytes the cache does not have yet. It is called only if the disk has room for less
-    than `size_bytes`, because this call reads all bytes.
+    `missing` returns how many of the bytes the cache does not have yet. The call reads all the data, so it is made only if
+    the disk has room for less than `size_bytes`.
     """
     free_bytes = free_disk_bytes(root)
     if free_bytes is None or size_bytes <= free_bytes:
@@ -58,8 +58,8 @@ def refuse_small_output_disk(
 ) -> None:
     """Raise InsufficientResources if the disk of the output `root` has no room for the `changed` files.
 
-    `sizes` maps digests to sizes in bytes. Each file is complete before the old one is removed. So the disk needs room for
-    the largest new file, or for the growth of all files if that is more.
+    `sizes` maps digests to sizes in bytes. A new file is written completely before the old file is removed. So the disk
+    needs room for the largest new file, or for the growth of all files if that is more.
     """
     new = [sizes.get(file.sha256, len(file.data or b"")) for file in changed]
     old_bytes = sum(_file_bytes(project / file.path) for file in changed)
@@ -74,9 +74,9 @@ def refuse_small_output_disk(
 
 
 def refuse_small_memory(subject: str, weights_bytes: int, needed_bytes: int, free_bytes: int | None) -> None:
-    """Raise InsufficientResources if `needed_bytes` is more than `free_bytes`, which includes swap; None means unknown.
+    """Raise InsufficientResources if `needed_bytes`, the least memory of the step `subject`, is more than `free_bytes`.
 
-    `needed_bytes` is the least memory of the step `subject`, which reads weights of `weights_bytes`.
+    `free_bytes` includes swap, and is None if unknown. The step reads weights of `weights_bytes`.
     """
     if free_bytes is not None and needed_bytes > free_bytes:
         raise InsufficientResources(

@@ -1,15 +1,17 @@
-"""The trail is a local copy of the links that the last plans followed. A plan reads it instead of each link in the store.
+"""The trail: a local copy of links, so that a plan need not read each link from the store.
+
+A plan follows a chain of links to find the record of a trace (`core.recipes.chain`). Each link names the dependencies to
+observe next, and its key contains all earlier observations.
 
 Rules
-1. A link names the dependencies to observe next. Its key contains all earlier observations. A link is written only once,
-   so its content stays the same while its entry in the store exists. So a command does not read the entry: it only asks
-   the store whether the entry exists. This request also marks the entry as used. Otherwise garbage collection would
-   delete the link earlier than the trace at the end of the chain.
-2. The trail cannot change a result. A trace is used only if the recipe of its record, at the end of the chain, contains
-   the current observations. A wrong link leads to no record, and so the step runs.
+1. A link is written only once, so its content stays the same while its entry in the store exists. So a command does not
+   read the entry, but only asks the store whether the entry exists. This request also marks the entry as used. Otherwise
+   garbage collection would delete the link earlier than the record of the trace.
+2. The trail cannot change a result, because a record is used only if its recipe contains the current observations. A wrong
+   link leads to no record, and so the step runs.
 3. Links are stored in the order in which they were followed, so that one request to the store covers many of them.
-4. The file may be deleted, and is replaced atomically. If two commands write it, the later command wins. Without the file
-   every link is read from the store.
+4. The file is replaced atomically. If two commands write it, the later command wins. The file may be deleted. Then every
+   link is read from the store.
 5. The file contains the links that the last command followed. Older links are kept if the total is at most `MAX_LINKS`.
 6. A trail is valid for one trust policy only. With another policy, links are read from the store again. Otherwise a build
    with a new signing key would follow its old, unsigned links without signing them. Then machines that trust only signed
@@ -37,7 +39,7 @@ Dependencies = Sequence[Dependency]
 
 
 class Trail:
-    """The dependencies that each link names, by the key of the link.
+    """Key of a link → the dependencies that the link names.
 
     The file is read at the first use, and `save` writes the links that were followed. `policy` is a text that identifies
     the trust policy of this command (rule 6).
@@ -46,10 +48,10 @@ class Trail:
     def __init__(self, state: Path, policy: str = "") -> None:
         self._path = state / "trail.json"
         self._policy = policy
-        #: The dependencies of all links in the file, as parts of recipes. Links refer to them by number.
+        #: The names of all dependencies in the file. Links have the positions of names in this list.
         self._dependency_names: list[str] = []
-        #: Key → the numbers of the dependencies that the link names. Links that were followed are not in it. None: the file
-        #: is not read yet.
+        #: Key of a link that was not followed yet → the positions of the names of its dependencies. None before the file is
+        #: read.
         self._links: dict[str, list[int]] | None = None
         self._ordered_keys: list[str] = []
         #: Key → its position in `_ordered_keys`.
@@ -60,7 +62,7 @@ class Trail:
         self._changed = False
 
     def links(self, key: str, find_present: Callable[[Sequence[str]], Collection[str]]) -> dict[str, Dependencies]:
-        """The link with this key and the links that were followed after it, by key; empty if the key is not known.
+        """Key → dependencies, of the link with this key and of the next links; empty if the key is not known.
 
         `find_present` gets keys, and returns those that the store contains. All other links are left out.
         """
@@ -78,7 +80,7 @@ class Trail:
     def follow(self, key: str, dependencies: Dependencies, *, read: bool) -> None:
         """Add a link that was followed, and the dependencies that it names.
 
-        `read`: the link was read from the store, because the trail did not contain it.
+        `read` means that the link was read from the store, because the trail did not contain it.
         """
         self._followed[key] = dependencies
         self._load().pop(key, None)
@@ -98,7 +100,7 @@ class Trail:
         self._changed = True
 
     def save(self) -> None:
-        """Write the followed links. An error is ignored: commands also work if the state directory is not writable."""
+        """Write the followed links. Errors are ignored, because commands also work without a writable state directory."""
         if not self._changed:
             return
         numbers: dict[str, int] = {}

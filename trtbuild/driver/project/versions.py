@@ -1,4 +1,4 @@
-"""The versions of the installed distributions, from their metadata. Nothing is imported."""
+"""The versions of the installed distributions, from their metadata. The distributions are not imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = ("torch", "onnx", "onnx-ir", "onnxscript", "numpy", "tensorrt-rtx", "ten
 
 @dataclass(frozen=True, kw_only=True)
 class Versions:
-    """The versions of trtbuild, of Python, and of `PARTS`; null for a distribution that is not installed."""
+    """The versions of trtbuild, of Python, and of `PARTS`; None for a distribution that is not installed."""
 
     schema: Literal["trtbuild.version/1"] = "trtbuild.version/1"
     ok: bool = True
@@ -26,7 +26,6 @@ class Versions:
 
 
 def installed_versions() -> Versions:
-    """The versions on this machine."""
     return Versions(
         trtbuild=installed_version("trtbuild"),
         python=platform.python_version(),

@@ -1,15 +1,14 @@
-"""Read weights files without torch: the names, dtypes, shapes and digests of the tensors of a safetensors file (a
-PyTorch checkpoint is refused).
+"""Read weights files in the safetensors format without torch. PyTorch checkpoints are refused.
 
-Tensors are stored little-endian and row-major (`trtbuild.core.values.safetensors`). A weight's digest is the SHA-256 of its
-tensor's bytes in this form.
+The *table* of a file maps the name of each tensor to its dtype, shape and digest. The digest is the SHA-256 of the tensor's
+bytes in the file, little-endian and row-major (`trtbuild.core.values.safetensors`).
 
 Rules
-1. The table of the tensors is made while the whole file is read and hashed. So the table describes exactly the bytes that
-   have the file's digest, even if the file changes meanwhile. If `sha256` hashes a large file, it also makes the table.
-2. A tensor is put into the store when an engine or a package needs it. Its digest is computed again from the bytes that are
-   read at that time, and has to match the table.
-3. The file is not memory-mapped. If the file is truncated while it is read, the result is an error, and not a SIGBUS.
+1. The table is made while the whole file is read and hashed. So it describes exactly the bytes that have the file's digest,
+   even if the file changes meanwhile. If `sha256` hashes a large file, it also makes the table.
+2. A tensor is put into the store when an engine or a package needs it. Its bytes are read and hashed again, and the digest
+   has to match the table.
+3. The file is not memory-mapped, so a truncation during the reading is an error, and not a SIGBUS.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _WRITE_HINT = "write weights with safetensors.torch.save_file(module.state_dict(
 
 
 class WeightsFile:
-    """A weights file: its name relative to the project, and its path."""
+    """A weights file. `name` is its path relative to the project."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
@@ -63,7 +62,7 @@ class WeightsFile:
         return digest
 
     def table(self, sha256: str, store: Store) -> dict[str, Weight]:
-        """The tensors by name. `sha256` is the file's digest. The table is stored as a record, which later commands read.
+        """The table of the file with the digest `sha256`. It is stored as a record, which later commands read.
 
         Raises SourceError if the file is not a safetensors file, or changes while it is read.
         """
@@ -81,7 +80,7 @@ class WeightsFile:
     def keep(self, table: Mapping[str, Weight], digests: Sequence[str], store: Store) -> None:
         """Put the tensors of `table` with these digests into the store.
 
-        Raises SourceError if the file does not match the table any more, and StoreUnavailable.
+        Raises SourceError if the file no longer matches the table, and StoreUnavailable.
         """
         missing_digests = set(digests)
         with self._open_file() as descriptor:
@@ -98,7 +97,6 @@ class WeightsFile:
             raise self._changed_error()
 
     def _read_table(self, sha256: str) -> dict[str, Weight]:
-        """The table, read from the file (rule 1)."""
         with self._open_file() as descriptor:
             file_hash, table = hashlib.sha256(), self._begin_table(descriptor)
             read_through(descriptor, file_hash.update, table.update)
@@ -123,7 +121,7 @@ class WeightsFile:
             os.close(descriptor)
 
     def _tensors(self, descriptor: int) -> tuple[int, list[TensorEntry]]:
-        """The offset of the data in bytes, and the tensors in the order of their data."""
+        """The offset of the data in bytes, and the tensors in the order of the data."""
         size = os.fstat(descriptor).st_size
         head = os.pread(descriptor, LENGTH_BYTES, 0)
         try:
@@ -164,10 +162,7 @@ def _format_fault(head: bytes, size: int) -> str | None:
 
 
 class _TableBuilder:
-    """Builds the table from the file's bytes in their order: the header, then the tensors. Hashes each tensor.
-
-    `expected_header` is the header with its length. The bytes of the file have to begin with it.
-    """
+    """Builds the table from the bytes of the file, which begin with `expected_header` (and its length)."""
 
     def __init__(self, expected_header: bytes, tensors: Sequence[TensorEntry]) -> None:
         self._expected_header = expected_header
@@ -202,11 +197,11 @@ class _TableBuilder:
 
 
 def _ignore_bytes(view: memoryview) -> None:
-    """Ignore the bytes of a file that is not a safetensors file."""
+    """The consumer of a file that is not a safetensors file."""
 
 
 def _read_exactly(descriptor: int, start: int, size: int) -> memoryview | None:
-    """The `size` bytes of a file that begin at offset `start`, or None if the file is shorter."""
+    """The `size` bytes of a file from the offset `start`, or None if the file is shorter."""
     data, filled = memoryview(bytearray(size)), 0
     while filled < size:
         count = os.preadv(descriptor, [data[filled:]], start + filled)

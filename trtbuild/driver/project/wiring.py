@@ -1,5 +1,4 @@
-"""The composition root: this module, and the tables that it reads, choose the classes of a project's store, trust policy
-and lookups."""
+"""The composition root, which chooses the classes of a project's store, trust policy and lookups."""
 
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 #: The directory of a project's local state. It may be deleted, and is never shared.
 STATE_FOLDER = ".trtbuild"
 
-#: The directory of TensorRT's timing caches: the measured times of kernels, by toolchain and GPU.
+#: The directory of TensorRT's timing caches, which have the measured times of kernels.
 TIMING_FOLDER = f"{STATE_FOLDER}/timing"
 
-#: The directory of the logs of workers, with one file for each step.
+#: The directory of the workers' logs, with one file for each step.
 LOG_FOLDER = f"{STATE_FOLDER}/logs"
 
 
@@ -46,10 +45,7 @@ def load_configuration(project: Path) -> Configuration:
 
 
 def open_store(project: Path, configured: Configuration | None = None, root: Path | None = None) -> LayeredStore:
-    """The store of a project: its local store (at `root`, if given), and the configured remotes.
-
-    Raises ConfigurationError.
-    """
+    """The local store of a project (at `root`, if given) in front of the configured remotes. Raises ConfigurationError."""
     effective = load_configuration(project) if configured is None else configured
     trust = trust_policy(effective.trust)
     remotes = {settings: open_remote(settings, trust) for settings in effective.remotes}
@@ -66,7 +62,7 @@ def open_local(project: Path, trust: Trust | None = None) -> LocalStore:
 
 
 def open_remote(settings: RemoteSettings, trust: Trust) -> RemoteStore:
-    """The remote cache with these settings. This function sends no request.
+    """The remote cache with these settings. No request is sent.
 
     Raises ConfigurationError, for example if the Python package for the scheme is not installed.
     """
@@ -88,14 +84,14 @@ def trust_policy(settings: TrustSettings) -> Trust:
 
 
 def file_digests(project: Path) -> FileDigests:
-    """The object that computes the digests of files, and remembers them in an index in the project's state."""
+    """The object that computes the digests of files, and stores them in an index in the project's state."""
     return FileDigests(Index(project / STATE_FOLDER / "index"))
 
 
 def create_lookups(
     project: Path, store: LayeredStore, history: History, digests: FileDigests, *, force: bool
 ) -> StoreLookups:
-    """The lookups for planning. They use `store`, `history`, the files of the project and the environment variables."""
+    """The lookups for planning, which also read the files of the project and the environment variables."""
     from trtbuild.stages.trace.user_code.observe import observe
 
     def digest(path: str) -> str | None:
@@ -112,9 +108,9 @@ def create_lookups(
 
 
 def _policy_text(trust: Trust) -> str:
-    """A text that identifies the keys and domains of a trust policy.
+    """A text that identifies a trust policy.
 
-    If a key has an expiry date, the text also contains the current day, because the policy changes when the key expires.
+    If a key has an expiry date, the text contains the current day, because the policy changes when the key expires.
     """
     policy = trust.to_json()
     if policy is None:

@@ -1,4 +1,4 @@
-"""A project that one command has opened: the request, the models, the store, and the plans."""
+"""A project that a command has opened: the request, the models, the store, and the plans."""
 
 from __future__ import annotations
 
@@ -55,15 +55,14 @@ class Request:
     relock: bool = False
     #: Use no remote.
     offline: bool = False
-    #: The last stage whose steps are run. None: the steps of all stages are run, and the outputs are written.
+    #: The last stage whose steps are run. None means that all stages are run and the outputs are written.
     until: str | None = None
-    #: The address of the scheduler whose workers compile and verify engines. None: the address in the configuration, if
-    #: there is one.
+    #: The address of the scheduler whose workers compile and verify engines. None means the address in the configuration.
     workers: str | None = None
 
 
 class Workspace:
-    """A project that one command has opened: its models, its store, its history, and the facts about this machine."""
+    """A project that a command has opened: its models, its store, its history, and the facts about this machine."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -78,10 +77,10 @@ class Workspace:
         self.manifests = dict(zip(project.files, project.digests, strict=True))
         self.models = _select_models(project.models, request)
         self.shapes = {name: _derive_shapes(model) for name, model in self.models.items()}
-        #: The lock file, which determines versions. None if it does not exist, or if `Request.upgrade` is set.
+        #: None if the lock file does not exist, or if `Request.upgrade` is set.
         self.lock_file: LockFile | None = None if request.upgrade else locked.read(self.project)
         lock = self.lock_file.lock if self.lock_file is not None else None
-        #: The facts about this machine, by model.
+        #: Name of a model → the facts about this machine for its plan.
         self.facts: Mapping[str, Facts] = environment.gather_facts(list(self.models.values()), lock)
         self.store: LayeredStore = wiring.open_store(self.project, self.configuration)
         if lock is not None and not request.relock:
@@ -94,19 +93,19 @@ class Workspace:
 
     @property
     def workers(self) -> str | None:
-        """The address of the scheduler whose workers compile and verify engines; None if this machine does it."""
+        """The address of the scheduler whose workers compile and verify engines; None without a scheduler."""
         return self.request.workers or self.configuration.workers.scheduler
 
     def plan(self, name: str) -> ModelPlan:
-        """The plan for one model with the current files and caches."""
+        """The plan for a model with the current files and caches."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, self.in_place)
 
     def plan_without_outputs(self, name: str) -> ModelPlan:
-        """The plan for one model, as if the files of its outputs did not exist."""
+        """The plan for a model, as if the files of its outputs did not exist."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
     def plans(self) -> dict[str, ModelPlan]:
-        """The plans for all requested models. Raises ManifestErrors with the problems of all of them."""
+        """Name of a requested model → its plan. Raises ManifestErrors with the problems of all models."""
         plans: dict[str, ModelPlan] = {}
         problems: list[Problem] = []
         for name in self.models:
@@ -116,7 +115,7 @@ class Workspace:
                 problems += error.problems
         if problems:
             raise ManifestErrors(problems)
-        self.lookups.save_trail()  # for the next command: the links (`core.recipes.chain`) that were followed
+        self.lookups.save_trail()  # it makes the next plan faster
         return plans
 
     def environment_error(self, plans: Mapping[str, ModelPlan]) -> TrtbuildError | None:
@@ -128,14 +127,14 @@ class Workspace:
         return None
 
     def check_environment(self, plans: Mapping[str, ModelPlan]) -> None:
-        """Raise EnvironmentFault if a step that has to run, or may have to, can run neither here nor on a worker."""
+        """Raise EnvironmentFault if a step may have to run, but can run neither here nor on a worker of the scheduler."""
         engines: list[tuple[str, Target]] = []
         requested_stages = stages_until(self.request.until)
         for name, plan in plans.items():
             stages = {step.stage for step in plan.steps.values() if step.verdict == "run"} & requested_stages
             if stages - {"package"}:
                 environment.check_releases(self.models[name], self.facts[name])
-            if stages - {"engine", "package"}:  # all others need torch
+            if stages - {"engine", "package"}:  # all other stages need torch
                 environment.check_torch_libraries(name, self.facts[name])
             if "partition" in requested_stages:
                 environment.check_parsers(name, self.facts[name], _toolchains_to_partition_for(plan))
@@ -151,9 +150,9 @@ class Workspace:
         )
 
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
-        """The kind, the path and the files of each output of a model, from the record of its package.
+        """The kind, the path and the files of each output of a model. `record` is the record of its package.
 
-        Raises BlobMissing and EntryCorrupt. Raises UsageError if a kind of output does not support a dtype of the model.
+        Raises BlobMissing and EntryCorrupt. Raises UsageError if an output does not support a dtype of the model.
         """
         text = self.lookups.blob(record.outputs["index"].sha256)
         try:
@@ -167,7 +166,7 @@ class Workspace:
             raise EntryCorrupt(f"the index of the package of {model.name!r} cannot be used: {error}") from error
 
     def _record_for(self, kind: str, model: Model, record: Record) -> Record:
-        """The record with the content of an output: the package's record, or the record of its ``.pt2`` files.
+        """The record with the files of an output: the record of the package, or that of its ``.pt2`` files.
 
         Raises BlobMissing.
         """
@@ -179,7 +178,7 @@ class Workspace:
         return exported
 
     def exported_record(self, model: Model, package: Record) -> Record | None:
-        """The record of the ``.pt2`` files of a package, or None if there is no usable record."""
+        """The record of the ``.pt2`` files of a package, or None if no record can be used."""
         recipe = outputs.pt2.recipe(package, self.facts[model.name].versions)
         record = self.lookups.record_of(recipe)
         if record is None or not record.recipe.same_as(recipe):
@@ -196,7 +195,7 @@ class Workspace:
         if package is None or package.record is None:
             raise AssertionError("outputs are written after the package is built")
         needed = plan.contents.blobs() if plan.contents is not None else {}
-        # `project_blobs`: the blobs that files of the project provide, the weights file and the library of plugins
+        # `project_blobs` come from the weights file and the library of plugins
         self.lookups.files.put_blobs(plan.model, [sha256 for sha256 in needed if sha256 in plan.project_blobs])
         written = []
         all_files = self.files_of(plan.model, package.record)
@@ -217,7 +216,7 @@ class Workspace:
         return written
 
     def in_place(self, model: Model, record: Record) -> bool:
-        """Whether all files of a model's outputs exist with the right content."""
+        """Whether all output files of a model exist with the right content. `record` is the record of its package."""
         if not self.lookups.has_blob(record.outputs["index"].sha256):
             return False
         try:
@@ -236,7 +235,7 @@ def missing_directory_error(folder: Path) -> UsageError:
 
 
 def _toolchains_to_partition_for(plan: ModelPlan) -> set[str]:
-    """The toolchains of the partition steps of a model that have to run, or that may have to run."""
+    """The toolchains of the partition steps that have to run, or may have to run."""
     toolchains: set[str] = set()
     for step in plan.steps.values():
         if step.stage == "partition" and step.verdict == "unknown":
@@ -274,7 +273,7 @@ def _limit_to_targets(model: Model, targets: Sequence[str]) -> Model:
 
 
 def _model_hint(name: str, models: Mapping[str, Model]) -> str:
-    """A hint for an unknown model name. The name may be a manifest, a target, an output, or similar to a model's name."""
+    """The hint for an unknown model name, which may be a manifest, a target, an output, or similar to a model's name."""
     if name.endswith((".yaml", ".yml")):
         return f"name a manifest with -f {name}"
     if any(target.name == name for model in models.values() for target in model.targets):

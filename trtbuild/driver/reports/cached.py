@@ -16,7 +16,7 @@ from trtbuild.store.local.local import LocalStore
 
 
 class CachedFacts:
-    """Facts about the results of one project, from its local cache."""
+    """Facts about the results of a project, from its local cache."""
 
     def __init__(self, project: Path) -> None:
         self._store: LocalStore | None = None
@@ -25,7 +25,7 @@ class CachedFacts:
             self._store = wiring.open_local(project, trust)
 
     def signers(self, keys: Iterable[str]) -> dict[str, str]:
-        """The signer of each record, by key. Empty if this machine does not check signatures."""
+        """Key → the signer of its record. Empty if this machine does not check signatures."""
         signers: dict[str, str] = {}
         if self._store is None or not self._store.trust.enforced:
             return signers
@@ -37,7 +37,7 @@ class CachedFacts:
         return signers
 
     def call_modules(self, lower_key: str | None) -> Sequence[str]:
-        """The module path of each call of a lowered program; empty if the paths are not known.
+        """The module path of each operator call of a lowered program; empty if the paths are not known.
 
         `lower_key` is the key of the lower step.
         """

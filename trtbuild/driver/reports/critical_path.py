@@ -1,12 +1,11 @@
 """The critical path of a build: the steps that decided how long it took.
 
 Rules
-1. The path is found backwards, from the step that ended last. The step before a step S is usually the producer of S that
-   ended last. But if S was then ready and still waited for a free worker, the step before S is the last one that ended on
-   the worker of S before S started.
+1. The path is found backwards, from the step that ended last. The producers of a step S are the steps whose outputs S
+   reads. Usually the step before S is the producer of S that ended last. But if S then waited for a free worker, the step
+   before S is the last step that ended on this worker before S started.
 2. A step that did not start is not on the path. A running step ends at the last event.
-3. A step may start before its producer has ended, if the producer still checks its results. Then the time of the producer
-   counts up to this start.
+3. A step may start while its producer still checks its results. Then the time of the producer counts up to this start.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def with_waits(
 ) -> tuple[dict[str, StepRow], float]:
     """`steps` with `waited_for`, `waited_s` and `critical`, and the total seconds of the steps on the critical path.
 
-    `producers` maps the id of a step to the ids of its producers. `last_s` is the time of the last event.
+    `producers` maps step ids to the ids of the step's producers. `last_s` is the time of the last event.
     """
     ends = {id: last_s if row.end_s is None else row.end_s for id, row in steps.items() if row.start_s is not None}
     result = _with_waited_for(steps, producers, ends)
@@ -46,7 +45,7 @@ def with_waits(
 def _with_waited_for(
     steps: Mapping[str, StepRow], producers: Mapping[str, Sequence[str]], ends: Mapping[str, float]
 ) -> dict[str, StepRow]:
-    """`steps` with `waited_for` and `waited_s` (rule 1). `ends` maps the id of each started step to the time of its end."""
+    """`steps` with `waited_for` and `waited_s` (rule 1). `ends` maps the ids of started steps to their ends in seconds."""
     started = {id: steps[id] for id in ends}
     first_s = min((row.start_s for row in started.values() if row.start_s is not None), default=0.0)
     ends_by_worker: dict[str, list[tuple[float, str]]] = {}

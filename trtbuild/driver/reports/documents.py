@@ -1,4 +1,4 @@
-"""The contents of a report. The page has them as JSON, so ``cli/report_page/*.js`` uses the same names."""
+"""The contents of a report. The page has them as JSON, so ``cli/report_page/*.js`` uses the same names of fields."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ RowVerdict = Literal["hit", "run", "failed", "skipped", "running"]
 
 @dataclass(frozen=True, kw_only=True)
 class StepRow:
-    """A step of a build. `start_s` and `end_s` count from the start of the build; they are null if the step did not start.
+    """A step of a build.
 
-    `source`: ``built``, or where the record of a hit is from: ``local``, or a remote's name. `builder`: the user and the
-    machine that built the result. `saved_s`: if the plan calls the step a hit, the seconds that the step took when its
-    result was built, otherwise 0.
-
-    `waited_for`: the step whose end allowed this step to start. `waited_s`: how long this step was ready before it started.
-    `critical`: whether this step is on the critical path. `finished`: for a hit, when its result was built. `signer`: who
-    signed the record of an engine, if keys are configured. `uncacheable`: why the result was not cached. `farm_worker`: the
-    Dask worker that ran the step.
+    * `source`: ``built``, or the origin of a hit: ``local``, or a remote's name.
+    * `builder`: the user and the machine that built the result. `finished`: for a hit, the time when it was built.
+    * `start_s`, `end_s`: counted from the start of the build; null if the step did not start.
+    * `saved_s`: for a hit, the seconds that the step took when its result was built; otherwise 0.
+    * `waited_for`: the step whose end allowed this step to start. `waited_s`: how long this step was ready before.
+    * `critical`: whether this step is on the critical path.
+    * `signer`: who signed the record of an engine, if keys are configured.
+    * `uncacheable`: the reason why the result was not cached.
+    * `farm_worker`: the Dask worker that ran the step.
     """
 
     id: str
@@ -84,12 +85,13 @@ class TargetRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionRow:
-    """A partition of a model. `reads`: the inputs and partitions whose values it reads. `calls`: the number of operator
-    calls in it. `modules`: module path → the number of calls that come from this module, or of engine layers if the
-    calls are not known.
+    """A partition of a model.
 
-    `reasons`: for a Torch partition, operator → why the operator stays in PyTorch. `types`: the types that the
-    engine's layers read and write.
+    * `reads`: the inputs and partitions whose values the partition reads.
+    * `calls`: the number of its operator calls.
+    * `modules`: module path → the number of calls from this module, or of engine layers if the calls are not known.
+    * `reasons`: for a Torch partition, operator → the reason why it stays in PyTorch.
+    * `types`: the types that the engine's layers read and write.
     """
 
     name: str
@@ -115,7 +117,7 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRow:
-    """An engine of a package, and its number of layers."""
+    """An engine of a package. `size` is in bytes, and `layers` is the number of its layers."""
 
     model: str
     partition: str
@@ -132,8 +134,7 @@ LayerRow = tuple[int, str, str, str, str, str, str]
 class PackageView:
     """The contents of a package, and its comparisons with PyTorch (`Provenance.verified`).
 
-    `signature`: its inputs and results, as text. `void`: why the comparisons in its provenance do not count, null if they
-    do.
+    `signature`: the inputs and results as text. `void`: the reason why the comparisons do not count, or null.
     """
 
     model: str
@@ -149,9 +150,8 @@ class PackageView:
 class ChangedStep:
     """A step that differs between this build and the build before. The values of a build without the step are null.
 
-    `change` is ``new`` or ``removed`` if only one of the builds has the step, ``failed`` if the step has failed in at
-    least one of them, and ``changed`` if its key differs. Otherwise it is ``same``: only the verdict or the size
-    differs."""
+    `change` is ``new`` or ``removed`` if only one of the builds has the step, and ``failed`` if the step has failed in one
+    of them. Otherwise it is ``changed`` if the key differs, or ``same`` if only the verdict or the size differs."""
 
     id: str
     change: Literal["new", "removed", "changed", "failed", "same"]
@@ -180,9 +180,9 @@ class Comparison:
 class Report:
     """A build, its packages, and its differences from the build before.
 
-    `project`: the name of the project's directory. `totals`: the number of steps by verdict. `critical_s`: the total
-    seconds of the steps on the critical path. `outputs`: the model, kind and path of each
-    output. `notes`: why packages could not be read."""
+    `project`: the name of the project's directory. `totals`: verdict → the number of steps. `critical_s`: the total seconds
+    of the steps on the critical path. `outputs`: the model, kind and path of each output. `notes`: the reasons why packages
+    could not be read."""
 
     project: str
     status: Status

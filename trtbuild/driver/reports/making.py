@@ -1,4 +1,4 @@
-"""Make the report of a build from its events, the events of the build before, and the packages of the project."""
+"""Make the report of a build from its events, the events of the build before, and the project's packages."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from trtbuild.driver.running.kept import kept_benches
 
 
 def make_report(project: Path, log: Sequence[Event], before: Sequence[Event]) -> Report:
-    """The report of the build with the events `log`. `before`: the events of the build before, empty if not known.
+    """The report of the build with the events `log`. `before` are the events of the build before, if they are known.
 
-    The packages are those that exist now. A later build may have written them.
+    The report shows the packages that exist now, which a later build may have written.
     """
     build = replay(log)
     steps, critical_s = with_waits(build.steps, build.producers, build.last_s)
@@ -60,7 +60,6 @@ def make_report(project: Path, log: Sequence[Event], before: Sequence[Event]) ->
 
 
 def _with_signers(cached: CachedFacts, rows: Iterable[StepRow]) -> list[StepRow]:
-    """The rows, with the signers of the engines."""
     listed = list(rows)
     signers = cached.signers(row.key for row in listed if row.stage == "engine" and row.key is not None)
     return [replace(row, signer=signers.get(row.key or "")) for row in listed]

@@ -20,14 +20,14 @@ from trtbuild.runtime.packages.package import Package, open_package
 
 #: The largest number of layers in a report. 50,000 layers are about 5 MB of the page.
 MOST_LAYERS = 50_000
-#: A larger plan is not read, because a report must not read gigabytes. So the element types that its layers read and write
-#: are not known.
+#: A larger engine is not read, because a report must not read gigabytes. Then the types that its layers read and write are
+#: not known.
 LARGEST_PLAN_BYTES = 256 << 20
 
 
 @dataclass
 class PackageViews:
-    """The views of all packages. `left_out`: the number of layers that are not in `layers`."""
+    """The views of all packages. `left_out` is the number of layers that are not in `layers`."""
 
     packages: list[PackageView] = field(default_factory=list)
     engines: list[EngineRow] = field(default_factory=list)
@@ -37,10 +37,9 @@ class PackageViews:
 
 
 def view_packages(project: Path, paths: Mapping[str, str], modules: Mapping[str, Sequence[str]]) -> PackageViews:
-    """The views of the packages at `paths`, by model. A package that cannot be read becomes a note.
+    """The views of packages. `paths` maps models to their packages. A package that cannot be read becomes a note.
 
-    `modules`: model → the module paths of the calls of its lowered program. The sequence is empty if these
-    paths are not known."""
+    `modules` maps models to the module paths of the operator calls of their lowered programs, if known."""
     views = PackageViews()
     for model, path in paths.items():
         try:
@@ -65,7 +64,7 @@ def _add_package(views: PackageViews, model: str, path: str, package: Package, m
         shown = found[: max(0, MOST_LAYERS - len(views.layers))]
         views.layers += [_layer_row(engine, layer) for layer in shown]
         views.left_out += len(found) - len(shown)
-    known = provenance.parse(package.read_unlisted(provenance.PROVENANCE_FILE), package.digest)
+    parsed_provenance = provenance.parse(package.read_unlisted(provenance.PROVENANCE_FILE), package.digest)
     inputs, outputs = Tensors(index.inputs, index.dims), Tensors(index.outputs, index.dims)
     views.packages.append(
         PackageView(
@@ -74,8 +73,8 @@ def _add_package(views: PackageViews, model: str, path: str, package: Package, m
             precision=", ".join((index.precision, *index.other_precisions, *index.quantized)),
             signature=f"{inputs!r} → {outputs!r}",
             cuts=_cuts(index, layers, modules),
-            verified=known.verified,
-            void=known.void,  # the reason why the file with the verifications does not count, or None
+            verified=parsed_provenance.verified,
+            void=parsed_provenance.void,
         )
     )
 
@@ -131,7 +130,7 @@ def _partition_row(
 
 
 def _name_of_value(index: PackageIndex, source: str) -> str:
-    """The name of the input or partition that a value is from (`core.partition.partitions`), ``state`` or ``weight``."""
+    """The origin of a value (`core.partition.partitions`): the name of an input or partition, ``state`` or ``weight``."""
     name, _, number = source.rpartition(":")
     if name == "input" and number.isdigit():
         position = int(number)

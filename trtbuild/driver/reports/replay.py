@@ -15,7 +15,7 @@ _CONVERTED = Reason("new", "the partition step converted it to ask the parser")
 
 @dataclass
 class ReplayedBuild:
-    """A build as its events describe it. `producers`: step id → the ids of the steps whose outputs it reads."""
+    """A build as its events describe it. `producers` maps step ids to the steps whose outputs the step reads."""
 
     start: events.BuildStarted | None = None
     finish: events.BuildFinished | None = None
@@ -37,7 +37,7 @@ class ReplayedBuild:
 
     @property
     def totals(self) -> dict[str, int]:
-        """The number of steps by verdict. A verdict without steps is left out."""
+        """Verdict → the number of its steps. A verdict without steps is left out."""
         counts: dict[str, int] = {}
         for row in self.steps.values():
             counts[row.verdict] = counts.get(row.verdict, 0) + 1
@@ -90,7 +90,7 @@ def replay(log: Iterable[events.Event]) -> ReplayedBuild:
 
 
 def _replan(build: ReplayedBuild, event: events.ModelPlanned) -> None:
-    """Add the steps of a new plan, and remove those that it no longer has.
+    """Add the steps of a new plan of a model, and remove the steps that the model no longer has.
 
     A failed step keeps its row. A step that is running or was run keeps its row, unless it has to run again."""
     for id in event.removed:
@@ -102,14 +102,14 @@ def _replan(build: ReplayedBuild, event: events.ModelPlanned) -> None:
         if row is not None and row.verdict == "running" and step.verdict == "hit":
             continue  # the step has announced its results, and still checks them
         if row is not None and row.start_s is not None and row.verdict in ("run", "failed"):
-            if step.verdict == "hit":  # the step has stored its record, which this plan has found
+            if step.verdict == "hit":  # this plan has found the record of the run
                 build.steps[step.id] = replace(row, key=step.key)
                 continue
             if row.verdict == "failed":
                 continue  # a plan does not show that a step has failed
         planned = _planned_row(event.model, step)
         if row is not None and row.start_s is not None and row.verdict == "hit" and step.verdict == "hit":
-            # the step waited for another build, whose record this plan has found
+            # the step waited for another build, and this plan has found the record of that build
             planned = replace(
                 planned, start_s=row.start_s, end_s=row.end_s, duration_s=row.duration_s, worker=row.worker
             )
@@ -165,9 +165,9 @@ def _finished(row: StepRow, event: events.StepFinished) -> StepRow:
 
 
 def _note_conversions(build: ReplayedBuild, conversions: Mapping[str, float]) -> None:
-    """Count a convert step as run, and not as a hit, if a partition step of this build has done the conversion.
+    """Count a convert step as run, and not as a hit, if a partition step of this build has done its work.
 
-    `conversions` maps the key of a convert step to the seconds that its conversion took.
+    `conversions` maps keys of convert steps to the seconds that the conversion took.
     """
     remaining = dict(conversions)
     for id, row in build.steps.items():

@@ -1,4 +1,4 @@
-"""Write reports: at the end of a build (``build --report``), or later (``trtbuild report``)."""
+"""Write a report at the end of a build (``build --report``), or later (``trtbuild report``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Render = Callable[[Report], str]
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenReport:
-    """The file of a report, and the build that it shows. `kept_builds`: the number of builds whose events are kept."""
+    """The file of a report, and the build that it shows. `kept_builds` is the number of builds whose events are kept."""
 
     schema: Literal["trtbuild.report/1"] = "trtbuild.report/1"
     ok: bool = True
@@ -37,8 +37,8 @@ class WrittenReport:
 class ReportFile:
     """Collects the events of a build, and writes its report to `path` when the build ends, with or without an error.
 
-    Raises UsageError if `path` cannot be written. If the report cannot be made at the end, `report_error` is called with a
-    message, and the build is not affected.
+    The constructor raises UsageError if `path` cannot be written. If the report cannot be made at the end, only
+    `report_error` is called with a message.
     """
 
     def __init__(self, path: str, project: Path, render: Render, report_error: Callable[[str], None]) -> None:
@@ -49,11 +49,9 @@ class ReportFile:
         self._before = _events_of(self._project, 0)
 
     def write(self, event: Event) -> None:
-        """Keep an event."""
         self._events.append(event)
 
     def close(self) -> None:
-        """Write the report."""
         try:
             page = self._render(make_report(self._project, self._events, self._before))
             replace_file(self._path, page.encode("utf-8", "replace"))
@@ -88,13 +86,13 @@ def write_report(project: Path, path: str, number: int, render: Render) -> Writt
 
 
 def check_writable(path: Path, flag: str) -> None:
-    """Raise UsageError if a file cannot be created or replaced at `path`. `flag` is the flag that names it."""
+    """Raise UsageError if `path`, which `flag` names, cannot be created or replaced as a file."""
     if (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK):
         raise UsageError(f"{flag}: the file cannot be written", hint="name a file in a writable directory")
 
 
 def _events_of(project: Path, index: int) -> Sequence[Event]:
-    """The events of kept build `index` (0 is the newest build); empty if there is no such build."""
+    """The events of the kept build `index` (0 is the newest one); empty if there is no such build."""
     builds = kept_builds(project / wiring.STATE_FOLDER)
     try:
         return read_events(builds[index]) if index < len(builds) else []

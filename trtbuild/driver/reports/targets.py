@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from trtbuild.driver.reports.documents import RowVerdict, StepRow, TargetRow
 
-#: The verdict of a row is the first of these that one of its engines has.
+#: The verdict of a row is the first of these verdicts that one of its engines has.
 _ORDER: tuple[RowVerdict, ...] = ("failed", "running", "skipped", "run", "hit")
 
 

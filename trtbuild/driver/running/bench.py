@@ -1,4 +1,4 @@
-"""``trtbuild bench``: measure the latencies of a package, and of the original module from which it was built, by shape."""
+"""``trtbuild bench``: time a package, and the module from which it was built, at several shapes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PACKAGE_RUNNER = "trtbuild"
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """Shapes by input name, with a label such as ``photo min`` or ``given``."""
+    """Input name → shape, with a label such as ``photo min`` (a profile and its min), or ``given``."""
 
     label: str
     shapes: Mapping[str, tuple[int, ...]]
@@ -52,12 +52,11 @@ def bench(
     import_operators: bool = False,
     load_plugins: bool = False,
 ) -> Bench:
-    """Measure the package `name` (a directory or a model), and its original module with each of the runners `originals`.
+    """Measure the package `name` (a directory or a model), and its original module with each of `originals`.
 
-    The runners take turns. `originals` are members of `ORIGINAL_RUNNERS`. The measured shapes are min, opt and max of all
-    profiles (or of one `profile`), and the given `shapes` (``x=2x64,mask=2``). With `import_operators`, the modules of
-    operators from outside PyTorch are imported. With `load_plugins`, the library of plugins in the package is loaded.
-    Raises UsageError and PackageError.
+    `originals` are members of `ORIGINAL_RUNNERS`. The package and the runners take turns. The measured shapes are min, opt
+    and max of all profiles (or of one `profile`), and the given `shapes` (``x=2x64,mask=2``). `import_operators` and
+    `load_plugins` are those of `trtbuild.load`. Raises UsageError and PackageError.
     """
     package = open_package(package_of(request, name))
     index, started = package.index, time.perf_counter()
@@ -109,7 +108,7 @@ def bench(
 
 
 def processor() -> str:
-    """Return the name of this machine's CPU."""
+    """Return the name of the CPU."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, model_name = line.partition(":")
@@ -119,7 +118,7 @@ def processor() -> str:
 
 
 def _measured_points(index: PackageIndex, texts: Sequence[str], profile: str | None) -> list[MeasuredPoint]:
-    """Return the points of the profiles and of ``--shape``. Equal shapes are one point with several labels."""
+    """Return the points of the profiles and of `texts`. Equal shapes are one point with several labels."""
     profiles = [profile_by_name(index, profile)] if profile is not None else list(index.profiles)
     labelled_shapes = [
         (f"{entry.name} {kind}", shapes_of(index, {}, entry, kind)) for entry in profiles for kind in SHAPE_KINDS
@@ -135,7 +134,7 @@ def _measured_points(index: PackageIndex, texts: Sequence[str], profile: str | N
 
 
 def _label(labels: Sequence[str]) -> str:
-    """Return the labels of one point as one text: ``photo min, opt`` for two labels of a profile."""
+    """Return the labels of a point as one text, such as ``photo min, opt`` for ``photo min`` and ``photo opt``."""
     by_profile: dict[str, list[str]] = {}
     for name in dict.fromkeys(labels):
         profile, _, kind = name.rpartition(" ")
@@ -162,7 +161,7 @@ def _time_points(
     budget: Budget,
     watcher: Watcher,
 ) -> tuple[list[BenchRun], dict[str, list[str]]]:
-    """Return the latencies of each runner at each point, and reason → runners that were dropped after a failure."""
+    """Return the latencies of each runner at each point, and reason of a failure → the runners that were dropped."""
     runs: dict[str, list[BenchRun]] = {runner: [] for runner in (PACKAGE_RUNNER, *originals)}
     failures: dict[str, list[str]] = {}
     for number, point in enumerate(points):
@@ -191,7 +190,7 @@ def _package_contender(on_device: PackageOnDevice, index: PackageIndex, point: M
 
 
 def _trace_job(request: Request, package: Package, name: str) -> TraceJob:
-    """Return the job that creates the original module. Raises UsageError if the project has no such PyTorch model."""
+    """Return the job that creates the original module. Raises UsageError if the project does not have it."""
     workspace = Workspace(replace(request, models=(), targets=()))
     model = workspace.models.get(package.index.model)
     if model is None:

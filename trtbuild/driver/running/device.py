@@ -16,7 +16,7 @@ from trtbuild.runtime.packages.package import Package
 
 
 class PackageOnDevice:
-    """A package that is loaded on a device. As a context manager, it unloads the package at the end of the block."""
+    """A package that is loaded on a device. It is a context manager, which unloads the package at the end of the block."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class PackageOnDevice:
         self._memory = self._runner.memory
 
     def put(self, tensor: HostTensor) -> Any:
-        """Copy a tensor to the device, and return it as an input for `run`."""
+        """Copy a tensor to the device, as an input for `run`."""
         return copy_to_memory(self._memory, tensor)
 
     def get(self, array: Any) -> HostTensor:
-        """Copy an output of the package to host memory. Raises UsageError if `HostTensor` does not support the dtype."""
+        """Copy an output to host memory. Raises UsageError if `HostTensor` does not support the dtype."""
         name = _dtype_name(array.dtype)
         if not numpy_can_hold(name):
             raise UsageError(
@@ -68,14 +68,14 @@ class PackageOnDevice:
         return HostTensor(name, array.resolve_conj().resolve_neg().numpy())
 
     def run(self, inputs: Mapping[str, Any]) -> Sequence[Any]:
-        """Run the package and return its outputs, in the order of the model's outputs. `inputs` maps input names to arrays.
+        """Run the package, and return its outputs in the order of the model. `inputs` maps input names to arrays.
 
-        On a GPU, the computation may still be running when this method returns.
+        On a GPU, the computation may still run when this method returns.
         """
         return self._runner.flat_outputs((), dict(inputs))
 
     def wait(self) -> None:
-        """Wait until the device has finished the computations that `run` began on this thread's stream."""
+        """Wait until the computations of `run` on this thread's stream have ended."""
         if self._memory is not None:
             with self._memory.on_device():
                 self._memory.synchronize(self._memory.stream())
@@ -90,7 +90,7 @@ class PackageOnDevice:
 
 
 def copy_to_memory(memory: Memory | None, tensor: HostTensor) -> Any:
-    """Copy a tensor to the device memory `memory`. If `memory` is None (the CPU), return a PyTorch tensor."""
+    """Copy a tensor to device memory. If `memory` is None (the CPU), the result is a PyTorch tensor."""
     data = tensor.data if tensor.data.flags.writeable else require_numpy().array(tensor.data)
     if memory is not None:
         with memory.on_device():

@@ -12,10 +12,10 @@ from trtbuild.driver.workers.stopwatch import Budget, Latency
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSummary:
-    """A tensor and a summary of its values. `nan` and `inf` are counts.
+    """A tensor and a summary of its values. `nan` and `inf` are numbers of elements.
 
     `min`, `max` and `mean` are those of the finite values, null if there is no finite value. `source` is the file of an
-    input's value, or ``random``; an output has no `source`.
+    input, or ``random``. An output has no `source`.
     """
 
     name: str
@@ -31,7 +31,7 @@ class TensorSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One call of a package. `output` is the file to which its outputs were written, null if they were not written.
+    """One call of a package. `output` is the file with the outputs, null if they were not written.
 
     `computed_by` is the library that computed the reference program, null if `reference` is false."""
 
@@ -62,9 +62,7 @@ class BenchPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRun:
-    """The latencies of one runner (``trtbuild``, ``eager`` or ``torch.compile``) at one point.
-
-    `point` is an index into `Bench.points`."""
+    """The latencies of one runner (``trtbuild``, ``eager`` or ``torch.compile``) at the point with the index `point`."""
 
     runner: str
     point: int

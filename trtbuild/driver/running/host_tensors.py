@@ -1,13 +1,13 @@
-"""Tensors in host memory: generate random tensors, and read and write files of tensors. This module needs only NumPy.
+"""Tensors in host memory: random tensors, and files of tensors. This module needs only NumPy.
 
 Rules
 1. A tensor is a NumPy array and torch's name of its dtype. NumPy has no bfloat16, so the array of a bfloat16
    tensor is uint16, with the same bits.
-2. Reading a file never runs code from it: NumPy reads ``.npy`` and ``.npz`` without pickle, and
+2. A file never runs code when it is read: NumPy reads ``.npy`` and ``.npz`` without pickle, and
    `trtbuild.core.values.safetensors` parses ``.safetensors``.
-3. The same seed gives the same random values. Before they are rounded to the dtype, they are in the input's range.
-   Without a range, floats and complex numbers are normally distributed, integers are 0 and 1 (valid ids and masks), and
-   bools are mixed.
+3. The same seed gives the same random values. Before the values are rounded to the dtype, they are in the input's range.
+   Without a range, floats and complex numbers are normally distributed, and bools and integers are 0 and 1, which are valid
+   ids and masks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from trtbuild.regular import open_regular, read_regular
 if TYPE_CHECKING:
     import numpy as np
 
-#: Endings of the supported files.
 ENDINGS = (".npy", ".npz", ".safetensors")
 
 #: torch's name of a dtype → its name in a safetensors file. NumPy uses torch's names, but has no bfloat16.
@@ -36,7 +35,7 @@ _SAFETENSORS_NAMES = {element.name: name for name, element in BY_SAFETENSORS.ite
 
 @dataclass(frozen=True)
 class HostTensor:
-    """A tensor: `data` has the values, or for bfloat16 the bits (rule 1)."""
+    """A tensor. `data` has its values, or its bits for bfloat16 (rule 1)."""
 
     dtype: str
     data: np.ndarray
@@ -46,7 +45,7 @@ class HostTensor:
         return tuple(int(size) for size in self.data.shape)
 
     def as_floats(self) -> np.ndarray:
-        """Return the values as an array that NumPy can compute with: bfloat16 becomes float32."""
+        """Return the values with a dtype that NumPy can compute with. So bfloat16 becomes float32."""
         numpy = require_numpy()
         if self.dtype != "bfloat16":
             return self.data
@@ -56,7 +55,7 @@ class HostTensor:
 
 
 def require_numpy() -> Any:
-    """Return the module numpy. Raises EnvironmentFault if it is not installed."""
+    """Return the module numpy. Raises EnvironmentFault if NumPy is not installed."""
     try:
         import numpy
     except ImportError:
@@ -67,12 +66,12 @@ def require_numpy() -> Any:
 
 
 def numpy_can_hold(dtype: str) -> bool:
-    """Whether `HostTensor` supports a dtype: numpy has it, or it is bfloat16 (rule 1)."""
+    """Whether `HostTensor` supports a dtype, which must be bfloat16 or a dtype of NumPy."""
     return dtype in ("bool", "bfloat16") or hasattr(require_numpy(), dtype)  # numpy 1 has no name `bool`
 
 
 def random_tensor(dtype: str, shape: Sequence[int], seed: int, value_range: ValueRange | None = None) -> HostTensor:
-    """Return a random tensor (rule 3). Raises UsageError for a dtype that numpy does not have, except bfloat16."""
+    """Return a random tensor (rule 3). Raises UsageError for a dtype that `HostTensor` does not support."""
     numpy = require_numpy()
     generator, shape_tuple = numpy.random.default_rng(seed), tuple(shape)
     if not numpy_can_hold(dtype):
@@ -90,17 +89,17 @@ def random_tensor(dtype: str, shape: Sequence[int], seed: int, value_range: Valu
         data = numpy.asarray(generator.standard_normal(shape_tuple, dtype=numpy.float32)).astype(dtype)
     else:
         data = generator.integers(0, 2, shape_tuple).astype(dtype)
-    return HostTensor(dtype, numpy.asarray(data))  # for shape (), numpy returns a number and not an array
+    return HostTensor(dtype, numpy.asarray(data))  # for the shape (), `data` is a number
 
 
 def _random_in_range(dtype: str, shape: tuple[int, ...], value_range: ValueRange, generator: Any) -> Any:
-    """Return random values in `value_range`, whose ends are included, in the form of `HostTensor.data`."""
+    """Return random values in `value_range`, with both ends, in the form of `HostTensor.data`."""
     numpy = require_numpy()
     low, high = value_range
     if dtype.startswith(("int", "uint")):
         return generator.integers(low, high, shape, dtype=dtype, endpoint=True)
     fractions = numpy.asarray(generator.random(shape))
-    result = numpy.clip((1 - fractions) * low + fractions * high, low, high)  # (high - low) may overflow
+    result = numpy.clip((1 - fractions) * low + fractions * high, low, high)  # high - low may overflow
     if dtype != "bfloat16":
         return result.astype(dtype)
     return (numpy.asarray(result.astype(numpy.float32)).view(numpy.uint32) >> 16).astype(numpy.uint16)
@@ -110,7 +109,7 @@ def _random_in_range(dtype: str, shape: tuple[int, ...], value_range: ValueRange
 
 
 def read(path: Path) -> dict[str, HostTensor]:
-    """Return the tensors of a file, by their names. The name of an ``.npy`` file's tensor is "". Raises UsageError."""
+    """Return the tensors of a file by name. The tensor of an ``.npy`` file has the name "". Raises UsageError."""
     if path.suffix not in ENDINGS:
         hint = f"supported endings are {', '.join(ENDINGS)}"
         if path.suffix in (".pt", ".pth"):
@@ -166,7 +165,7 @@ def write(path: Path, tensors: Mapping[str, HostTensor]) -> None:
 
 
 def _write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as `numpy.savez` does, but with any names: `numpy.savez` refuses the name ``file``."""
+    """Write arrays with any names. `numpy.savez` refuses the name ``file``."""
     numpy_format = require_numpy().lib.format
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():

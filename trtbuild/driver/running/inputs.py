@@ -1,6 +1,6 @@
 """The inputs of a call, from the texts of ``--input``.
 
-``name=file.npy``          one input from a file. If the file has several tensors, the one called ``name`` is used
+``name=file.npy``          one input from a file. If the file has several tensors, the tensor ``name`` is used
 ``file.npz``               all inputs that the file contains, by name
 ``name=random:2x3x64``     random values of this shape. ``name=random`` chooses a shape that fits the other inputs
 
@@ -43,7 +43,7 @@ def gather_inputs(
 ) -> dict[str, InputValue]:
     """Return every input of a package by name. Paths in `texts` are relative to `folder`. Raises UsageError.
 
-    Sizes that `texts` do not give are the min, opt or max (`which`) sizes of `profile`, or of the profile that rule 2 of
+    Sizes that are not given are the min, opt or max (`which`) of `profile`, or of the profile that rule 2 of
     `trtbuild.driver.running.shapes` chooses.
     """
     values: dict[str, InputValue] = {}
@@ -67,7 +67,7 @@ def gather_inputs(
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """Parse a shape such as ``2x3x224x224``. An empty text, or ``scalar``, is the shape (). Raises UsageError."""
+    """Parse a shape such as ``2x3x224x224``. An empty text or ``scalar`` is the shape (). Raises UsageError."""
     if text in ("", "scalar"):
         return ()
     if not _SHAPE.fullmatch(text):
@@ -84,7 +84,7 @@ def check_input_name(index: PackageIndex, name: str) -> str:
 
 
 def _parse_input(index: PackageIndex, text: str, folder: Path) -> dict[str, InputValue | tuple[int, ...] | None]:
-    """Return input → its value, its shape, or None (any shape), for one text of ``--input``."""
+    """Return input → its value, its shape, or None (random, of any shape), for one ``--input``."""
     name, equals, value = text.partition("=")
     if not equals:
         return dict(_inputs_from_file(index, folder / text, text))

@@ -1,7 +1,6 @@
-"""The last result of ``bench`` for each model, in ``.trtbuild/benches``. Reports of builds show it.
+"""The last result of ``bench`` for each model, in ``.trtbuild/benches``, for reports of builds.
 
-The folder may be deleted. Nothing is written in a directory without ``.trtbuild``, so that ``bench`` creates no
-``.trtbuild`` outside a project.
+The folder may be deleted. ``bench`` may run outside a project, so it never creates ``.trtbuild``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ FOLDER = "benches"
 
 
 def keep_bench(state: Path, document: Bench) -> None:
-    """Keep a result below `state`, the project's state directory. An error of the disk is ignored."""
+    """Keep a result below `state`, the directory ``.trtbuild``. An error of the disk is ignored."""
     if not state.is_dir():
         return
     with contextlib.suppress(OSError):
@@ -31,7 +30,7 @@ def keep_bench(state: Path, document: Bench) -> None:
 
 
 def kept_benches(state: Path, models: Iterable[str]) -> list[dict[str, Any]]:
-    """The kept documents of `models`, sorted by model. Files that cannot be read are left out."""
+    """The kept results of `models`, sorted by model. Files that cannot be read are left out."""
     documents = []
     for model in sorted(models):
         with contextlib.suppress(OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Time the module from which a package was built (the original module), in a separate process."""
+"""Time the original module, from which a package was built, in a separate process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trtbuild.stages.trace.job import TraceJob
 class OriginalModule:
     """The process that times the original module, as a context manager.
 
-    If the process cannot time anything, `failure_reason` is the reason. Otherwise it is None. `about` has the version of
-    torch and the name of the device.
+    `failure_reason` is None unless the process cannot time anything. `about` has the version of torch and the name of the
+    device.
     """
 
     def __init__(self, project: Path, job: TraceJob, device: str) -> None:
@@ -42,11 +42,11 @@ class OriginalModule:
         self._worker.end()
 
     def contender(self, name: str, shapes: Sequence[Sequence[int]]) -> OriginalContender:
-        """Return the contender that times these shapes with the runner `name` (``eager`` or ``torch.compile``)."""
+        """Return the contender that times these shapes with ``eager`` or ``torch.compile`` (`name`)."""
         return OriginalContender(self, name, shapes)
 
     def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of the process to a job. Raises Dropped if the job or the process has failed."""
+        """Return the process's answer to a job. Raises Dropped if the job or the process has failed."""
         if self.failure_reason is None:
             try:
                 reply = self._worker.call(job)
@@ -60,7 +60,7 @@ class OriginalModule:
 
 
 class OriginalContender:
-    """One runner of the original module, for one set of shapes: a `trtbuild.driver.workers.stopwatch.Contender`."""
+    """A `trtbuild.driver.workers.stopwatch.Contender`: a runner of the original module, for fixed shapes."""
 
     def __init__(self, original_module: OriginalModule, runner: str, shapes: Sequence[Sequence[int]]) -> None:
         self._original_module = original_module

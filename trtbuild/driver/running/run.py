@@ -32,12 +32,11 @@ def run(
     import_operators: bool = False,
     load_plugins: bool = False,
 ) -> Run:
-    """Call the package `name` (a directory or a model) once.
+    """Call the package `name` (a directory or a model) once, and write the outputs to the file `output`, if given.
 
-    `inputs` have the format of `trtbuild.driver.running.inputs`. Other inputs get the min, opt or max (`which`) sizes
-    of `profile`. If `profile` is None, `gather_inputs` chooses the profile. The outputs are written to the file `output`.
-    With `import_operators`, the modules of operators from outside PyTorch are imported. With `load_plugins`, the library of
-    plugins in the package is loaded. Raises UsageError, PackageError, and the errors of the call.
+    `inputs` have the format of `trtbuild.driver.running.inputs`. Other inputs get the min, opt or max (`which`) sizes of
+    `profile`. If `profile` is None, `gather_inputs` chooses the profile. `import_operators` and `load_plugins` are those of
+    `trtbuild.load`. Raises UsageError, PackageError, and the errors of the call.
     """
     package = open_package(package_of(request, name))
     index, project = package.index, Path(request.project)
@@ -80,14 +79,14 @@ def run(
 
 
 def requested_target(request: Request) -> str | None:
-    """Return the target of ``--target``, or None without that option. Raises UsageError for several targets."""
+    """Return the target of ``--target``, or None without this flag. Raises UsageError for several targets."""
     if len(request.targets) > 1:
         raise UsageError("a package runs for one target", hint="give --target once")
     return request.targets[0] if request.targets else None
 
 
 def _summary(name: str, tensor: HostTensor, source: str | None = None) -> TensorSummary:
-    """Return the summary of a tensor. Complex values are summarized by their absolute values."""
+    """Return the summary of a tensor. For complex values, it describes their absolute values."""
     numpy = require_numpy()
     values = tensor.as_floats()
     if values.dtype.kind == "c":

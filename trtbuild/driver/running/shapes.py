@@ -1,9 +1,9 @@
-"""The shapes of a call's inputs. The user gives some of them, and the others follow from the given shapes and a profile.
+"""The shapes of a call's inputs. The user gives some shapes, and the others follow from these shapes and a profile.
 
 Rules
-1. A given size sets its dim. Other dims have the size of a profile.
-2. The user may name the profile. Otherwise it is the first profile that accepts all given shapes. If no profile accepts
-   them, it is the first of all profiles. This module does not refuse shapes outside a profile. The call refuses them.
+1. A given size sets its dim. Other dims have the size of the profile.
+2. The user may name the profile. Otherwise it is the first profile that accepts all given shapes, or the first profile of
+   all. The call, and not this module, refuses shapes outside a profile.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def shapes_of(
         for entry, ranges in zip(index.inputs, chosen_profile.shapes, strict=True)
     }
     symbol_values = _symbol_values(index, profile_shapes) | _symbol_values(index, given_shapes)
-    # a symbol that occurs only in other expressions than `symbol` and `factor × symbol` has no value, and gets 1
+    # a symbol that occurs only in expressions other than `symbol` and `factor × symbol` has no value here, and gets 1
     values = [symbol_values.get(number, 1) for number in range(len(index.dims))]
     return {
         entry.name: tuple(given_shapes[entry.name])
@@ -75,7 +75,9 @@ def _accepts(index: PackageIndex, profile: PackedProfile, given_shapes: Mapping[
 
 
 def _symbol_values(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[int, int]:
-    """Return symbol → its value, for all symbols whose values follow from `shapes`."""
+    """Return symbol → its value, for the symbols whose values follow from `shapes`.
+
+    A symbol is the number of a dim in size expressions. The size of the dim is `multiple_of` times the symbol's value."""
     values: dict[int, int] = {}
     for entry in index.inputs:
         for size, expression in zip(shapes.get(entry.name, ()), entry.shape, strict=False):

@@ -3,12 +3,12 @@
 Triton passes tensors as DLPack (``triton_python_backend_utils.Tensor``). The package is beside ``model.py``.
 
 Rules
-1. Inputs that are on the model's GPU are used without a copy. Inputs in host memory are copied to that GPU. A request with
-   an input on another GPU gets an error. Outputs stay on the GPU, and Triton fetches them from there.
+1. Inputs on the model's GPU are used without a copy. Inputs in host memory are copied to that GPU. A request with an input
+   on another GPU gets an error. Outputs stay on the GPU, and Triton fetches them.
 2. Requests run one after another, each with the profile that `runtime.packages.choice` chooses. A request that no profile
-   accepts gets an error. The other requests are still answered.
-3. Triton has no scalars: a scalar of the model has the shape [1] in requests and responses.
-4. A response is returned after its computation is complete, because Triton does not know trtbuild's CUDA streams.
+   accepts gets an error, and the other requests are answered.
+3. A scalar of the model has the shape [1] in requests and responses, because Triton has no scalars.
+4. A response is returned when its computation is complete, because Triton does not know trtbuild's CUDA streams.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ class TritonPythonModel:
     """The interface of triton-inference-server/python_backend: ``initialize``, ``execute``, ``finalize``."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the package onto the device of this instance. Raises TrtbuildError, which Triton shows."""
+        """Load the package on the device of this instance. Raises TrtbuildError, which Triton shows."""
         self._utils: Any = import_module("triton_python_backend_utils")  # exists in the backend's process only
         folder = Path(args["model_repository"]) / args["model_version"]
         on_gpu = args["model_instance_kind"] == "GPU"
         device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
-        # the files of a model repository are programs, so the code of operators and plugins adds no risk
+        # Triton runs the programs of a model repository anyway, so the code of operators and plugins adds no risk
         self._loaded = load(folder / Path(PACKAGE_FOLDER).name, device=device, import_operators=True, load_plugins=True)
         self._runner = self._loaded.runner()
         self._memory = self._runner.memory
         self._loaded.warmup()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Return a response for each request."""
         return [self._response(request) for request in requests]
 
     def finalize(self) -> None:
@@ -82,7 +81,7 @@ class TritonPythonModel:
             return memory.view(array, (), memory.dtype(entry.dtype))
 
     def _output(self, result: Any, entry: PackedTensor) -> Any:
-        """Return the result in the form that Triton accepts: row-major, and with at least one axis."""
+        """Return the result as Triton accepts it: row-major, and with at least one axis."""
         memory, is_scalar = self._memory, not entry.shape
         if memory is None:
             return result.reshape((1,)) if is_scalar else result.contiguous()

@@ -1,26 +1,26 @@
 """``--depfile``: write the dependencies of a build to a file that make or ninja includes.
 
 Rules
-1. Prerequisites are the manifests and the files that they include, the lock file, weights files, libraries of plugins,
+1. The prerequisites are the manifests and the files that they include, the lock file, weights files, libraries of plugins,
    source files, and each file that a calibrate or trace step has read. Files of installed distributions are left out, as
    gcc's ``-MMD`` leaves out system headers. So make does not notice a changed version of a distribution.
-2. A directory that user code has listed is a prerequisite: its time changes when an entry is added or removed.
-   ``manifests/`` is also a prerequisite, if all manifests in it are used. A file that a trace has looked for and not found
-   cannot be a prerequisite. Only trtbuild itself notices when such a file appears.
-3. Targets are each raw plan, each ``.pt2`` file, the index of each package and the last file of each Triton model. The
-   index is written after all other files of its package. ``--depfile-target`` replaces all of these by other
-   files, usually by one stamp file. An output with unchanged content keeps its old time, so only a stamp file shows when
-   make last called trtbuild (docs/make.md).
-4. Names have the form that make uses: relative to the directory where trtbuild was called, even with trtbuild's ``-C``.
+2. A directory that user code has listed is a prerequisite, because its time changes when an entry is added or removed.
+   ``manifests/`` is a prerequisite if all manifests in it are used. A file that a trace has looked for and not found cannot
+   be a prerequisite. Only trtbuild itself notices when such a file appears.
+3. The targets are each engine file of the output ``plans``, each ``.pt2`` file, and the last written file of each package
+   (its index) and of each Triton model. ``--depfile-target`` replaces them by other files, usually by one stamp file. An
+   output with unchanged content keeps its old time, so only a stamp file shows when make last called trtbuild
+   (docs/make.md).
+4. Names are relative to the directory where trtbuild was called, even with trtbuild's ``-C``, because make uses such names.
    If trtbuild knows a file by an absolute path, the name stays absolute, unless the file is below the current directory.
-5. The depfile is written atomically after a successful build, and only if it changes. A failed build has an incomplete
-   list of files, so the depfile of the last successful build stays.
+5. The depfile is written atomically after a successful build, and only if it changes. A failed build leaves the old
+   depfile, because its own list of files is incomplete.
 6. If a result must not be cached (`StepRun.uncacheable`), all targets are always out of date.
 """
 
 from __future__ import annotations
 
-# Paths are strings here: they are compared with names in a makefile.
+# Paths are strings here, because they are compared with names in a makefile.
 # ruff: noqa: PTH109, PTH117
 import os
 from collections.abc import Iterator, Sequence
@@ -42,8 +42,8 @@ class Depfile:
     """One depfile. `path` is relative to the current directory; `targets` are the values of `--depfile-target`."""
 
     def __init__(self, path: Path, targets: Sequence[str] = ()) -> None:
-        """Create the folder of the depfile. Raise UsageError if that fails, if `path` is a directory, or if make cannot
-        have a target with a name in `targets`."""
+        """Create the folder of the depfile. Raises UsageError if the folder cannot be created, if `path` is a directory, or
+        if make cannot have one of `targets`."""
         self.path = path
         self._targets = tuple(targets)
         for target in targets:
@@ -62,9 +62,9 @@ class Depfile:
             ) from None
 
     def write(self, workspace: Workspace, result: BuildResult) -> bool:
-        """Write the dependencies of the models of `result`, a successful build. Return whether the file has changed.
+        """Write the dependencies of a successful build. Return whether the depfile has changed.
 
-        Raises UsageError if the file cannot be written.
+        Raises UsageError if the depfile cannot be written.
         """
         names = _MakeNames(workspace.project)
         plans = result.outcome.plans.values()
@@ -86,14 +86,14 @@ class Depfile:
 
 
 class _MakeNames:
-    """Converts names of files to the names that make uses (rule 4). `project` is absolute."""
+    """Converts names of files to the names that make uses (rule 4)."""
 
     def __init__(self, project: Path) -> None:
         self._project = os.path.normpath(project)
         self._current_directory = os.getcwd()
 
     def make_name(self, name: str) -> str:
-        """Return the name that make uses for the file that is called `name` in the project."""
+        """Return make's name of the file that is called `name` in the project."""
         if os.path.isabs(name):
             path = os.path.normpath(name)
             return os.path.relpath(path, self._current_directory) if _is_below(path, self._current_directory) else path
@@ -118,7 +118,6 @@ def _manifest_names(workspace: Workspace) -> Iterator[str]:
 
 
 def _prerequisites(plan: ModelPlan, workspace: Workspace, result: BuildResult) -> Iterator[str]:
-    """Yield the names of the files that the build of a model depends on."""
     model = plan.model
     if model.weights is not None:
         yield model.weights
@@ -147,7 +146,7 @@ def _is_prerequisite(seen: Observation, project: Path) -> bool:
 
 
 def _is_always_outdated(workspace: Workspace, result: BuildResult) -> bool:
-    """Whether a step of this build, or the last run of one of its steps, has a result that must not be reused (rule 6)."""
+    """Whether a step of this build has, or had in its last run, a result that must not be cached (rule 6)."""
     outcome = result.outcome
     return any(ran.uncacheable for _, ran in outcome.ran.values()) or any(
         workspace.history.uncacheable(step.id) for plan in outcome.plans.values() for step in plan.steps.values()

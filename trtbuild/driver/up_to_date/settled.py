@@ -1,10 +1,10 @@
 """Prove that a file or directory is unchanged, and that each later change is going to be noticed.
 
-The *identity* of a file is its size, times and inode (`trtbuild.null_build.identity`). If the file was edited less than one
-tick of its file system's clock ago, the identity proves nothing: another edit now may leave the same times.
+The *identity* of a file is its size, times and inode (`trtbuild.null_build.identity`). Less than one tick of the file
+system's clock after an edit, the identity proves nothing, because another edit may leave the same times.
 """
 
-# Paths are strings here, as in a snapshot (the facts that `trtbuild.null_build` checks).
+# Paths are strings here, as in a snapshot, the file that `trtbuild.null_build` checks.
 # ruff: noqa: PTH116
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from trtbuild import null_build
 from trtbuild.store.digests.fingerprint import FileDigests
 
-#: The resolutions of change times. A tick of the kernel is at most 10 ms, half of `_FINE_TICK_NS`. A tick of FAT is 2 s.
+#: The resolutions of change times. A tick of the kernel is at most 10 ms, half of the first value. A tick of FAT is 2 s.
 _FINE_TICK_NS = 20_000_000
 _COARSE_TICK_NS = 2_000_000_000
 
@@ -26,7 +26,7 @@ class Unsettled(Exception):
 
 
 def verified_stat(path: str, expected: str | None, known: tuple[str, os.stat_result] | None) -> os.stat_result:
-    """Return the stat of a file with the digest `expected`. With None, any content is accepted.
+    """Return the stat of a file with the digest `expected`. If `expected` is None, any content is accepted.
 
     Each later edit of the file changes this stat. `known` is the result of `FileDigests.known_digests` for the file.
     Raises Unsettled."""
@@ -46,16 +46,14 @@ def verified_stat(path: str, expected: str | None, known: tuple[str, os.stat_res
 
 
 def is_settled(status: os.stat_result, at_ns: int) -> bool:
-    """Whether every change after the time `at_ns` gives the file another change time."""
+    """Whether every edit after the time `at_ns` gives the file another change time."""
     return status.st_ctime_ns + _tick_ns(status) <= at_ns
 
 
 def _tick_ns(status: os.stat_result) -> int:
-    """Return the resolution of a file's change time, in nanoseconds."""
     return _COARSE_TICK_NS if status.st_ctime_ns % 1_000_000 == 0 else _FINE_TICK_NS
 
 
 def require(certain: bool) -> None:
-    """Raise Unsettled unless `certain` is True."""
     if not certain:
         raise Unsettled

@@ -1,7 +1,7 @@
 """Write the snapshot that `trtbuild.null_build` compares. The docstring of that module has the rules.
 
-A snapshot contains the identity of everything that the output of a command depends on, and the output itself
-(`snapshot_rows`). If one of these facts is not certain, no snapshot is written, and the next build makes the whole plan.
+A snapshot contains the output of a command, and the identity of everything that this output depends on (`snapshot_rows`).
+If an identity is not certain, no snapshot is written, and the next build makes the whole plan.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from trtbuild.driver.up_to_date.settled import Unsettled
 from trtbuild.driver.up_to_date.snapshot_rows import SnapshotRows
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
-#: A placeholder for the duration in the printed text. It is exact in binary, and has the three decimals that are shown.
+#: Stands for the duration in the printed text. The number is exact in binary, and has the three decimals that are shown.
 _PLACEHOLDER_S = 987.625
 
-#: The largest number of snapshots in a project. A snapshot belongs to one command line.
+#: The largest number of snapshots in a project, one for each command line.
 _MAX_SNAPSHOTS = 32
 
 
@@ -39,8 +39,7 @@ def keep(
 ) -> bool:
     """Write the snapshot of a build. Return whether it was written.
 
-    `render` returns the text that is printed for the document of a build. `extra_files` are files that were written
-    in addition to the outputs.
+    `render` returns the printed text of a build's document. `extra_files` were written in addition to the outputs.
     """
     plans = result.outcome.plans
     uncacheable = [ran for _, ran in result.outcome.ran.values() if ran.uncacheable]
@@ -65,9 +64,9 @@ def keep_plan(
     arguments: list[str],
     render: Callable[[Plan], str],
 ) -> bool:
-    """Write the snapshot of a plan that has nothing to run, and for which no remote was needed.
+    """Write the snapshot of a plan that has nothing to run and needs no remote. Return whether it was written.
 
-    Returns whether it was written. `render` returns the text that is printed for a plan.
+    `render` returns the printed text of the plan.
     """
     all_local = all(step.verdict == "hit" and step.source == "local" for step in document.steps)
     if not document.ok or not all_local or document.warnings or workspace.request.force:
@@ -87,7 +86,7 @@ def _keep(
 ) -> bool:
     """Write a snapshot with the output `text`. Return whether it was written.
 
-    `reads_cache` is whether the output depends on the entries of the local cache.
+    With `reads_cache`, the output depends on the entries of the local cache.
     """
     try:
         rows = SnapshotRows(workspace, plans, extra_files)
@@ -102,9 +101,9 @@ def _keep(
 def _with_placeholder(text: str) -> str:
     """Return `text` with null_build's placeholder instead of the number `_PLACEHOLDER_S`.
 
-    A plan has a duration in JSON only. Without a duration, `text` is returned unchanged.
+    If `text` has no duration, as the printed text of a plan, it is returned unchanged.
     """
-    # the first such number in JSON is the duration, and the last one in text is the duration
+    # the duration is the first such number in JSON, and the last one in other text
     split = text.partition if text.startswith('{"schema"') else text.rpartition
     before, separator, after = split(str(_PLACEHOLDER_S))
     return before + null_build.DURATION_PLACEHOLDER + after if separator else text

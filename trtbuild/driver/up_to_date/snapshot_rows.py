@@ -1,15 +1,16 @@
 """Collect the contents of a snapshot: the state of everything that the output of a command depends on.
 
 Rules
-1. The digest of a file must be the expected one. If `FileDigests.known_digests` has this digest, the file is not read:
-   such a digest is valid until the next edit. Otherwise the file is read now, and its last change must be at least one
-   tick of the clock before the read (`settled`).
-2. Listings are read again, between two reads of the directory's identity (size, times, inode). Links are read again, too.
+1. The digest of a file must be the expected one. If `FileDigests.known_digests` has this digest, the file is not read,
+   because such a digest is valid until the next edit. Otherwise the file is read now, and its last change must be at least
+   one tick of the clock before the read (`settled`).
+2. Listings are read again, between two reads of the directory's identity (size, times, inode). Symbolic links are read
+   again, too.
 3. The last change of trtbuild's own sources and of the directories of ``sys.path`` must be before the start of this
    process. The same holds for the directory ``manifests``, and in the snapshot of a plan for the directories of the cache.
 """
 
-# Paths are strings here: there are thousands of them, and the snapshot has to contain them exactly as they are.
+# Paths are strings here, because there are thousands of them, and the snapshot has to contain them unchanged.
 # ruff: noqa: PTH100, PTH115, PTH116
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ class SnapshotRows:
     def __init__(self, workspace: Workspace, plans: Mapping[str, ModelPlan], extra_files: Iterable[str]) -> None:
         self._workspace = workspace
         self._project = str(workspace.project)
-        #: The identities of files, and of directories whose entries must not change.
+        #: Name → identity, of files and of directories whose entries must not change.
         self.identities: dict[str, list[int]] = {}
+        #: Name of a symbolic link → its target.
         self.links: dict[str, str] = {}
-        #: The inode of each directory that must exist, or 0 if the inode may change.
+        #: Name of a directory that must exist → its inode, or 0 if the inode may change.
         self.directories: dict[str, int] = {}
         self.absent: set[str] = set()
         self.variables: dict[str, str] = {}
@@ -58,7 +60,7 @@ class SnapshotRows:
             self.directories[directory] = os.stat(self._path(directory)).st_ino
 
     def add_cache(self) -> None:
-        """Add the directories of the local cache. Adding or removing an entry changes the times of its directory."""
+        """Add the directories of the local cache, whose times change when an entry is added or removed."""
         root = wiring.store_root(self._workspace.project)
         for kind in ("ac", "cas"):
             with os.scandir(root / kind) as entries:
@@ -90,7 +92,7 @@ class SnapshotRows:
         return os.path.join(self._project, name)
 
     def _snapshot_name(self, path: str) -> str:
-        """Return a path as the snapshot has it: relative for files in the project, so that the project can be moved."""
+        """Return the path for the snapshot. Files of the project are relative, so that the project can be moved."""
         prefix = self._project + os.sep
         return path[len(prefix) :] if path.startswith(prefix) else path
 
@@ -120,7 +122,7 @@ class SnapshotRows:
             self.absent.add(configuration.path)
 
     def _add_machine_key(self) -> None:
-        """Add the key of this machine: records that are signed with it are trusted as long as it exists."""
+        """Add the key of this machine, because records that it signed are trusted while it exists."""
         from trtbuild.driver.configuration.user_keys import machine_key_path  # only where keys are configured
 
         path = machine_key_path(os.environ)
@@ -130,7 +132,7 @@ class SnapshotRows:
             self.absent.add(str(path))
 
     def _expiry_s(self) -> float:
-        """Return the time when the next trusted key expires, in seconds since the epoch; infinity if no key expires."""
+        """Return when the next trusted key expires, in seconds since the epoch; infinity if no key expires."""
         days = [key.expires for key in self._workspace.configuration.trust.keys if key.expires is not None]
         expiries = [(day - _EPOCH).days * 86400.0 + 86400.0 for day in days]
         return min((expiry for expiry in expiries if expiry > time.time()), default=math.inf)
@@ -183,11 +185,11 @@ class SnapshotRows:
             self._add_file(name, seen)
 
     def _add_file(self, name: str, expected: str | None) -> None:
-        """Add a file that must have the digest `expected`. With None, any content is accepted."""
+        """Add a file with the digest `expected`. If `expected` is None, any content is accepted."""
         self._add_files({name: expected})
 
     def _add_files(self, expected_digests: Mapping[str, str | None]) -> None:
-        """Add files by name. All files together take one lookup in the index of digests."""
+        """Add files, given as name → digest, with one lookup in the index of digests."""
         paths = {name: self._path(name) for name in expected_digests if name not in self.identities}
         known = self._workspace.digests.known_digests(paths.values())
         for name, path in paths.items():

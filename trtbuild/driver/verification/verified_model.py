@@ -107,8 +107,8 @@ class VerifiedModel:
     ) -> PartitioningJob:
         """Return the job of a partitioning for one runner: onnxruntime or engines.
 
-        `number` is the index of the partitioning in the model. The file name of the worst inputs contains `label` or `number`.
-        """
+        `number` is the index of the partitioning in the model. The file of the worst inputs is named after `label` or
+        `number`."""
         name = self.name + ("" if runner == "onnxruntime" and not number else f"@{label or number}")
         return replace(
             partitioning,

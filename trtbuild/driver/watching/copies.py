@@ -31,9 +31,8 @@ class Copy:
     client: socket.socket | None = None
 
     def interrupt(self) -> None:
-        """Send the copy the signal of Ctrl-C."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGINT)
+            os.kill(self.pid, signal.SIGINT)  # the signal of Ctrl-C
 
     def kill(self) -> None:
         kill_group(self.pid)

@@ -40,7 +40,6 @@ class Notifier:
         return os.read(self.descriptor, 1 << 16) != b""
 
     def close(self) -> None:
-        """End the process."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()

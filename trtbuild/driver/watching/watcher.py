@@ -150,7 +150,6 @@ class Watcher:
         return 0
 
     def _finish(self, copy: Copy) -> None:
-        """Collect a copy that has ended."""
         self._copies.remove(copy)
         code, report = copy.finish()
         _send_exit_code(copy, code)
@@ -178,7 +177,6 @@ class Watcher:
             self._dependencies = Dependencies(outside, tuple(report["written"]))
 
     def _end_copies(self) -> None:
-        """Interrupt the running builds, and kill them after `PATIENCE_S`."""
         for copy in self._copies:
             copy.interrupt()
         deadline = time.monotonic() + PATIENCE_S
@@ -285,7 +283,6 @@ class Watcher:
 
 
 def _send_exit_code(copy: Copy, code: int) -> None:
-    """Send the exit code of a copy to its client, if it has one."""
     if copy.client is not None:
         with contextlib.suppress(OSError):
             copy.client.send(marshal.dumps(code))

@@ -127,7 +127,7 @@ class VerifiedModel:
         versions: Mapping[str, str],
         machine: Mapping[str, str],
     ) -> Recipe:
-        """Return the recipe of a comparison (`trtbuild.driver.gpu_comparisons.job.recipe_of`)."""
+        """Return the recipe of a comparison. `contents` has the SHA-256 of ONNX models by graph, or of engines by partition."""
         return recipe_of(
             runner,
             partitioning.job,

@@ -19,7 +19,7 @@ FOLDER = "trtbuild"
 
 
 def socket_path(project: str) -> str | None:
-    """Return the path of the socket for a project; None if ``XDG_RUNTIME_DIR`` names no directory."""
+    """Return the path of the socket for a project; None if ``XDG_RUNTIME_DIR`` is not an absolute path."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if not base.startswith("/"):
         return None
@@ -58,7 +58,6 @@ def program() -> list[str]:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error."""
     if sys.stderr is not None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()

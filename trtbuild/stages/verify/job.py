@@ -24,7 +24,6 @@ class FloatProgram:
     weights: tuple[Weight, ...]
 
     def blobs(self) -> Iterator[str]:
-        """Yield the SHA-256 of every blob that a comparison reads."""
         yield self.program
         yield from (weight.sha256 for weight in self.weights)
 

@@ -74,7 +74,7 @@ def refuse_another_model(
     except Exception:  # rule 4
         return
     try:
-        actual = _run(lowered, weights, comparison)
+        actual = _run_checked(lowered, weights, comparison)
     except _WrongType as error:
         if not _returns_wrong_type(error.operator, traced, weights, comparison):
             raise InconsistentShapes(f"after lower, {error.text}") from error
@@ -120,7 +120,7 @@ def _returns_wrong_type(
 ) -> bool:
     """Whether the operator returns another type than torch declares in the traced program, too (rule 2)."""
     try:
-        _run(traced, weights, comparison)
+        _run_checked(traced, weights, comparison)
     except _WrongType as error:
         return error.operator is operator
     return False
@@ -137,7 +137,7 @@ class _WrongType(Exception):
         self.operator = operator
 
 
-def _run(program: Program, weights: Sequence[torch.Tensor], comparison: ComparisonPoint) -> list[torch.Tensor]:
+def _run_checked(program: Program, weights: Sequence[torch.Tensor], comparison: ComparisonPoint) -> list[torch.Tensor]:
     """Return the results of a program, and check the type of each value (rule 2)."""
     evaluator = PointEvaluator(comparison.point)
 

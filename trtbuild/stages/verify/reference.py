@@ -210,7 +210,6 @@ class Reference:
 
 
 def _run_whole(program: Program, weights: Weights, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the results of a program that reads all weights of a model."""
     return TorchReference.run_program(program, [weights[slot] for slot in range(len(weights))], inputs)
 
 

@@ -186,7 +186,7 @@ class _Verification:
         number: int,
         point: Point,
     ) -> Sequence[torch.Tensor] | None:
-        """Compare one partition on PyTorch's values. Returns its results, or None if it has not run."""
+        """Compare one partition on PyTorch's values. Returns its results, or None if it cannot run or fails."""
         if part.kind == "torch":
             return expected
         outcome = self._outcomes[part.name]

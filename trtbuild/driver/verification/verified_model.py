@@ -127,7 +127,7 @@ class VerifiedModel:
         versions: Mapping[str, str],
         machine: Mapping[str, str],
     ) -> Recipe:
-        """Return the recipe of a comparison. `contents` has the SHA-256 of ONNX models by graph, or of engines by partition."""
+        """Return the recipe of a comparison. `contents` has SHA-256s: ONNX models by graph, or engines by partition."""
         return recipe_of(
             runner,
             partitioning.job,

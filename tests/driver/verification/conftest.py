@@ -1,4 +1,4 @@
-"""A small project that is built once, and fake engines that compute with its reference programs."""
+"""A small project that is built once, and fake engines that compute with the programs in its packages."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture
 def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
-    """A copy of the project, with a copy of its cache. A test may damage both copies."""
+    """A copy of the built project and of its cache. A test may damage both."""
     shutil.copytree(built.project, tmp_path / "project")
     shutil.copytree(built.cache, tmp_path / "cache")
     return CommandLine(tmp_path / "project", tmp_path / "cache", built.environment)
@@ -69,12 +69,12 @@ def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
 
 def only_comparison(document: Any) -> Any:
     (model,) = document["models"]
-    (comparison,) = model["cuts"]  # one comparison for each way to divide the model into partitions
+    (comparison,) = model["cuts"]  # one entry for each comparison
     return comparison
 
 
 def change_conversion(trtbuild: CommandLine, identifier: str, change: Callable[[onnx.GraphProto], None]) -> None:
-    """Replace the record of a conversion by a valid record with a changed ONNX model."""
+    """Replace the record of the convert step `identifier` by a valid record with a changed ONNX model."""
     store = LocalStore(trtbuild.cache)
     record = store.get_record(step(trtbuild("plan", identifier.partition("/")[0]), identifier)["key"])
     assert record is not None
@@ -89,17 +89,17 @@ def change_conversion(trtbuild: CommandLine, identifier: str, change: Callable[[
 
 
 def provenance_path_and_digest(trtbuild: CommandLine) -> tuple[Path, str]:
-    """Return the path of the provenance file of net's package, and the digest of the package."""
+    """Return the path of the provenance file in the package of `net`, and the digest of the package."""
     root = trtbuild.project / "dist" / "net"
     return root / provenance.PROVENANCE_FILE, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()
 
 
-#: `OnnxRuntime` takes a point (sizes and a seed), but does not use the point.
+#: `OnnxRuntime` needs a point (sizes and a seed) as an argument, but does not read it.
 ANY_POINT = Point(0, "any", (), 0)
 
 
 class FakeOpenEngines:
-    """Fake engines of a package on a GPU: the reference program computes, and `spoil` changes its results."""
+    """Fake engines of a package: PyTorch or onnxruntime runs its programs, and `spoil` changes the results."""
 
     spoil = staticmethod(lambda value: value)
     inputs_seen: ClassVar[list[Any]] = []

@@ -1,4 +1,4 @@
-"""`trtbuild verify` on real builds: right results, results that a test made wrong, and results from the cache."""
+"""`trtbuild verify` of models that are really built: right, wrong and recorded results."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_right_result_is_recorded_and_the_second_verification_is_a_hit(trtbuil
 
 
 def test_float16_layers_of_the_module_have_the_tolerance_of_float16(trtbuild: CommandLine) -> None:
-    """The manifest has no precision. Each partition has the tolerance of the type in which it computes."""
+    """The manifest has no `precision`, so the types in the module decide."""
     manifest = trtbuild.project / "trtbuild.yaml"
     manifest.write_text(
         manifest.read_text() + '  half:\n    source: {python: "net:Half"}\n    inputs: {x: {}}\n    targets: [ada]\n'
@@ -90,7 +90,7 @@ def test_float16_layers_of_the_module_have_the_tolerance_of_float16(trtbuild: Co
 
 
 def _provenance_of(trtbuild: CommandLine, model: str) -> tuple[bytes, str]:
-    """Return the bytes of the provenance file of a package, and the digest of the package's index."""
+    """Return the bytes of a package's provenance file, and the digest of its index."""
     folder = trtbuild.project / "dist" / model
     return (folder / provenance.PROVENANCE_FILE).read_bytes(), hashlib.sha256(
         (folder / "index.json").read_bytes()
@@ -128,7 +128,7 @@ def flip_add(graph: onnx.GraphProto) -> None:
 
 
 def change_constant(graph: onnx.GraphProto) -> None:
-    """Add 0.001 to the first float32 constant whose values are stored in the ONNX model itself."""
+    """Add 0.001 to the first float32 constant inside the ONNX model."""
     for tensor in graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.data_type == onnx.TensorProto.FLOAT:
             value = onnx.numpy_helper.to_array(tensor) + 0.001
@@ -197,10 +197,7 @@ def exclude_zero(graph: onnx.GraphProto) -> None:
 
 
 def test_a_conversion_that_is_wrong_at_zero_only_is_reported(trtbuild: CommandLine) -> None:
-    """Random floats are rarely 0, so some points contain zeros on purpose.
-
-    A `cut` is one way to divide a model into partitions. `cuts` has an entry for each cut and runner.
-    """
+    """Random floats are rarely 0, so some points contain zeros on purpose."""
     change_conversion(trtbuild, "edge/convert/model", exclude_zero)
     change_conversion(trtbuild, "zeros/convert/model", exclude_zero)
     document = trtbuild("verify", "edge", "zeros", expect=1)
@@ -334,7 +331,7 @@ def test_an_unexpected_exception_fails_the_model(
 def test_a_package_is_not_in_place_if_an_engine_has_new_bytes(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine was built again with other bytes, and the package still has the earlier plan."""
+    """An engine was built again with other bytes, but the package still has the earlier bytes."""
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
     workspace = Workspace(Request(trtbuild.project, models=("net",)))
     with workspace.store.session():

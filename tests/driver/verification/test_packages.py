@@ -1,4 +1,4 @@
-"""`trtbuild verify PACKAGE`. No test needs a GPU: the reference program of a package takes the place of the engines."""
+"""`trtbuild verify PACKAGE`. No test needs a GPU: the programs in a package take the place of its engines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ def test_verifying_a_package_alone_keeps_its_earlier_results(
     shutil.copytree(trtbuild.project / "dist" / "net", copy)
     document = packages.verify_packages([copy], [], Options(), Watcher())
     assert document.ok, document
-    # a cut is one way in which a model is partitioned; an entry of `cuts` is a comparison of one cut
     (engine,) = document.models[0].cuts
     assert (engine.by, engine.status, engine.key) == ("engine", "right", None)
     assert [point.which for point in engine.points] == ["min", "opt", "max", "random 1", "random 2"]
@@ -63,7 +62,7 @@ def test_the_results_of_a_gpu_are_kept_by_a_machine_without_a_gpu(
     assert provenance.parse(path.read_bytes(), digest).verified[1] == engine
     trtbuild("verify", "net")
     assert [entry["by"] for entry in provenance.parse(path.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
-    # entries about other plans, about some partitions only, and incomplete entries are removed
+    # entries about other engines, about only some partitions, and incomplete entries are removed
     other_plans = json.loads(json.dumps(engine))
     other_plans["partitions"][0]["plans"]["ada"] = "0" * 64
     too_few = {**engine, "partitions": engine["partitions"][:1]}
@@ -139,7 +138,7 @@ def test_a_model_that_onnxruntime_cannot_run_is_unchecked(
 
 
 def test_an_onnx_program_is_recognized_by_its_bytes(trtbuild: CommandLine, gpu: type[FakeOpenEngines]) -> None:
-    """Older packages have the model of an ONNX source in ``torch/….pt2``."""
+    """Older packages have the program of an ONNX model in ``torch/….pt2``."""
     folder = trtbuild.project / "dist" / "words"
     (model,) = folder.glob("onnx/*.onnx")
     (folder / "torch").mkdir()

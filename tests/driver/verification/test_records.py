@@ -1,7 +1,4 @@
-"""Records of verifications, and the fields of documents about verifications.
-
-A cut is one way to divide the model into partitions.
-"""
+"""Records of comparisons, and the fields of documents about comparisons."""
 
 from __future__ import annotations
 
@@ -75,7 +72,7 @@ def test_an_incomplete_report_is_a_miss(name: str) -> None:
 
 
 def test_an_entry_from_a_record_has_the_order_of_the_record() -> None:
-    """In a record, fields are in alphabetical order. Fields that the record lacks are at the end of the entry."""
+    """The fields of a record are in alphabetical order. Fields that the record lacks are at the end of the entry."""
     run, hit = (encode(whole_entry(WHOLE, WORST, recorded=recorded)) for recorded in (False, True))
     assert run == hit and list(run)[:2] == ["status", "error"] and list(hit) == sorted(run)
     run, hit = (encode(partition_entry(PART, WORST, {"ada": "0"}, recorded=recorded)) for recorded in (False, True))

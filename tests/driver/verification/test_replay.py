@@ -24,8 +24,8 @@ GOOD = {
     "x": {"dtype": "F32", "shape": [2, 8], "data_offsets": [0, 64]},
     "ids": {"dtype": "I64", "shape": [3], "data_offsets": [64, 88]},
 }
-#: JSON values that replace valid parts of a header.
-ODD: tuple[Any, ...] = (
+#: JSON values that replace parts of the header. Some of them are valid.
+REPLACEMENTS: tuple[Any, ...] = (
     *(None, True, 1, -1, 1.5, "a", "F32", "F8_E4M3", [], {}, [1], [2, 8], ["2", 8], [True, 8], [2.0, 8], [[2], 8]),
     *([-2, 8], [2**70, 8], [0, 256], [256, 0], [0, 2**70], [-5, 10], [0, "3"]),
 )
@@ -44,7 +44,7 @@ def write(path: Path, header: Any, data_bytes: int = 88) -> Path:
 
 
 def is_accepted(path: Path) -> bool:
-    """Return whether the file is a valid file of inputs. Exceptions other than `UsageError` are not caught."""
+    """Whether `path` is a valid file of inputs. An exception other than `UsageError` fails the test."""
     try:
         point = replayed_point(path, MODEL, plan())
         shapes = plan().input_shapes(point.sizes)
@@ -79,11 +79,11 @@ def test_sizes_are_multiples_of_the_dims_unit(tmp_path: Path, rows: int, is_a_mu
 
 def test_every_changed_header_is_rejected_or_valid(tmp_path: Path) -> None:
     file = tmp_path / "in.safetensors"
-    headers: list[Any] = [*ODD]
-    for odd in ODD:
-        headers += [{**GOOD, name: odd} for name in GOOD]
+    headers: list[Any] = [*REPLACEMENTS]
+    for value in REPLACEMENTS:
+        headers += [{**GOOD, name: value} for name in GOOD]
         headers += [
-            {**GOOD, name: {**GOOD[name], part: odd}} for name in GOOD for part in ("dtype", "shape", "data_offsets")
+            {**GOOD, name: {**GOOD[name], part: value}} for name in GOOD for part in ("dtype", "shape", "data_offsets")
         ]
     rejected = sum(not is_accepted(write(file, header)) for header in headers)
     assert rejected > 100 and rejected < len(headers)  # some changes keep a header valid

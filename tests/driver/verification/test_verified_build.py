@@ -10,7 +10,7 @@ WRONG = {"status": "wrong", "error": 0.5}
 
 
 def errors(cut: CutEntry) -> list[str]:
-    """For a model with one cut (a division into partitions), return the part of each error before ``is wrong``."""
+    """Return the part of each error before ``is wrong``. `cut` is the model's only comparison."""
     return [text.partition(" is wrong: ")[0] for text, _ in _failures(a_model(cut))]
 
 

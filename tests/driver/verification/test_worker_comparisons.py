@@ -1,4 +1,4 @@
-"""The kinds of GPUs on which workers can compare a target's engines, and the models that are not sent to workers."""
+"""The GPUs of workers that can compare a target's engines, and the models that are not sent to workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild.core.packages.package_index import PackageIndex, PackedPlugins, Pa
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind
 from trtbuild.driver.packages import provenance_file
-from trtbuild.driver.verification.subject import NotRunHere
+from trtbuild.driver.verification.verified_model import NotRunHere
 from trtbuild.driver.verification.worker_comparisons import OnWorkers, _fitting_kinds
 
 TARGET = PackedTarget(
@@ -70,7 +70,7 @@ def test_a_model_that_needs_files_of_the_project_is_not_sent(
     monkeypatch.setattr(provenance_file, "package_in_place", lambda *_: SimpleNamespace(index=index))
     called = tuple(CustomOperator(name, "mylib::roi(Tensor x) -> Tensor") for name in operators)
     partitioning: Any = SimpleNamespace(targets=("ampere",), job=SimpleNamespace(operators=called))
-    subject: Any = SimpleNamespace(workspace=SimpleNamespace(project=None), plan=None)
+    model: Any = SimpleNamespace(workspace=SimpleNamespace(project=None), plan=None)
     farm: Any = None  # the workers of a scheduler; nothing is sent to them
-    (result,) = OnWorkers(farm, threads).comparisons(subject, partitioning, number=0)
+    (result,) = OnWorkers(farm, threads).comparisons(model, partitioning, number=0)
     assert result == NotRunHere("ampere", f"{reason}; verify it on a machine with the project")

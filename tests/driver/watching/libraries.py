@@ -1,7 +1,6 @@
 """A project with a model that imports a library, and a watcher that keeps the library imported.
 
-The library is an installed distribution. Its import patches torch, reads and sets environment variables, looks for a
-module that does not exist, prints, and draws a random number.
+The library is an installed distribution, whose import has many side effects.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ print("the library is imported")
 PID = os.getpid()
 """
 
-#: Each trace writes a file to the directory `seen`. The text that replaces ``IMPORT`` must import `sys`.
+#: Each trace writes a file to the directory ``seen``. Tests replace ``IMPORT`` by imports, among them that of `sys`.
 MODEL = """\
 import json
 import os
@@ -88,14 +87,14 @@ class Libraries(Watch):
     def start(self, *models: str) -> None:
         """Start the watcher, by default for `b` only, and wait for its first build.
 
-        With this default, the watcher does not itself trace `a` after each change.
+        So the watcher itself does not trace `a` after each change.
         """
         super().start(*(models or ("b",)))
         self.wait_for(lambda: self.log.exists() and self.builds())
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run the watcher during the block. The watcher must end with status 0."""
+        """Run the watcher during the block."""
         self.start()
         try:
             yield
@@ -104,10 +103,10 @@ class Libraries(Watch):
         assert status == 0
 
     def trace(self, name: str, *arguments: str, **variables: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Trace a model again. Return the values that the model's code has recorded, and the JSON document of the build.
+        """Trace a model again. Return the values that its code has written, and the JSON document of the build.
 
-        `variables` are additional environment variables. With ``ALONE``, which trtbuild does not read, the build does not
-        use the watcher, because the environment of the watcher lacks this variable.
+        `variables` are additional environment variables. With the variable ``ALONE``, the build does not use the watcher,
+        because the watcher's environment lacks this variable.
         """
         for file in self.seen.iterdir():
             file.unlink()
@@ -119,10 +118,10 @@ class Libraries(Watch):
 
 
 def is_preloaded(seen: dict[str, Any]) -> bool:
-    """Whether the library was imported in another process, not in the process of the trace."""
+    """Whether another process than that of the trace has imported the library."""
     return seen["imported by"] is not None and seen["imported by"] != seen["pid"]
 
 
 def results(document: dict[str, Any]) -> dict[str, Any]:
-    """The keys and the outputs of all steps."""
+    """Step id → the key and the outputs of the step."""
     return {step["id"]: (step["key"], step.get("outputs")) for step in document["steps"]}

@@ -1,4 +1,4 @@
-"""Changes outside the project, and Ctrl-C in a client that waits for a build by a forked copy of the watcher."""
+"""Ctrl-C in a client that waits for a copy of the watcher to build, and changes outside the project."""
 
 from __future__ import annotations
 

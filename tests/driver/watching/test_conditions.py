@@ -1,8 +1,4 @@
-"""The conditions of a watcher.
-
-The tests check when a watcher ends, which environment variables may differ between the watcher and its client, which
-directories are private, and which changes start a build.
-"""
+"""When a watcher ends, which clients and directories it accepts, and which changes start a build."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""At most three processes with imported libraries stay.
-
-A process ends if its imports have left behind a thread, a process or an open file.
-"""
+"""At most three processes with imported libraries stay, and only if the imports leave no thread, process or open file."""
 
 from __future__ import annotations
 
@@ -19,15 +16,14 @@ from trtbuild.driver.workers.forking.preloading import MAX_PROCESSES
 
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
 
-#: The first lines of each library. They record the pid of the importing process. They call `mkdir` of the C library,
-#: because `os.mkdir` raises an audit event.
+#: The first lines of each library. They record the pid of the importing process, as the name of a directory. They call
+#: `mkdir` of the C library, because `os.mkdir` raises an audit event.
 NOTE = """\
 import ctypes, os
 ctypes.CDLL(None).mkdir(f"FOLDER/{os.getpid()}".encode(), 0o700)
 """
 
-#: Library → code that leaves something behind, and an expression that is true while this thing exists.
-#: `with_nothing` leaves nothing behind.
+#: Library → code that leaves something behind, and an expression that is true while it exists.
 LEFT_BEHIND = {
     "with_thread": (
         "import threading, time\nleft = threading.Thread(target=time.sleep, args=(1000,), daemon=True)\nleft.start()\n",
@@ -43,7 +39,7 @@ def test_three_processes_stay_and_the_one_that_was_not_used_for_the_longest_time
     watch = Libraries(tmp_path)
 
     def process(mode: str) -> int:
-        """Trace `a` with ``TRTBUILD_MODE`` set to `mode`. Return the pid of the process that has imported the library."""
+        """Trace `a` with ``TRTBUILD_MODE`` set. Return the pid of the process that has imported the library."""
         seen, _ = watch.trace("a", TRTBUILD_MODE=mode)
         assert is_preloaded(seen)
         return int(seen["imported by"])
@@ -79,14 +75,14 @@ def test_a_process_does_not_stay_if_a_library_leaves_something_behind(tmp_path: 
                 assert is_preloaded(seen[0])
                 continue
             assert [each["imported by"] for each in seen] == [each["pid"] for each in seen], name
-            # In the first build, one process imported the library in advance. The second build did not try this again.
+            # one process imported the library for the first build in advance; the second build did not try this again
             (discarded,) = importers - {each["pid"] for each in seen}
             assert not alive(discarded)
             assert _sleeping(seconds) == []  # the library's processes end when the importing process ends
 
 
 def _sleeping(seconds: str) -> list[int]:
-    """The pids of the running processes that the library has started."""
+    """The pids of running processes that the library has started."""
     command_line, pids = f"sleep\0{seconds}\0".encode(), []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):  # the folder is not a process, or the process has ended

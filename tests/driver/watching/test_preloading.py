@@ -1,4 +1,4 @@
-"""A trace with libraries that the watcher keeps imported equals one that imports them itself. The processes are real."""
+"""A trace with libraries that the watcher keeps imported equals a trace that imports them itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def test_a_library_is_imported_once_and_another_model_does_not_see_it(watch: Lib
 
 def test_the_trace_has_the_same_key_and_sees_the_same_as_without_the_watcher(watch: Libraries) -> None:
     forked, document = watch.trace("a")
-    # the environment of the watcher lacks the variable ALONE, so this build does not use the watcher
     alone, document_alone = watch.trace("a", ALONE="1")
     assert is_preloaded(forked)
     assert not is_preloaded(alone)
@@ -60,7 +59,7 @@ def test_code_before_the_import_runs_before_the_import(watch: Libraries) -> None
 
 
 def test_a_build_with_another_variable_gets_another_process_that_has_imported_the_library(watch: Libraries) -> None:
-    name = "TRTBUILD_MODE"  # the watcher accepts clients with any value of this environment variable
+    name = "TRTBUILD_MODE"  # the watcher accepts clients with any value of this variable
     watch.write("a", "import sys\nimport library\n", f"\nassert '{name}' not in os.environ\n")
     first, _ = watch.trace("a")
     watch.write("a", "import sys\nimport library\n", f"\nassert os.environ['{name}'] == 'x'\n")

@@ -1,9 +1,7 @@
-"""If a trace's imports differ from those of the process that forked it, the trace starts again in another process.
+"""If a trace needs other imports than its process has done in advance, it starts again in another process.
 
-The file ``helpers/tools.py`` of the project belongs to a namespace package. An installed package has the same name, and
-Python imports it instead. So Python does not execute the imports that trtbuild finds in the project. Each process that
-executes the installed ``helpers.tools`` appends a line to a file: the pid, and whether the library (the installed module
-``library``) was already imported.
+In these tests, trtbuild predicts the imports from the project's ``helpers/tools.py``. But Python imports an installed
+``helpers.tools``, because the project's folder has no ``__init__.py``. So the predicted import of ``library`` is wrong.
 """
 
 from __future__ import annotations
@@ -19,14 +17,14 @@ from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS
 
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
 
-#: The model depends on whether the library is imported, and so does its program. The trace announces this program before
-#: it ends, so that the next steps can already start.
+#: The program depends on whether the library is imported. The trace announces a large program before it ends, so that
+#: the next steps can start.
 LARGE_MODEL = """\
 import sys
 import torch
 import helpers.tools
 
-#: More than 64 MiB of weights: the trace announces its program before the proof has ended.
+#: More than 64 MiB of weights: such a program is large.
 LARGE, SMALL = 4200, 4
 
 
@@ -48,7 +46,9 @@ def build():
 
 
 class Helpers(Libraries):
-    """A project with ``helpers/tools.py``. Python imports the installed ``helpers/tools.py`` instead of this file."""
+    """A project with ``helpers/tools.py``, and an installed package that Python imports instead.
+
+    Each process that executes the installed file adds a line to the file `executed`."""
 
     def __init__(self, folder: Path, in_project: str, installed: str) -> None:
         super().__init__(folder)
@@ -64,8 +64,9 @@ class Helpers(Libraries):
         self.install("helpers", {"helpers/__init__.py": "", "helpers/tools.py": note + installed})
 
     def processes(self) -> list[tuple[int, bool]]:
-        """Return the pid of each process that has executed the installed module since the last call, and whether the
-        process had imported the library."""
+        """Return (pid, whether the library was imported) of each process that has executed the installed file.
+
+        Processes before the last call are left out."""
         lines = [line.split() for line in self.executed.read_text().splitlines()]
         self.executed.unlink()
         return [(int(pid), has_library == "True") for pid, has_library in lines]
@@ -87,13 +88,13 @@ def test_a_trace_that_meets_other_imports_starts_again_without_the_library(tmp_p
 
 @pytest.mark.parametrize("size_alone", ["LARGE", "SMALL"])
 def test_an_unfit_trace_that_has_finished_its_program_announces_nothing(tmp_path: Path, size_alone: str) -> None:
-    """The model's code never executes the import of the library. trtbuild knows this only when the code has ended."""
+    """trtbuild knows only at the end of the model's code that the code does not import the library."""
     watch = Helpers(tmp_path, "import library\n", "")
     (watch.project / "a.py").write_text(LARGE_MODEL.replace("SIZE_ALONE", size_alone))
     with watch.running():
         document, stages = _build(watch, "cache", tmp_path / "events")
         assert [had_library for _, had_library in watch.processes()] == [True, False]
-        assert stages == ["trace", "lower", "partition"]  # an announcement of the first process would start more steps
+        assert stages == ["trace", "lower", "partition"]  # an announcement by the first process would start more steps
         alone, _ = _build(watch, "cache of alone", tmp_path / "events of alone", ALONE="1")
         assert [had_library for _, had_library in watch.processes()] == [False]
         assert results(document) == results(alone)
@@ -102,7 +103,7 @@ def test_an_unfit_trace_that_has_finished_its_program_announces_nothing(tmp_path
 def _build(watch: Libraries, cache: str, events: Path, **variables: str) -> tuple[dict[str, Any], list[str]]:
     """Build `a` with a new cache, until the partition step. Return the document, and the stages of all started steps.
 
-    With the environment variable ``ALONE`` (see `Libraries.trace`), the build does not use the watcher.
+    The environment variable ``ALONE`` has the same effect as in `Libraries.trace`.
     """
     variables["TRTBUILD_CACHE_DIR"] = str(watch.project.parent / cache)
     process = watch.build("a", "-j", "2", "--until", "partition", "--json", "--events", str(events), **variables)

@@ -21,8 +21,8 @@ profiles: {rows: {x: {min: [1, 4], opt: [2, 4], max: [8, 4]}}}
 models:
   net: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
 """
-#: Each trace appends a line to the file `seen`: its pid, whether each of three changes by earlier traces is still
-#: there, and the value of ``TRTBUILD_MARK``.
+#: Each trace appends a line to the file ``seen``: its pid, whether it sees three changes by earlier traces, and the value
+#: of ``TRTBUILD_MARK``.
 MODEL = """\
 import json, os, sys
 import torch
@@ -86,7 +86,7 @@ class Watch:
             time.sleep(0.05)
 
     def builds(self) -> int:
-        """The number of builds that the watcher itself has started and finished without an error."""
+        """The number of the watcher's builds that have ended without an error."""
         return self.log.read_text().count("done: ") + self.log.read_text().count("up to date: ")
 
     def edit(self, activation: str) -> None:
@@ -94,7 +94,7 @@ class Watch:
         (self.project / "net.py").write_text(MODEL.replace("ReLU", activation))
 
     def end(self) -> int:
-        """End the watcher and all of its processes. Return its status."""
+        """End the watcher and all its processes. Return its exit status."""
         assert self.process is not None
         pids = descendants(self.pid)
         self.process.send_signal(signal.SIGTERM)

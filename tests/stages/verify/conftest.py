@@ -29,7 +29,7 @@ SIZES = (1, 3, 6)
 
 
 class FunctionModule(nn.Module):
-    """A module that passes itself and its inputs to a function."""
+    """A module that calls a function with itself and its inputs."""
 
     def __init__(self, function: Callable[..., Any], **members: Any) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Blobs(dict[str, bytes]):
 class Subject:
     """A model, in most tests as one partition, and its verification job.
 
-    `graph` is the digest of the lowered program's text.
+    `graph` is the SHA-256 of the lowered program's text.
     """
 
     job: VerifyJob
@@ -73,7 +73,7 @@ class Subject:
         return self.blobs[sha256]
 
     def altered(self, change: Callable[[onnx.GraphProto], None]) -> Subject:
-        """The same model, with a changed conversion."""
+        """Return the same model, with a changed ONNX model."""
         model = onnx.ModelProto.FromString(self.blobs[self.job.onnx[self.graph]])
         before = model.SerializeToString()
         change(model.graph)
@@ -82,11 +82,11 @@ class Subject:
 
 
 def replace_job(subject: Subject, **changes: Any) -> Subject:
-    """The same model and blobs, with changed fields of the job."""
+    """Return the same model and blobs, with changed fields of the job."""
     return Subject(replace(subject.job, **changes), subject.blobs, subject.program, subject.lowered, subject.graph)
 
 
-#: The shape and dtype of each input. The size ``b`` is dynamic.
+#: The shape and dtype of each input. A size ``"b"`` is dynamic.
 Inputs = Sequence[tuple[Sequence[int | str], str]]
 
 

@@ -1,4 +1,4 @@
-"""`deviation` computes the difference between a result and the expected tensor."""
+"""The difference between a result and the expected tensor."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def test_the_fill_value_of_a_mask_hides_no_error() -> None:
     fill = [-1e9] * 3
     assert deviation(torch.tensor([*fill, 1.0, 5.0]), torch.tensor([*fill, 2.0, -3.0])).error == pytest.approx(8 / 3)
     assert deviation(torch.tensor([*fill, 1.0]), torch.tensor([*fill, 1.0 + 1e-6])).error < 1e-5
-    # large numbers at fewer than three places are not fill values, nor are numbers that differ between the two tensors
+    # numbers at fewer than three places are not fill values; different numbers in the two tensors are not fill values
     assert deviation(torch.tensor([1e9, 1.0]), torch.tensor([1e9, 2.0])).error == pytest.approx(1e-9)
     assert deviation(torch.tensor([1e9, 1e9 + 256, 1e9, 1.0]), torch.tensor([1e9, 1e9, 1e9 + 128, 2.0])).error < 1e-6

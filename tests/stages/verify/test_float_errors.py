@@ -27,7 +27,7 @@ from trtbuild.stages.verify.running import TorchReference
 KERNELS = define_fake_kernels()  # the kernels exist as long as this object
 register_operators()
 
-#: The scale of inputs: their largest value is about 4.
+#: The scale of inputs, of which the largest value is about 4.
 STEP = 4 / 127
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -68,7 +68,7 @@ def model(inputs: Function, weights: Function, linear: nn.Linear | None = None) 
 
 
 def with_wrong_scale(subject: Subject, factor: float) -> Subject:
-    """The same model, but its ONNX form multiplies the result of the first dequantizer by `factor`."""
+    """Return the same model, but its ONNX model multiplies the result of the first dequantizer by `factor`."""
 
     def change(graph: onnx.GraphProto) -> None:
         nodes = list(graph.node)
@@ -88,7 +88,7 @@ CASES = [
     (int8, int8_channels, "int8", 4e-2),
     (identity, int8_channels, "int8", 4e-2),
     (float8, int8_channels, "float8e4m3fn", 1.1e-1),
-    # Every quantizer of weights counts as int8, because PyTorch and the ONNX model round the same weights.
+    # a quantizer of weights counts as int8, because PyTorch and the ONNX model round the same weights
     (identity, int4_blocks, "int8", 4e-2),
 ]
 
@@ -131,7 +131,7 @@ def test_the_error_against_the_float_model_is_the_error_of_the_rounding() -> Non
     expected = (quantized - linear(x)).abs() / linear(x).abs().max()
     (output,) = error.outputs
     assert error.unknown == "" and error.largest == output.largest
-    # the points of the verification have other inputs than `x`, and far fewer rows
+    # the inputs of the verification are not `x`, and have far fewer rows
     assert 0.3 < output.largest / float(expected.max()) < 3 and 0.3 < output.mean / float(expected.mean()) < 3
 
 

@@ -1,4 +1,4 @@
-"""A verification locates the operator at which the results of a wrong conversion begin to differ from PyTorch's."""
+"""A verification locates the first operator at which a wrong conversion differs from PyTorch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def place(subject: Subject) -> Place:
 
 
 def rename(old: str, new: str, which: int = 0) -> Callable[[onnx.GraphProto], None]:
-    """A change that gives the type `new` to node number `which` (from 0) of the operator type `old`."""
+    """Return a change: node number `which` (from 0) of the operator type `old` gets the type `new`."""
 
     def change(graph: onnx.GraphProto) -> None:
         [node for node in graph.node if node.op_type == old][which].op_type = new
@@ -74,7 +74,7 @@ def test_the_wrong_branch_of_two_is_located() -> None:
 
 
 def test_a_different_inner_value_without_effect_is_not_located() -> None:
-    """The ONNX model has tanh before the transpose, not after it. So only the value between these two nodes changes."""
+    """If the ONNX model has tanh before the transpose, not after it, only the value between these two nodes differs."""
 
     def turned(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x.transpose(0, 1)).sum(0) + torch.cos(x).sum(1)
@@ -82,7 +82,7 @@ def test_a_different_inner_value_without_effect_is_not_located() -> None:
     subject = subject_of(FunctionModule(turned), [((8, 8), "float32")])
 
     def swap_and_break(graph: onnx.GraphProto) -> None:
-        """Swap tanh and the transpose, which changes no result. Then replace Cos by Sin, which is a fault."""
+        """Swap Tanh and Transpose, which changes no result. Then replace Cos by Sin, which is a fault."""
         (transpose,) = [node for node in graph.node if node.op_type == "Transpose"]
         (tanh,) = [node for node in graph.node if node.op_type == "Tanh"]
         transpose.op_type, tanh.op_type = "Tanh", "Transpose"
@@ -108,7 +108,7 @@ def test_a_call_without_a_node_extends_the_located_range(deep: Subject) -> None:
 
 
 def test_many_residual_blocks_without_nodes_are_searched_without_following_each_path() -> None:
-    """Each block doubles the number of paths. A search that follows each path would need 2^60 steps, and never end."""
+    """Each block doubles the number of paths, so a search that follows each path would need 2^60 steps."""
 
     def residual(_: object, x: torch.Tensor) -> torch.Tensor:
         for _ in range(60):

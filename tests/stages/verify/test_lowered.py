@@ -23,9 +23,7 @@ def case(body: str, precision: str = "float32") -> Case:
 
 
 def swap_operator(monkeypatch: pytest.MonkeyPatch, old: Any, new: Any, arguments_kept: int | None = None) -> None:
-    """Add a pass that replaces the operator `old` by `new`, which has the same types.
-
-    The calls keep their first `arguments_kept` arguments, or all of them."""
+    """Add a pass that replaces the operator `old` by `new`. By default, calls keep all their arguments."""
     run_passes = lowering.run_passes
 
     def passes(*arguments: Any) -> Program:
@@ -59,7 +57,7 @@ def test_an_overflow_in_half_precision_is_an_error_of_the_model() -> None:
 
 
 def test_each_output_has_the_tolerance_of_the_types_that_it_is_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The relative error 0.001 is far beyond the tolerance of float32, and within the tolerance of float16."""
+    """The relative error 0.001 exceeds the tolerance of float32, but not that of float16."""
 
     class TwoLayers(torch.nn.Module):
         def __init__(self) -> None:
@@ -93,7 +91,7 @@ def test_each_output_has_the_tolerance_of_the_types_that_it_is_computed_in(monke
 
 
 def test_rejects_an_operator_whose_type_torch_infers_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sign bit has a wrong type if `copysign` is decomposed."""
+    """If `copysign` is decomposed, the sign bit gets a wrong type."""
     monkeypatch.setattr("trtbuild.stages.program.translations._NEVER_DECOMPOSED", frozenset())
     decomposition_table.cache_clear()
     try:

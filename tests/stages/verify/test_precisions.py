@@ -15,7 +15,7 @@ from trtbuild.stages.program.functional import functional
 from trtbuild.stages.verify import precisions
 from trtbuild.stages.verify.onnx_models.onnx_precisions import onnx_precisions
 
-H, B = torch.float16, torch.bfloat16
+HALF, BFLOAT = torch.float16, torch.bfloat16
 
 
 def model_of(function: Any, *dtypes: str, **members: Any) -> Subject:
@@ -23,7 +23,7 @@ def model_of(function: Any, *dtypes: str, **members: Any) -> Subject:
 
 
 def output_precisions(model: Subject) -> list[Precision]:
-    """The precisions of the outputs of the program. Fails if the ONNX model gives other precisions."""
+    """Return the precisions of the program's outputs. Fails if the ONNX model gives other precisions."""
     by_program = precisions.output_precisions(model.lowered)
     inputs = [precisions.precision_of_dtype(dtype) for _, dtype in model.job.inputs]
     assert onnx_precisions(model.blobs[model.job.onnx[model.graph]], inputs, len(by_program)) == by_program
@@ -37,9 +37,9 @@ def output_precisions(model: Subject) -> list[Precision]:
         (lambda m, x: x + 1, ("float16",), ["float16"]),
         # an input in float16 has at most the precision of float16
         (lambda m, x: x.float() + 1, ("float16",), ["float16"]),
-        (lambda m, x: (x.to(H) * 2).float() + 1, ("float32",), ["float16"]),
-        (lambda m, x: (x.to(H) * 2).float() + x.to(B).float(), ("float32",), ["bfloat16"]),
-        (lambda m, x, y: (x + 1, y.to(H) * 2, x * 2), ("float32", "float32"), ["float32", "float16", "float32"]),
+        (lambda m, x: (x.to(HALF) * 2).float() + 1, ("float32",), ["float16"]),
+        (lambda m, x: (x.to(HALF) * 2).float() + x.to(BFLOAT).float(), ("float32",), ["bfloat16"]),
+        (lambda m, x, y: (x + 1, y.to(HALF) * 2, x * 2), ("float32", "float32"), ["float32", "float16", "float32"]),
         (lambda m, x, y: torch.where(y > 0, x, -x), ("float32", "float16"), ["float16"]),
         (lambda m, x, y: x + y, ("float32", "int64"), ["float32"]),
         (lambda m, x, y: x.half().argmax(-1, keepdim=True) + y, ("float32", "int64"), ["float16"]),

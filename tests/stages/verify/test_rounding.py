@@ -23,7 +23,7 @@ def deviation_and_runs(
     result: torch.Tensor,
     weights: list[torch.Tensor] | None = None,
 ) -> tuple[Deviation, int]:
-    """The deviation of `result` from the result of the model, and the number of runs with changed inputs and weights."""
+    """Return the deviation of `result` from the model's result, and the number of runs on changed values."""
     runs = 0
 
     def run(inputs: object, weights: object) -> list[torch.Tensor]:

@@ -26,7 +26,7 @@ from trtbuild.stages.verify.running import NotRunnable, PartFailed, TorchReferen
 
 
 class FromTorch:
-    """A runner that computes with PyTorch and then applies `spoil` to the results."""
+    """A runner that computes with PyTorch, and applies `spoil` to the results."""
 
     name: Runner = "engine"
 
@@ -59,13 +59,13 @@ def test_a_correct_conversion_is_right(precision: Precision) -> None:
     assert max(entry.error or 0.0 for entry in part.by_point) == part.error
     assert part.precision == report.whole.precision == report.lowered.precision == precision
     assert 0 <= part.error <= part.tolerance == report.tolerance == TOLERANCES["onnxruntime"][precision]
-    # in float16 and bfloat16, the lowered program and its ONNX model differ from the traced program by a similar error
+    # in half precision, the lowered program and its ONNX model differ from the traced program by similar errors
     assert (report.lowered.error > 1e-5) == (precision != "float32")
     assert report.whole.error == pytest.approx(report.lowered.error, rel=0.5, abs=1e-6)
 
 
 def test_sixteen_bits_are_rounded_after_each_node() -> None:
-    """Inner values beyond float16 are infinite in PyTorch and in onnxruntime, although onnxruntime computes in float32."""
+    """Values beyond float16 are infinite in PyTorch and in onnxruntime, although onnxruntime computes in float32."""
     linear = nn.Linear(64, 8)
     torch.nn.init.constant_(linear.weight, 3e4)
     subject = subject_of(
@@ -120,7 +120,7 @@ def test_each_output_has_the_tolerance_of_its_precision() -> None:
     assert (exact.status, exact.output, exact.tolerance, exact.precision) == ("wrong", 0, 1e-5, "float32")
     assert (coarse.status, coarse.output, coarse.tolerance) == ("right", 1, 5e-3)
     assert exact.error == pytest.approx(coarse.error, rel=1e-2)  # the errors are almost equal, but the statuses differ
-    assert first.tolerance == second.tolerance == 5e-3  # the report contains the largest tolerance
+    assert first.tolerance == second.tolerance == 5e-3  # the largest tolerance of all outputs
 
 
 def test_a_tolerance_of_the_user_applies_to_all_outputs() -> None:
@@ -172,7 +172,7 @@ def test_another_runner_is_compared_in_the_same_way(mlp: Subject) -> None:
     runner = FromTorch(mlp, lambda value: value)
     report = verify(mlp.job, mlp.read, lambda *_: runner)
     assert (report.runner, report.whole.error, report.whole.status) == ("engine", 0.0, "right")
-    # the comparisons of the partition and of the whole model share one run for each point
+    # at each point, the comparisons of the partition and of the whole model share one run
     assert tuple(runner.points) == mlp.job.points
 
 
@@ -263,14 +263,14 @@ def test_an_input_with_unsupported_values_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_input_with_unsupported_values_is_an_error_without_the_traced_program() -> None:
-    """A machine may have only a package, without the traced program."""
+    """A package does not contain the traced program."""
     subject = subject_of(FunctionModule(lambda m, x: m.table(x + 4), table=nn.Embedding(5, 3)), [((4,), "int64")])
     with pytest.raises(SourceError, match=r"the model itself fails at x0 \[4\].*x0 has values from 0 to 1"):
         verify(replace_job(subject, program="").job, subject.read)
 
 
 def test_another_failure_does_not_blame_an_input(mlp: Subject) -> None:
-    narrow = replace_job(mlp, inputs=(("x0", "int32"),))  # PyTorch cannot multiply these integers by float weights
+    narrow = replace_job(mlp, inputs=(("x0", "int32"),))  # PyTorch cannot multiply integers by float weights
     with pytest.raises(SourceError, match="traced program itself fails") as caught:
         verify(narrow.job, mlp.read)
     assert "has values" not in caught.value.text and "--replay" in str(caught.value.hint)
@@ -304,7 +304,7 @@ def test_a_partition_that_fails_only_on_the_results_of_earlier_partitions_makes_
     both = replace_job(both, program="", partitions=partitions, programs=programs)
 
     class FailsOnOwnResults(FromTorch):
-        """A runner that accepts PyTorch's values for the second partition, but not the results of the first partition."""
+        """A runner whose second partition accepts PyTorch's values, but not the results of the first partition."""
 
         def __call__(self, part: Partition, values: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
             if self.points.count(point) == 2:

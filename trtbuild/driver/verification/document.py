@@ -21,31 +21,32 @@ ADVICE_FOR_PACKAGE = "verify the model in its project, where its float model may
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a verification: the number of random points per profile, and their seed.
+    """The options of a verification."""
 
-    `tolerance` replaces the tolerances that depend on the precision. `replay` is a file of inputs. With it, the
-    inputs of the file are the only point. `max_error` is the largest allowed error against the float model, for
-    quantized models. `import_operators` is whether to import the modules of operators that a package calls, and
-    `load_plugins` whether to load the library of plugins in a package. `device` is the device that runs engines, in a form
-    that `trtbuild.load` accepts. If `device` is None, each target runs on the GPU that fits best.
-    """
-
+    #: The number of random points of each profile. A point is one size for each dim, and a seed for the inputs' values.
     points: int = verification.DEFAULT_RANDOM_POINTS
+    #: The seeds of all points are derived from this seed.
     seed: int = verification.DEFAULT_SEED
+    #: Replaces the tolerances that depend on the precision.
     tolerance: float | None = None
+    #: A file of inputs. They are then the only point.
     replay: str | None = None
+    #: The largest allowed error of a quantized model against its float model.
     max_error: float | None = None
+    #: Whether to import the modules of operators that a package calls.
     import_operators: bool = False
+    #: Whether to load the library of plugins in a package.
     load_plugins: bool = False
+    #: The device that runs engines, in a form that `trtbuild.load` accepts. None: the GPU that fits each target best.
     device: str | None = None
 
     def excess(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
-        """The reason why ``--max-error`` rejects a model: its error against the float model is larger than
-        `max_error`, or is unknown.
+        """Return the reason why ``--max-error`` rejects a model; None if it accepts the model.
 
-        None if there is no `max_error`, if the error is at most `max_error`, or if the model has no quantizers. `cuts` has
-        the comparisons, for each way to divide the model into partitions. `advice` says what to do if the error is unknown.
-        `quantized`, whether the model may have quantizers, is read only if no cut has a `float_error`."""
+        It rejects a quantized model if the error against the float model is larger than `max_error`, or unknown. `cuts`
+        are the model's comparisons. `advice` says what to do if the error is unknown. `quantized` is whether the model may
+        have quantizers; it is read only if no comparison has a `float_error`.
+        """
         if self.max_error is None:
             return None
         errors = [cut.float_error for cut in cuts if cut.float_error is not None]

@@ -2,11 +2,10 @@
 
 Rules
 1. The trace of a quantized model stores many weights as quantized numbers only. So the model is traced a second time,
-   without the calibration. This trace has the key of the model without ``quantize:``, and later commands find its record.
-   Its weights are in the store, and never in a package.
-2. This trace runs only when a verification needs it. With ``--frozen`` it does not run.
-3. If the trace fails, the model is verified without it. The error against the float model is then unknown, and the reason
-   is the error of the trace.
+   without the calibration. The store keeps this float trace under the key of the model without ``quantize:``. A package
+   never contains its weights.
+2. The float trace runs only when a verification needs it. With ``--frozen`` it does not run.
+3. If the float trace fails, the model is verified without it. The error against the float model is then unknown.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from trtbuild.stages.verify.job import FloatProgram
 
 
 class NoFloatTrace(Exception):
-    """There is no trace of the float model. The text is the reason."""
+    """There is no float trace. The text is the reason."""
 
 
 def float_program(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> FloatProgram:
-    """The traced float model of a model with ``quantize:``. Its trace runs if there is no usable record.
+    """Return the traced float model of a model with ``quantize:``. The trace runs if there is no usable record.
 
     Raises NoFloatTrace."""
     model = replace(plan.model, name=f"{plan.model.name} (float)", quantization=None)

@@ -1,8 +1,8 @@
 """Derive the jobs of a verification from a model's plan: one job for each partitioning of the model.
 
-A partitioning (a cut in the JSON of `trtbuild verify`) is the result of one partition step. Targets of one toolchain share
-it. The jobs need the traced, partitioned and converted programs, but no engines. So a machine that cannot build engines can
-verify, too.
+A partitioning is the result of one partition step. The targets of one toolchain share it. (In the JSON of
+``trtbuild verify``, it is called a cut.) The jobs do not need engines, so a machine that cannot build engines can verify
+the conversions.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ NEEDED_STAGES = ("trace", "lower", "partition", "convert")
 
 @dataclass(frozen=True)
 class PartitioningJob:
-    """One partitioning of a model to verify. `plans` maps target → partition → SHA-256 of the built engine.
+    """The verification of one partitioning."""
 
-    `program_graph` is the SHA-256 of the traced program's text. `toolchain` is the name and version of the toolchain, for
-    the JSON. `quantized` is whether the model may call quantizers or dequantizers.
-    """
-
+    #: The targets that share the partitioning.
     targets: tuple[str, ...]
+    #: The name and version of the toolchain, for the JSON.
     toolchain: str
     job: VerifyJob
+    #: The SHA-256 of the traced program's text.
     program_graph: str
     partitions: Partitions
+    #: Target → partition → SHA-256 of the built engine.
     plans: Mapping[str, Mapping[str, str]]
+    #: Whether the model may call quantizers or dequantizers.
     quantized: bool
 
 
 def missing_steps(plan: ModelPlan) -> list[Step]:
-    """Return the steps that a verification needs and that have no usable record."""
+    """Return the steps that a verification needs, but that have no usable record."""
     return [
         step
         for step in plan.steps.values()
@@ -57,7 +58,7 @@ def partitioning_jobs(
     replay: str | None,
     float_program: FloatProgram | None = None,
 ) -> list[PartitioningJob]:
-    """Return the jobs of a model. All steps of its `NEEDED_STAGES` stages must have records.
+    """Return the jobs of a model. The steps of its `NEEDED_STAGES` must have records.
 
     `replay` is a file of inputs that replace the random inputs, or None."""
     model, contents = plan.model, plan.contents
@@ -119,9 +120,9 @@ def partitioning_jobs(
 
 
 def unique_points(points: tuple[Point, ...]) -> tuple[Point, ...]:
-    """Return the points, without repetitions of the same sizes. All random points stay.
+    """Return the points of a conversion: all random points, and the first of the other points with the same sizes.
 
-    Points of two profiles may have the same sizes. For a conversion they are the same point, because ONNX has no profiles.
+    Points of two profiles may have the same sizes. A conversion needs one of them, because ONNX has no profiles.
     """
     first_points: dict[tuple[int, ...], Point] = {}
     return tuple(
@@ -142,7 +143,7 @@ def _record_of(step: Step) -> Record:
 
 
 def _targets_by_partitioning(plan: ModelPlan) -> dict[str, tuple[str, ...]]:
-    """Return partition step → the targets whose engines come from this step."""
+    """Return id of a partition step → the targets whose engines come from this step."""
     targets_by_step: dict[str, list[str]] = {}
     for step in plan.steps.values():
         if step.stage == "engine" and step.target is not None:

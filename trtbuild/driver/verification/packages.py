@@ -1,7 +1,8 @@
 """``trtbuild verify PACKAGE``: compare a package's engines, on this machine's GPU, with the programs in the package.
 
 Rules
-1. Only the package is needed: no project, no cache, no source. It must have the reference programs (``reference: true``).
+1. Only the package is needed: no project, no cache, no source. It must have been built with ``reference: true``, so that
+   it has the programs of its partitions.
 2. PyTorch computes the expected results with these programs. (The build compared the programs with the model.) For a
    model that came as ONNX, onnxruntime computes the expected results on the CPU.
 3. Every package has an entry or an error. An error of one package does not stop the others.
@@ -52,8 +53,9 @@ _ZIP_START = b"PK\x03\x04"
 def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Options, watcher: Watcher) -> Verification:
     """Verify packages, and return the document ``trtbuild.verify/1``.
 
-    `ok` is false if a comparison fails, and also if no engine of a package could run. Each entry of `errors` names its
-    `package`. If every package fails because of the arguments or of this machine, the first error is raised.
+    `ok` is false if the result of a package is wrong or incomplete, or if no engine of a package could run. Each entry of
+    `errors` names its `package`. If every package fails because of the arguments or of this machine, the first error is
+    raised.
     """
     started = time.monotonic()
     engines_here.usable_gpus(options.device)  # an unknown device is an error before any work
@@ -76,7 +78,7 @@ def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Opti
 
 
 class _PackageVerification:
-    """The verification of one package. A cut is one way to divide the model into partitions."""
+    """The verification of one package. Each comparison becomes an item of `cuts` in the package's entry."""
 
     def __init__(self, package: Package, options: Options) -> None:
         index = package.index
@@ -98,7 +100,7 @@ class _PackageVerification:
         self._labels = records.Labels([profile.name for profile in index.profiles], dims, package.path)
 
     def verify(self, targets: Sequence[str]) -> PackageEntry:
-        """Verify the package; return its entry of the document. Without ``--replay``, also update the provenance file."""
+        """Verify the package, and return its entry in the document. Without ``--replay``, update the provenance file."""
         index = self._package.index
         cuts: list[CutEntry] = []
         not_run: list[NotRun] = []
@@ -134,7 +136,7 @@ class _PackageVerification:
         )
 
     def _reason_without_onnx(self, target: str) -> str | None:
-        """Return the reason if libraries for a target's ONNX programs are missing. Return None if nothing is missing."""
+        """Return the reason if a target has ONNX programs and libraries for them are missing; otherwise None."""
         if _PackageBlobs(self._package, self._package.index.targets[target]).has_onnx:
             missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
             if missing:
@@ -191,9 +193,9 @@ class _PackageVerification:
 
 
 class _PackageBlobs:
-    """The blobs that a verification reads: files of the package, by SHA-256, and the target's partitions document.
+    """The blobs that a verification reads: files of the package, by SHA-256, and the document of a target's partitions.
 
-    The document is a part of the index and not a file, so the jobs have a fixed name for it instead of a SHA-256."""
+    The document is a part of the index and not a file, so jobs name it `partitions` instead of a SHA-256."""
 
     partitions = "partitions"
 
@@ -213,7 +215,7 @@ class _PackageBlobs:
         return bytes(self._package.read([path])[path])
 
     def weight(self, slot: int) -> Weight:
-        """Return the weight with the number `slot`; an empty one if no partition of the package uses this weight."""
+        """Return the weight with the number `slot`; an empty weight if no partition reads it."""
         packed = self._package.index.weights.get(slot)
         if packed is None:
             return Weight("float32", (), "")
@@ -221,7 +223,7 @@ class _PackageBlobs:
 
 
 def _model(package: Package) -> Model:
-    """Return a model with the fields that determine the points."""
+    """Return a model with those fields that determine the points of the comparison."""
     index = package.index
     inputs = tuple(Input(entry.name, entry.dtype, entry.keyword, entry.range) for entry in index.inputs)
     profiles = tuple(

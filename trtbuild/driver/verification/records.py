@@ -1,4 +1,4 @@
-"""Records of verifications in the store, and the entries of documents about them."""
+"""Records of comparisons in the store, and the entries about comparisons in documents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Entry = TypeVar("_Entry", WholeEntry, PartitionEntry)
 
 @dataclass(frozen=True)
 class Labels:
-    """The names of profiles and dims for documents, and the directory to which the paths in documents are relative."""
+    """The names of profiles and dims for documents, and the directory to which paths in documents are relative."""
 
     profiles: Sequence[str]
     dims: Sequence[str]
@@ -54,33 +54,33 @@ class Labels:
 
 
 def find_record(store: Store, recipe: Recipe) -> tuple[Record | None, Report | None]:
-    """Return the record and report of an earlier verification; (None, None) if there is no valid one."""
+    """Return the record and the report of an earlier comparison; (None, None) without a valid record."""
     with contextlib.suppress(BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, TypeError, ValueError):
         record = store.get_record(recipe.key, recipe)
         if record is not None and record.recipe.same_as(recipe):
             report = decode(Report, json.loads(store.get_bytes(record.outputs["report"].sha256)))
             if report.status != "wrong":
-                # the file of the worst inputs exists only on the machine that ran the verification
+                # the file of the worst inputs exists only on the machine that compared
                 return record, replace(report, worst_input=None)
     return None, None
 
 
 def store_record(store: Store, recipe: Recipe, report: Report) -> Record:
-    """Store the report of a successful verification, and return its record."""
+    """Store the report of a successful comparison, and return its record."""
     data = json.dumps(encode(replace(report, worst_input=None)), sort_keys=True).encode()
     return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, new_provenance()), replace=True)
 
 
 def new_provenance() -> dict[str, str]:
-    """Return the time and the builder of a verification that has just finished."""
+    """Return the time and the builder of a comparison that has just finished."""
     return {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder_name()}
 
 
 def add_tf32_hints(cuts: Sequence[CutEntry], tf32: bool | None) -> list[CutEntry]:
     """Return `cuts`, with a hint where TF32 may be the cause of a float32 engine's error.
 
-    Each of `cuts` has the results of one runner for one cut, which is a way to divide the model into partitions. Engines
-    whose conversion is wrong get no hint. `tf32` is whether the engines were built with TF32, or None if unknown.
+    Each of `cuts` is one comparison, of conversions or of engines. Engines get no hint if the conversions of their target
+    are wrong. `tf32` is whether the engines were built with TF32, or None if unknown.
     """
     wrong_targets = {name for cut in cuts if cut.by != "engine" and cut.status == "wrong" for name in cut.targets}
 
@@ -112,8 +112,8 @@ def comparison_entry(
     """Return the entry of one comparison.
 
     `plans` maps target → partition → SHA-256 of the engine. `provenance` has ``finished`` and ``builder``, if they are
-    known. `key` is the key of the record, None without a project. `recorded` is whether the report was read from the
-    record. `worker` is the name of the Dask worker that ran the comparison, or None.
+    known. `key` is the key of the record; a package without a project has no record. `recorded` is whether the report
+    comes from the record. `worker` is the name of the Dask worker that compared, or None.
     """
 
     def plans_of(part: str) -> dict[str, str]:

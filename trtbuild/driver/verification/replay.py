@@ -1,4 +1,4 @@
-"""Read a file of inputs as a point: the sizes of all dims, and the first profile that accepts them."""
+"""Read the point of a file of inputs: the sizes of all dims, and the first profile that accepts them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def replayed_point(path: Path, model: Model, shapes: ShapePlan) -> Point:
 
 
 def _profile_ranges(model: Model) -> str:
-    """Return a text with the ranges of each profile, such as ``rows: x from [1, 8] to [8, 8]``."""
+    """Return the ranges of each profile as text, such as ``rows: x from [1, 8] to [8, 8]``."""
     return "; ".join(
         f"{profile.name}: "
         + ", ".join(f"{name} from {list(sizes.min)} to {list(sizes.max)}" for name, sizes in profile.shapes)
@@ -57,7 +57,7 @@ def _profile_ranges(model: Model) -> str:
 
 
 def _axes_text(axes: Sequence[Axis], shapes: ShapePlan) -> str:
-    """Return the axes as text, followed by the `multiple_of` of dims: ``[3, height], height a multiple of 32``."""
+    """Return the axes as text, such as ``[3, height], height a multiple of 32``."""
     symbols = {axis.symbol: shapes.symbols[axis.symbol] for axis in axes if not isinstance(axis, int)}
     names = (str(axis) if isinstance(axis, int) else symbols[axis.symbol].name for axis in axes)
     units = [f", {dim.name} a multiple of {dim.multiple_of}" for dim in symbols.values() if dim.multiple_of > 1]

@@ -17,7 +17,7 @@ from trtbuild.errors import VerificationFailed
 
 
 def verify_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> None:
-    """Verify the models of a build, and add the verification to its result. A failed comparison fails the build."""
+    """Verify the models of a build, and add the verification to its result. A wrong result fails the build."""
     request = replace(workspace.request, force=False)
     verification = verify(request, Options(), watcher)
     result.verification = verification
@@ -29,7 +29,7 @@ def verify_build(workspace: Workspace, result: BuildResult, watcher: Watcher) ->
 
 
 def repeated_result(result: BuildResult) -> BuildResult:
-    """Return the result of a later build without any change: all comparisons are hits."""
+    """Return the result of a later build without any change: all its comparisons are read from records."""
     if result.verification is None:
         return result
     models = [
@@ -40,7 +40,7 @@ def repeated_result(result: BuildResult) -> BuildResult:
 
 
 def provenance_files(workspace: Workspace, result: BuildResult) -> list[str]:
-    """Return the existing provenance files in the directories of packages; an empty list without a verification."""
+    """Return the paths of the packages' provenance files that exist; an empty list without a verification."""
     if result.verification is None:
         return []
     folders = [dict(model.outputs).get("package") for model in workspace.models.values()]
@@ -49,14 +49,15 @@ def provenance_files(workspace: Workspace, result: BuildResult) -> list[str]:
 
 
 def _failures(model: ModelEntry | PackageEntry) -> Iterator[tuple[str, str]]:
-    """Yield (error text, hint) for each wrong partition of a model, for a wrong lowered program, and for a wrong whole
-    model in which no partition is wrong. A cut is one way to divide the model into partitions."""
+    """Yield (error text, hint) for each wrong result of a model.
+
+    The result of a partition, of the lowered program, or of the whole model can be wrong."""
     for cut in model.cuts:
         wrong = [entry for entry in cut.partitions if entry.status == "wrong"]
         for entry in wrong:
             text = f"model {model.model!r}, partition {entry.partition!r} {error_text(entry)}"
             yield "\n  ".join([text, *advice_lines(entry)]), _hint(model.model, cut)
-        # Errors of partitions explain an error of the whole model, but not an error of the lowered program.
+        # wrong partitions explain a wrong whole model, but not a wrong lowered program
         whole_model = () if wrong else ((cut.whole, ""),)
         for whole, suffix in (*whole_model, (cut.lowered, ", in its precision and by PyTorch itself,")):
             if whole.status == "wrong":

@@ -1,12 +1,11 @@
-"""Compare the engines of models on the GPUs of the workers of a scheduler.
+"""Compare the engines of models on the GPUs of the workers of a Dask scheduler.
 
 Rules
-1. The key of a verification names the GPU, the driver and the library versions of a worker that can compare the target. If
-   the workers have several kinds of GPUs for a target, a kind with a recorded result is used. If no kind has one, a kind
-   with the SM of the target is preferred, then one with the lowest SM. Among kinds with the same SM, the first in the order
-   of `GpuKind.to_text` is used.
+1. The key of a comparison names the GPU, the driver and the library versions of a worker (`GpuKind`). If several kinds of
+   GPUs can run a target, a kind with a recorded result is used. Without a recorded result, a kind with the SM of the target
+   is preferred, then the lowest SM. Among kinds with the same SM, the first by `GpuKind.to_text` is used.
 2. The comparisons of all models wait for workers at the same time, each in its own thread.
-3. If no worker can compare a target, the target is not run, as on a machine without a GPU. A comparison that the
+3. If no worker can compare a target, the target is not compared, as on a machine without a GPU. A comparison that the
    workers could not finish is an error of its model.
 """
 
@@ -31,7 +30,13 @@ from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.project import wiring
 from trtbuild.driver.verification.engine_comparisons import NO_PACKAGE, OnThisMachine, job_of_target
 from trtbuild.driver.verification.jobs import PartitioningJob
-from trtbuild.driver.verification.subject import Compared, Comparison, EngineComparisons, NotRunHere, Subject
+from trtbuild.driver.verification.verified_model import (
+    EngineComparisons,
+    FinishedComparison,
+    NotRunHere,
+    PendingComparison,
+    VerifiedModel,
+)
 from trtbuild.driver.workers import logs
 from trtbuild.errors import NoFittingTarget, NotCompared, NoWorker, TrtbuildError
 from trtbuild.runtime.packages.choice import choose_target
@@ -43,17 +48,18 @@ MOST_JOBS = 64
 
 @contextlib.contextmanager
 def engine_comparisons(
-    subjects: Collection[Subject], workers: str | None, watcher: Watcher, messages: list[str]
+    models: Collection[VerifiedModel], workers: str | None, watcher: Watcher, messages: list[str]
 ) -> Iterator[EngineComparisons]:
-    """Yield the object that compares the engines of models: on the workers at the address `workers`, or on this machine.
+    """Yield the object that compares the engines of models.
 
-    A connection is opened only if the output directory of a model has the planned package. Messages about the workers are
-    shown at once, and are added to `messages`. Raises UsageError or EnvironmentFault.
+    It uses the workers of the scheduler at the address `workers`. Without this address, or if no model has its planned
+    package in its output directory, it uses this machine. Messages about the workers are shown at once, and are added to
+    `messages`. Raises UsageError or EnvironmentFault.
     """
     workspaces = [
-        subject.workspace
-        for subject in subjects
-        if provenance_file.package_in_place(subject.workspace.project, subject.plan) is not None
+        model.workspace
+        for model in models
+        if provenance_file.package_in_place(model.workspace.project, model.plan) is not None
     ]
     if workers is None or not workspaces:
         yield OnThisMachine()
@@ -70,20 +76,17 @@ def engine_comparisons(
 
 
 class OnWorkers:
-    """Sends comparisons of engines to workers. `comparisons` starts them."""
+    """Compares engines on workers. `comparisons` starts the comparisons."""
 
     def __init__(self, farm: Farm, threads: ThreadPoolExecutor) -> None:
         self._farm = farm
         self._threads = threads
 
     def comparisons(
-        self, subject: Subject, partitioning: PartitioningJob, number: int
-    ) -> Iterator[Comparison | NotRunHere]:
-        """Yield the comparisons of a model's engines for `partitioning`: the result of one partition step, and its targets.
-
-        `number` is the position of `partitioning` in the list of the model's partitionings.
-        """
-        package = provenance_file.package_in_place(subject.workspace.project, subject.plan)
+        self, model: VerifiedModel, partitioning: PartitioningJob, number: int
+    ) -> Iterator[PendingComparison | NotRunHere]:
+        """Yield the comparisons of a partitioning's engines. `number` is the index of the partitioning in the model."""
+        package = provenance_file.package_in_place(model.workspace.project, model.plan)
         reason = NO_PACKAGE
         if package is not None:
             reason = comparing.why_project_is_needed(package.index, partitioning.job.operators) or ""
@@ -93,11 +96,13 @@ class OnWorkers:
             elif name not in package.index.targets:
                 yield NotRunHere(name, "the package does not have this target")
             else:
-                job = job_of_target(subject, partitioning, number, package, name)
-                future = self._threads.submit(self._compare, subject, job, package, name)
-                yield Comparison((name,), future.result)
+                job = job_of_target(model, partitioning, number, package, name)
+                future = self._threads.submit(self._compare, model, job, package, name)
+                yield PendingComparison((name,), future.result)
 
-    def _compare(self, subject: Subject, partitioning: PartitioningJob, package: Package, target: str) -> Compared:
+    def _compare(
+        self, model: VerifiedModel, partitioning: PartitioningJob, package: Package, target: str
+    ) -> FinishedComparison:
         """Compare the engines of a target. Raises NotCompared or another TrtbuildError."""
         packed = package.index.targets[target]
         requirement = f"has a GPU that runs the engines of {packed.toolchain} {packed.version} for SM {packed.sm}"
@@ -106,46 +111,48 @@ class OnWorkers:
             kinds = self._farm.wait_for_gpus(partial(_fitting_kinds, package, target, reference), requirement)
         except NoWorker as error:
             raise NotCompared(error.text) from error
-        jobs = [_comparison_job(subject, partitioning, package, target, kind) for kind in kinds]
+        jobs = [_comparison_job(model, partitioning, package, target, kind) for kind in kinds]
         for job in jobs:
-            found = subject.find(partitioning, job.recipe, job.gpu.facts)
+            found = model.find(partitioning, job.recipe, job.gpu.facts)
             if found is not None:
                 return found
         try:
-            return self._compare_on_worker(subject, partitioning, package, jobs[0])
+            return self._compare_on_worker(model, partitioning, package, jobs[0])
         except TrtbuildError as error:
             log_file = logs.keep(
-                subject.workspace.project / wiring.LOG_FOLDER, f"{subject.name}/verify/{target}", error.worker_log
+                model.workspace.project / wiring.LOG_FOLDER, f"{model.name}/verify/{target}", error.worker_log
             )
             if log_file is not None:
-                error.log_file = str(log_file.relative_to(subject.workspace.project))
+                error.log_file = str(log_file.relative_to(model.workspace.project))
             raise
 
     def _compare_on_worker(
-        self, subject: Subject, partitioning: PartitioningJob, package: Package, job: ComparisonJob
-    ) -> Compared:
-        """Let a worker do a job. The report is published if `Subject.is_stored` accepts it."""
-        store, recipe = subject.workspace.store, job.recipe
-        subject.fetch_blobs(partitioning)
+        self, model: VerifiedModel, partitioning: PartitioningJob, package: Package, job: ComparisonJob
+    ) -> FinishedComparison:
+        """Let a worker do a job, and publish the report if `VerifiedModel.is_stored` accepts it."""
+        store, recipe = model.workspace.store, job.recipe
+        model.fetch_blobs(partitioning)
         store.put_bytes(package.index_bytes)
         for path in package.index.targets[job.target].engines.values():
             if not store.local.has(package.index.files[path].sha256):
                 store.put_bytes(package.read([path])[path])
-        if subject.replay is not None:
-            job = replace(job, replay=store.put_file(str(subject.replay)).sha256)
-        compared = self._farm.compare(job, replace=not subject.reads_records)
+        if model.replay is not None:
+            job = replace(job, replay=store.put_file(str(model.replay)).sha256)
+        compared = self._farm.compare(job, replace=not model.reads_records)
         verified = compared.report
-        record = verified.publish(store) if subject.is_stored(verified.report) else None
+        record = verified.publish(store) if model.is_stored(verified.report) else None
         report, path_of_worst = verified.report, partitioning.job.worst
         if verified.worst is not None and path_of_worst is not None:
             Path(path_of_worst).parent.mkdir(parents=True, exist_ok=True)
             replace_file(path_of_worst, verified.worst)
             report = replace(report, worst_input=path_of_worst)
-        return Compared(partitioning, recipe, job.gpu.facts, report, record, recorded=False, worker=compared.worker)
+        return FinishedComparison(
+            partitioning, recipe, job.gpu.facts, report, record, recorded=False, worker=compared.worker
+        )
 
 
 def _fitting_kinds(package: Package, target: str, reference: str, kinds: Sequence[GpuKind]) -> list[GpuKind]:
-    """The kinds of GPUs that can run a target and have the library `reference`, the best one first (rule 1)."""
+    """Return the kinds of GPUs that can run a target and have the library `reference`, the best first (rule 1)."""
     fitting = []
     for kind in kinds:
         with contextlib.suppress(NoFittingTarget):
@@ -157,7 +164,7 @@ def _fitting_kinds(package: Package, target: str, reference: str, kinds: Sequenc
 
 
 def _comparison_job(
-    subject: Subject, partitioning: PartitioningJob, package: Package, target: str, kind: GpuKind
+    model: VerifiedModel, partitioning: PartitioningJob, package: Package, target: str, kind: GpuKind
 ) -> ComparisonJob:
     packed = package.index.targets[target]
     return ComparisonJob(

@@ -3,9 +3,8 @@
 Rules
 1. The watcher forks a copy of itself, which builds. The copy gets the streams, the directory, the umask, the arguments and
    the environment variables of this process. So the output and the exit code are those of a build without a watcher.
-2. If the watcher refuses or does not answer, this process builds by itself. It names the reason on standard
-   error, unless no watcher runs.
-3. Ctrl-C interrupts the copy. The exit code of the copy is then the exit code of this process.
+2. If the watcher refuses or does not answer, this process builds by itself, and prints the reason on standard error.
+3. Ctrl-C interrupts the copy. This process then exits with the exit code of the copy.
 4. The watcher must run as the same user, and the directory of its socket must be private.
 """
 
@@ -25,7 +24,7 @@ PATIENCE_S = 10.0
 
 
 def answer(arguments: list[str]) -> int | None:
-    """Let the watcher build, and return the exit code of the build. None: this process has to build."""
+    """Let the watcher build, and return the exit code of the build; None if this process has to build."""
     if "build" not in arguments:
         return None
     try:
@@ -68,7 +67,7 @@ def _build(watcher: socket.socket, arguments: list[str]) -> int | None:
     code: int = marshal.loads(status)
     if code < 0:
         endpoint.say(f"the build in trtbuild watch was ended by {signal.Signals(-code).name}")
-        return 128 - code  # the exit status that shells use for a process that was ended by the signal `-code`
+        return 128 - code  # the status that shells give to a process that the signal `-code` has ended
     return code
 
 
@@ -87,7 +86,7 @@ def _status_after_interrupt(watcher: socket.socket) -> bytes:
     try:  # noqa: SIM105 (contextlib would have to be loaded first)
         watcher.send(b"i")
     except OSError:
-        pass  # the copy has ended meanwhile, and its status may be there
+        pass  # the copy has ended, and may have sent its status
     try:
         return watcher.recv(64)
     except OSError:

@@ -1,7 +1,7 @@
 """The conditions under which a watcher may continue.
 
-The project's directory was not replaced by another one. The code of trtbuild and the installed distributions are unchanged.
-Enough memory is free.
+The project is still the same directory, the code of trtbuild and the installed distributions are unchanged, and enough
+memory is free.
 """
 
 # Paths are strings here, as in the snapshot of a null build.
@@ -22,8 +22,7 @@ LEAST_FREE_BYTES = 512 * MIB
 
 
 class Conditions:
-    """The conditions of one watcher, with the state at its start: the identity of the project's directory, trtbuild's
-    files, and the installed distributions."""
+    """The conditions of one watcher. They are compared with the state at its start."""
 
     def __init__(self, project: Path, free: Callable[[], int | None] = free_bytes) -> None:
         self._project = project
@@ -35,9 +34,9 @@ class Conditions:
         free = self._free()
         if free is not None and free < LEAST_FREE_BYTES:
             return f"only {free // MIB} MiB of memory are free"
-        for (subject, before), (_, now) in zip(self._state.items(), self._read().items(), strict=True):
+        for (name, before), (_, now) in zip(self._state.items(), self._read().items(), strict=True):
             if before != now:
-                return f"{subject} changed"
+                return f"{name} changed"
         return None
 
     def _read(self) -> dict[str, object]:

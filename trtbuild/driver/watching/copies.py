@@ -1,4 +1,4 @@
-"""Copies (forks) of the watcher. Each runs one function, so a build does not see the state of an earlier one."""
+"""Copies (forks) of the watcher. Each runs one function, so no build sees the state of an earlier build."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from trtbuild.driver.workers.worker import end_with_parent
 
 @dataclass
 class Copy:
-    """A copy that runs. `ended` is a pidfd. `client` is the connection of a client.
+    """A running copy. `ended` is its pidfd, which becomes readable at its end. `client` is the connection to a client.
 
-    `report` is the descriptor of a file in memory, to which the copy writes JSON: a pipe would block a long report."""
+    `report` is the descriptor of a file in memory, to which the copy writes JSON. A pipe would block a long report."""
 
     pid: int
     ended: int
@@ -31,15 +31,14 @@ class Copy:
     client: socket.socket | None = None
 
     def interrupt(self) -> None:
-        """Interrupt the copy with the signal of Ctrl-C."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGINT)
+            os.kill(self.pid, signal.SIGINT)  # the signal of Ctrl-C
 
     def kill(self) -> None:
         kill_group(self.pid)
 
     def finish(self) -> tuple[int, Any]:
-        """Wait for the end. Returns the exit code (negative after a signal) and the report (None if it is invalid JSON)."""
+        """Wait for the end. Returns the exit code (negative after a signal) and the report (None if it is not JSON)."""
         _, status = os.waitpid(self.pid, 0)
         os.close(self.ended)
         report = os.pread(self.report, os.fstat(self.report).st_size, 0)
@@ -50,10 +49,7 @@ class Copy:
 
 
 def start(work: Callable[[int], int], *, client: socket.socket | None = None) -> Copy:
-    """Run `work` in a copy. The copy exits with the result of `work`.
-
-    `work` gets the descriptor to which it may write a report.
-    """
+    """Run `work` in a copy. `work` gets the descriptor for its report, and returns the exit code of the copy."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     parent, report = os.getpid(), os.memfd_create("report")
@@ -79,7 +75,7 @@ def start(work: Callable[[int], int], *, client: socket.socket | None = None) ->
 
 def use_client_streams() -> None:
     """Create Python's standard streams again, after their descriptors were replaced."""
-    encoding, errors = sys.stdout.encoding, sys.stdout.errors  # the client's encoding is that of the watcher
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors  # client and watcher have the same encoding
     buffering = 1 if os.isatty(1) else -1
     sys.stdin = os.fdopen(0, closefd=False, encoding=encoding)
     sys.stdout = os.fdopen(1, "w", closefd=False, buffering=buffering, encoding=encoding, errors=errors)

@@ -14,7 +14,8 @@ from trtbuild.errors import TrtbuildError
 
 @dataclass(frozen=True)
 class Dependencies:
-    """`outside` has the models' dependencies outside the project: a file's absolute path → the identity of the file.
+    """`outside` maps the absolute path of each dependency outside the project to the identity of the file.
+
     `written` are the paths that a build writes."""
 
     outside: dict[str, list[int] | None]
@@ -24,8 +25,8 @@ class Dependencies:
 def dependencies(request: Request) -> Dependencies:
     """Return the dependencies of the models of a request.
 
-    If the models cannot be planned, `outside` has only the manifests and the files that they name. If the manifests are not
-    valid, `outside` is empty.
+    If the models cannot be planned, `outside` has only the manifests and the files that they name. If the manifests are
+    not valid, `outside` is empty.
     """
     project = request.project.resolve()  # the notifier reports paths without links
     written = [project / wiring.STATE_FOLDER, wiring.store_root(project)]
@@ -51,7 +52,7 @@ def dependencies(request: Request) -> Dependencies:
 
 
 def identity(path: str) -> list[int] | None:
-    """Return the identity of a file; None if it does not exist."""
+    """Return the identity of a file (size, times, inode); None if it does not exist."""
     try:
         return null_build.identity(Path(path).stat())
     except OSError:

@@ -1,4 +1,4 @@
-"""The socket of a watcher, and the checks by which a client and a watcher recognize each other."""
+"""The socket of a watcher, and the checks with which a client and a watcher recognize each other."""
 
 # Paths are strings here: importing pathlib would take longer than the rest of a client.
 # ruff: noqa: PTH115
@@ -19,7 +19,7 @@ FOLDER = "trtbuild"
 
 
 def socket_path(project: str) -> str | None:
-    """Return the path of the socket for a project; None if this system has no directory for sockets of this user."""
+    """Return the path of the socket for a project; None if ``XDG_RUNTIME_DIR`` is not an absolute path."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if not base.startswith("/"):
         return None
@@ -28,7 +28,7 @@ def socket_path(project: str) -> str | None:
 
 
 def is_private(folder: str) -> bool:
-    """Whether a directory belongs to this user, and other users cannot open it."""
+    """Whether a directory belongs to this user, and no other user can open it."""
     try:
         status = os.lstat(folder)
     except OSError:
@@ -46,9 +46,9 @@ def is_own_peer(connection: socket.socket) -> bool:
 def program() -> list[str]:
     """Return the properties of this process that must be equal in a client and its watcher.
 
-    These are the interpreter, the path of trtbuild, and the properties that a build gets from the watcher and cannot
-    change: the groups, the processors, the namespaces and the resource limits. Torch chose its number of threads for the
-    processors of the watcher, and a path may name another file in another namespace.
+    A build inherits the interpreter, trtbuild's code, the groups, the processors, the namespaces and the resource limits
+    from the watcher, and cannot change them. For example, torch has chosen its number of threads for the processors of the
+    watcher, and a path may name another file in another namespace.
     """
     kinds = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
     limits = [f"{name} {resource.getrlimit(getattr(resource, name))}" for name in kinds]
@@ -58,7 +58,6 @@ def program() -> list[str]:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error."""
     if sys.stderr is not None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()

@@ -1,6 +1,6 @@
 """A process that notices changes of files, with the library watchfiles.
 
-The watcher process does not load the library, because the watcher forks and the library has threads.
+The watcher does not load this library, because the library has threads and the watcher forks.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-#: Changes that follow each other within `STEP_MS` milliseconds are reported together, after at most `DEBOUNCE_MS`.
+#: Changes at intervals of less than `STEP_MS` milliseconds are reported together, after at most `DEBOUNCE_MS`.
 STEP_MS = 30
 DEBOUNCE_MS = 300
 
 
 class Notifier:
-    """Reports changes below `folders`, except below `ignored`: `descriptor` is readable after a change."""
+    """Reports changes below `folders`, except below `ignored`. After a change, `descriptor` is readable."""
 
     def __init__(self, folders: Sequence[Path], ignored: Sequence[Path]) -> None:
         self.folders = tuple(folders)
@@ -33,14 +33,13 @@ class Notifier:
         if self._process.stdout is None:
             raise AssertionError("the notifier has a pipe")
         self.descriptor = self._process.stdout.fileno()
-        os.read(self.descriptor, 1)  # the process watches from now on
+        os.read(self.descriptor, 1)  # from now on, the process notices changes
 
     def take(self) -> bool:
-        """Forget the reported changes. Returns whether the notifier still runs."""
+        """Forget the reported changes. Returns whether the process still runs."""
         return os.read(self.descriptor, 1 << 16) != b""
 
     def close(self) -> None:
-        """End the process."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -81,7 +80,7 @@ def main(arguments: str) -> None:
     )
     with contextlib.suppress(BrokenPipeError):
         for number, batch in enumerate(changes):
-            if batch or number == 0:  # the first answer: watchfiles has begun
+            if batch or number == 0:  # the first batch shows that watchfiles has begun
                 os.write(1, b".")
 
 

@@ -1,14 +1,17 @@
-"""The watcher: it waits for changes and for clients, and lets copies of itself build.
+"""The watcher of a project: it waits for changes and for clients, and lets copies of itself build.
+
+A client is a process of ``trtbuild build`` that lets the watcher build.
 
 Rules
-1. The watcher imports no torch and runs no user code. Its fork servers have loaded torch. They stay between builds, with
-   processes that have imported libraries (`trtbuild.driver.workers.forking.preloading`). Nothing else stays: each build
-   runs in a copy of the watcher, and each trace in a copy of a server or of such a process.
-2. While it waits, it holds no lock of a store, and it has no store open.
-3. It waits with one `poll`, in one thread. A change during a build starts another build after it.
-4. A client is served only if its `endpoint.program` and its environment variables equal the watcher's. Only the variables
+1. The watcher does not import torch, and runs no user code. It keeps other processes that have loaded torch and the
+   libraries of models (`trtbuild.driver.workers.forking.preloading`). Each trace runs in a copy of such a process, and each
+   build in a copy of the watcher. So a build sees nothing of the build before.
+2. A waiting watcher has no open store and holds no lock.
+3. It waits with one `poll`, in one thread. If a file changes during a build, another build follows.
+4. The `endpoint.program` and the environment variables of a client must equal those of the watcher. Only the variables
    in `environments.FREE_VARIABLES` and those that begin with ``TRTBUILD_`` may differ.
-5. Before each build, and after `TICK_S` seconds without an event, it checks whether it may continue (`conditions`).
+5. Before each build, and after `TICK_S` seconds without an event, the watcher checks whether it may continue
+   (`conditions`).
 """
 
 from __future__ import annotations
@@ -41,13 +44,13 @@ from trtbuild.driver.workers.forking.lending import start_servers
 from trtbuild.driver.workers.forking.owner import lend
 from trtbuild.errors import EnvironmentFault, UsageError
 
-#: Seconds without an event, after which the conditions and the files outside the project are checked.
+#: After so many seconds without an event, the conditions and the files outside the project are checked.
 TICK_S = 2.0
 
-#: The time limit for a client to send its request, and for interrupted builds to end.
+#: The most seconds in which a client must send its request, and in which interrupted builds must end.
 PATIENCE_S = 5.0
 
-#: Runs a command line, and returns its exit code.
+#: Command line → its exit code. The function runs the command.
 Run = Callable[[list[str]], int]
 
 
@@ -67,9 +70,9 @@ class Watcher:
         self._is_changed = True
 
     def watch(self) -> None:
-        """Watch until Ctrl-C. Raises EnvironmentFault when the watcher has to end.
+        """Watch until Ctrl-C.
 
-        Raises UsageError if another watcher watches the project."""
+        Raises EnvironmentFault when the watcher has to end, and UsageError if another watcher watches the project."""
         if importlib.util.find_spec("watchfiles") is None:
             raise EnvironmentFault(
                 "trtbuild watch needs the library watchfiles, which is not installed",
@@ -83,8 +86,8 @@ class Watcher:
             stack.callback(servers.close)
             lend(servers)
             self._servers = servers
-            code, report = copies.start(self._write_report).finish()  # in a copy: the watcher opens no store
-            self._learn(report, code)
+            code, report = copies.start(self._write_report).finish()  # in a copy (rule 2)
+            self._use_report(report, code)
             self._notifier = Notifier([self._project], [Path(path) for path in self._dependencies.written])
             stack.callback(lambda: self._notifier.close())
             stack.callback(self._end_copies)
@@ -94,9 +97,9 @@ class Watcher:
                     self._step()
 
     def _step(self) -> None:
-        """Start a build if one is due, wait for an event, and process it."""
+        """Start a build if a file has changed, then wait for an event and process it."""
         if self._is_changed and self._own_build is None:
-            self._refuse_to_continue()
+            self._end_if_needed()
             self._is_changed = False
             self._own_build = copies.start(self._build)
             self._copies.append(self._own_build)
@@ -120,10 +123,10 @@ class Watcher:
         if self._listening.fileno() in ready:
             self._accept()
         if not ready:
-            self._refuse_to_continue()
+            self._end_if_needed()
         self._note_outside_changes()
 
-    def _refuse_to_continue(self) -> None:
+    def _end_if_needed(self) -> None:
         """Raise EnvironmentFault if the watcher has to end."""
         reason = self._conditions.why_to_end()
         if reason is None and not self._servers.is_alive:
@@ -134,30 +137,29 @@ class Watcher:
     # -- builds
 
     def _build(self, report_descriptor: int) -> int:
-        """Build in a copy of this process, and report the dependencies."""
-        self._leave_sockets()
+        """Build, and report the dependencies. This runs in a copy."""
+        self._close_sockets()
         code = self._run(self._arguments)
         self._write_report(report_descriptor)
         return code
 
     def _write_report(self, report_descriptor: int) -> int:
-        """Write the dependencies of the models to a file."""
+        """Write the dependencies of the models to a file. This runs in a copy."""
         with open(report_descriptor, "w") as file:
             json.dump(asdict(dependencies(self._request)), file)
         return 0
 
     def _finish(self, copy: Copy) -> None:
-        """Collect a copy that has ended."""
         self._copies.remove(copy)
         code, report = copy.finish()
         _send_exit_code(copy, code)
         if copy is self._own_build:
             self._own_build = None
             self._note_outside_changes()  # first: the report has new identities of files that changed during the build
-            self._learn(report, code)
+            self._use_report(report, code)
 
     def _note_outside_changes(self) -> None:
-        """Notice changed files outside the project. Each change is noticed once, so it starts one build."""
+        """Notice changes of files outside the project. A change is noticed once, so it starts one build."""
         outside = self._dependencies.outside
         for path, seen in list(outside.items()):
             now = identity(path)
@@ -165,7 +167,7 @@ class Watcher:
                 outside[path] = now
                 self._is_changed = True
 
-    def _learn(self, report: Any, code: int) -> None:
+    def _use_report(self, report: Any, code: int) -> None:
         """Use the dependencies that a copy with this exit code has reported. A copy that was killed has reported nothing.
 
         If the copy has failed, or a file has changed since its start, the report may lack files. Then the earlier files
@@ -176,7 +178,6 @@ class Watcher:
             self._dependencies = Dependencies({**earlier, **report["outside"]}, tuple(report["written"]))
 
     def _end_copies(self) -> None:
-        """Interrupt the builds that run. After `PATIENCE_S`, kill them."""
         for copy in self._copies:
             copy.interrupt()
         deadline = time.monotonic() + PATIENCE_S
@@ -190,7 +191,7 @@ class Watcher:
     # -- clients
 
     def _open_socket(self, stack: contextlib.ExitStack) -> socket.socket:
-        """Listen for clients. Without a private directory for sockets, no client can find the socket."""
+        """Listen for clients. Without a private directory, the socket has no path, so no client can find it."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         path = endpoint.socket_path(str(self._project))
         folder = None if path is None else Path(path).parent
@@ -214,7 +215,7 @@ class Watcher:
         return listening
 
     def _accept(self) -> None:
-        """Accept a client, and start a copy that builds for it, or send it the reason why it has to build by itself."""
+        """Accept a client. Start a copy that builds for it, or send the reason why it has to build by itself."""
         client, _ = self._listening.accept()
         client.settimeout(PATIENCE_S)
         if not endpoint.is_own_peer(client):
@@ -230,7 +231,7 @@ class Watcher:
 
             def build(report_descriptor: int) -> int:
                 os.close(report_descriptor)  # the build of a client reports nothing
-                self._leave_sockets()
+                self._close_sockets()
                 client.close()
                 requests.take_over(streams, directory, mask)
                 return self._build_for_client(arguments, environment)
@@ -260,22 +261,22 @@ class Watcher:
         return self._run(arguments)
 
     def _read_client(self, copy: Copy) -> None:
-        """Interrupt a build if its client says so, and kill it if the client has ended."""
+        """Interrupt a build if its client asks for this, and kill it if the client has ended."""
         if copy.client is None:
             return
         try:
-            word = copy.client.recv(1)
+            message = copy.client.recv(1)
         except OSError:
-            word = b""
-        if word:
+            message = b""
+        if message:
             copy.interrupt()
         else:
             copy.kill()
             copy.client.close()
             copy.client = None
 
-    def _leave_sockets(self) -> None:
-        """Close the watcher's connections in a copy."""
+    def _close_sockets(self) -> None:
+        """Close the connections of the watcher. This runs in a copy."""
         self._listening.close()
         for copy in self._copies:
             if copy.client is not None:
@@ -283,7 +284,6 @@ class Watcher:
 
 
 def _send_exit_code(copy: Copy, code: int) -> None:
-    """Send the exit code of a copy to its client, if it has one."""
     if copy.client is not None:
         with contextlib.suppress(OSError):
             copy.client.send(marshal.dumps(code))

@@ -16,7 +16,7 @@ from trtbuild.stages.verify.running import placeholder_values
 def inputs_of_failure(
     program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[int] | None:
-    """The numbers of a program's inputs that the first failing call depends on; None if no call fails."""
+    """Return the numbers of the inputs that the first failing call depends on; None if no call fails."""
     interpreter = _FailureFinder(program.exported.graph_module)
     try:
         with torch.no_grad():
@@ -29,8 +29,9 @@ def inputs_of_failure(
 
 
 def inputs_of_partition(partitions: Partitions, part: Partition, numbers: Sequence[int] | None = None) -> list[int]:
-    """The numbers of the model's inputs that a partition depends on. With `numbers`, only these inputs of the partition
-    count."""
+    """Return the numbers of the model's inputs that a partition depends on.
+
+    With `numbers`, only these inputs of the partition count."""
     partitions_by_name = {partition.name: partition for partition in partitions.partitions}
     input_numbers: set[int] = set()
     positions = range(len(part.inputs)) if numbers is None else numbers
@@ -54,7 +55,7 @@ def describe_values(inputs: Mapping[str, torch.Tensor]) -> str:
 
 
 def range_hint(inputs: Mapping[str, torch.Tensor], ranges: Mapping[str, ValueRange]) -> str:
-    """The hint for an error message: how to set the range of one of `inputs` in the manifest."""
+    """Return a hint: how to set the range of one of `inputs` in the manifest."""
     name = next((input_name for input_name in inputs if input_name not in ranges), next(iter(inputs)))
     if name in ranges:
         return f"correct the range of {name}, {list(ranges[name])}, to the values that the model takes, and build again"
@@ -66,7 +67,6 @@ def range_hint(inputs: Mapping[str, torch.Tensor], ranges: Mapping[str, ValueRan
 
 
 def is_integer(value: torch.Tensor) -> bool:
-    """Whether a tensor contains integers, which may be indices."""
     return not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool) and value.numel() > 0
 
 

@@ -1,15 +1,14 @@
-"""Measure the difference of two tensors, also of their NaN and infinite elements.
+"""Measure the difference between two tensors: an actual tensor a, and an expected tensor b.
 
 Rules
-1. dtype and shape must be equal. Bools and integers must be equal.
-2. NaN equals NaN at the same place, and an infinity equals an infinity of the same sign. All other values are compared as
-   numbers. A tensor that is NaN everywhere proves nothing, so it counts as not compared.
-3. The error is max|a-b| / max|b| over the finite numbers of the actual tensor a and the expected tensor b. If all of b is
-   zero, the error is 0 or infinite. Fill values do not count in max|b|, because a mask's -1e9 would hide every error. A
-   fill value is equal in both tensors. Its absolute value is at least `SMALLEST_FILL_VALUE`, and at least a thousand
-   times the largest other absolute value, which is not 0. There are at most two different fill values, at three or more
-   places together.
-4. Empty tensors of one shape are equal.
+1. The dtypes and shapes must be equal. Bools and integers must be equal.
+2. NaN equals NaN, and an infinity equals an infinity of the same sign. If a and b are NaN everywhere, this proves
+   nothing, so nothing was compared.
+3. The error is max|a-b| / max|b| over the finite numbers. If all of b is zero, the error is 0 or infinite. Fill values do
+   not count in max|b|, because a mask's -1e9 would hide every error. A fill value is equal in a and b. Its absolute value
+   is at least `SMALLEST_FILL_VALUE`, and at least a thousand times that of every other value. (The others are not all 0.)
+   A tensor has at most two different fill values, at three or more places in total.
+4. Empty tensors of the same shape are equal.
 5. Values that rounding decides (`rounding`) are left out. If no value is left, nothing was compared.
 """
 
@@ -26,14 +25,16 @@ SMALLEST_FILL_VALUE = 1e4
 
 @dataclass(frozen=True)
 class Deviation:
-    """The result of a comparison. `text` describes a difference that has no size, such as another dtype. `compared` is
-    False if nothing was compared. `left_out_count` is the number of values that rounding decides; they were left out.
-    `allowed_error` is an error that is accepted although it exceeds the tolerance (rule 3 of `rounding`)."""
+    """The result of a comparison."""
 
     error: float
+    #: Describes a difference that is not a number, such as another dtype.
     text: str = ""
+    #: False if nothing was compared.
     compared: bool = True
+    #: The number of values that rounding decides. They were left out.
     left_out_count: int = 0
+    #: An error that is accepted although it exceeds the tolerance (`rounding`, rule 3).
     allowed_error: float = field(default=0.0, compare=False)
 
 
@@ -41,10 +42,7 @@ EQUAL, NOT_COMPARED = Deviation(0.0), Deviation(0.0, compared=False)
 
 
 def deviation(actual: torch.Tensor, expected: torch.Tensor, left_out: torch.Tensor | None = None) -> Deviation:
-    """Compare `actual` with `expected`. The error is infinite if dtypes, shapes, integers or bools differ.
-
-    `left_out` is True at the values that are left out. It has the shape of `expected`.
-    """
+    """Compare two tensors. `left_out` is True at the values that are left out, and has the shape of `expected`."""
     left_out_count = int(left_out.sum()) if left_out is not None else 0
     if left_out is None or not left_out_count:
         return _compare(actual, expected)
@@ -91,7 +89,7 @@ def _compare(actual: torch.Tensor, expected: torch.Tensor) -> Deviation:
 
 
 def largest_magnitude(b: torch.Tensor, same: torch.Tensor) -> float:
-    """max|b| without fill values. `same` is True where both tensors are equal."""
+    """Return max|b| without fill values. `same` is True where both tensors are equal."""
     magnitudes = b.abs()
     is_fill = same & (magnitudes >= SMALLEST_FILL_VALUE)
     fills = (magnitudes if b.is_complex() else b)[is_fill].unique()

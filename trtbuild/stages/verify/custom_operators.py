@@ -1,8 +1,8 @@
 """Register operators from outside PyTorch for a comparison.
 
-The reference runs the operators themselves. So the modules that register them are imported, in a process that runs user
-code. An operator without a kernel for the CPU gets a substitute (`trtbuild.stages.program.cpu_kernels`). In
-this case the calls of the operator are compared, and not its results.
+The reference runs these operators. So a process that runs user code imports the modules that register them. An operator
+without a kernel for the CPU gets a substitute (`trtbuild.stages.program.cpu_kernels`). Then its calls are compared, and not
+its results.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from trtbuild.stages.program.custom_operators import dynamic_sizes_from_zero, re
 
 @contextlib.contextmanager
 def registered(operators: Sequence[CustomOperator], roots: Sequence[Path]) -> Iterator[None]:
-    """Import the modules of `operators`, and give operators without a kernel for the CPU a substitute inside the block.
+    """Import the modules of `operators`. Inside the block, operators without a kernel for the CPU have a substitute.
 
-    `roots` are the folders from which the modules of the project are imported. Inside the block, a size that depends on
-    data may also be 0 or 1. Raises SourceError (code ``verify``).
+    `roots` are the folders from which the project's modules are imported. Inside the block, a size that depends on data
+    may be 0 or 1. Raises SourceError (code ``verify``).
     """
     if not operators:
         yield

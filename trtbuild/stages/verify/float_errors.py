@@ -2,14 +2,13 @@
 
 Rules
 1. The float model of a model with ``quantize:`` is the trace of the model without ``quantize:``. For other models, it is
-   the traced program without quantizers. A package contains neither of these, so its float model consists of the programs
-   of its partitions after the removal of quantizers. These programs compute in the precision of the model.
-2. Weights that are stored as quantized numbers have no floats in the program. Then a program without quantizers has the
+   the traced program without quantizers. A package has no traced program, so its float model consists of the programs of
+   its partitions, without quantizers. They compute in the precision of the model.
+2. If a program stores weights as quantized numbers, their floats are lost. Without quantizers, the program then has the
    rounded weights, and the report says that their error is not known. If the model has no other quantizers, nothing is
    measured.
 3. The error of an output is max|a-b| / max|b|, and its mean is mean|a-b| / max|b|, where b is the float model's output.
-   Fill values do not count in max|b| (`comparing`). Only outputs of floating types are compared, at the places where b is
-   finite.
+   Fill values do not count in max|b| (`comparing`). Only outputs of floating types are compared, where b is finite.
 4. If an output cannot be compared at one of the points, its error is unknown and exceeds every limit.
 """
 
@@ -27,19 +26,20 @@ from trtbuild.stages.verify.comparing import largest_magnitude
 
 @dataclass(frozen=True)
 class FloatModel:
-    """The float model of a quantized model. `run` computes its outputs for inputs; None if nothing can be measured.
+    """The float model of a quantized model.
 
-    `unknown` names the part of the error that is not known, as the end of a sentence that begins with "the error is". It is
+    `unknown` says which part of the error is not known, as the end of a sentence that begins with "the error is". It is
     empty if the whole error is known."""
 
+    #: Inputs → the float model's outputs. None if nothing can be measured.
     run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None
     unknown: str
 
 
 def unknown_part(programs: Sequence[Unquantized], *, has_rounded_weights: bool = False) -> str:
-    """The part of the error that the programs without quantizers do not show.
+    """Return the part of the error that programs without quantizers do not show, as in `FloatModel.unknown`.
 
-    `has_rounded_weights` is whether the trace has rounded weights that it stores as floats."""
+    `has_rounded_weights` is whether the trace has rounded weights and stores them as floats."""
     stored = dict.fromkeys(type_ for program in programs for type_ in program.stored)
     left = dict.fromkeys(name for program in programs for name in program.left)
     stored |= {"rounded floats": None} if has_rounded_weights else {}
@@ -49,7 +49,7 @@ def unknown_part(programs: Sequence[Unquantized], *, has_rounded_weights: bool =
 
 
 class FloatErrors:
-    """Collects the errors of all points."""
+    """Collects the errors of all points, which are choices of input sizes and values."""
 
     def __init__(self, model: FloatModel) -> None:
         self._model = model
@@ -75,7 +75,7 @@ class FloatErrors:
                 self._unknown = f"unknown for output {number}, which {problem}"
 
     def _add_output(self, number: int, a: torch.Tensor, b: torch.Tensor) -> str | None:
-        """Compare an output `a` with that of the float model. Returns the reason if they cannot be compared."""
+        """Compare an output `a` with that of the float model. Returns a reason if they cannot be compared."""
         if a.shape != b.shape:
             return f"has the shape {list(a.shape)}, and {list(b.shape)} in the float model"
         finite = torch.isfinite(b)
@@ -95,7 +95,6 @@ class FloatErrors:
         return None
 
     def result(self) -> FloatError:
-        """The errors over all points."""
         outputs = [
             OutputError(output=number, largest=largest, mean=_weighted_mean(self._means[number]))
             for number, largest in sorted(self._largest.items())
@@ -104,5 +103,5 @@ class FloatErrors:
 
 
 def _weighted_mean(means: Sequence[tuple[float, int]]) -> float:
-    """The mean of numbers, from the means of groups and the sizes of the groups."""
+    """Return the mean of all numbers. `means` has (mean, number of values) of each group."""
     return sum(mean * count for mean, count in means) / sum(count for _, count in means)

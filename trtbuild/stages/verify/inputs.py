@@ -3,11 +3,10 @@
 Rules
 1. The values of an input with a range are drawn uniformly from this range. Without a range, floats are normally
    distributed, as in the trace, and bools are random, with both values along the last axis. For a point with `zeros`, about
-   a quarter of the floats are then replaced by 0, unless 0 is outside the range.
-2. Without a range, integers are 0 or 1, because the trace has shown that the model accepts these. The values of an input
-   that indexes the rows of a table (token ids, positions) are drawn from all rows. If the input indexes several tables, the
-   smallest table sets the limit.
-3. A file of inputs is a safetensors file, which other tools can read. It contains the model's inputs by name.
+   a quarter of the floats are replaced by 0, unless 0 is outside the range.
+2. Without a range, integers are 0 or 1, because the trace has shown that the model accepts these. If an input indexes the
+   rows of tables (token ids, positions), its values are drawn from all rows of the smallest table.
+3. A file of inputs is a safetensors file with the model's inputs by name. Other tools can read it.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _SAME_INDEX = (
 
 
 def integer_ends(program: Program) -> list[int]:
-    """For each input of a program, the exclusive upper limit of its random integers."""
+    """Return, for each input of a program, the smallest integer that is too large for it."""
     return [_integer_end(node) for node in program.input_nodes]
 
 
 def _integer_end(node: torch.fx.Node) -> int:
-    """The number of rows of the smallest table that `node` is an index of. It is at least 2, also without a table."""
+    """Return the number of rows of the smallest table that `node` is an index of, at least 2; 2 without a table."""
     sizes: list[int] = []
     waiting, seen = [node], {node}
     while waiting:
@@ -73,8 +72,9 @@ def random_inputs(
     ends: Sequence[int],
     ranges: Mapping[str, ValueRange],
 ) -> list[torch.Tensor]:
-    """Draw one tensor for each input (name, dtype), in order. Equal arguments give equal tensors. `ends` are the results of
-    `integer_ends`."""
+    """Draw one tensor for each input (name, dtype), in order. Equal arguments give equal tensors.
+
+    `ends` are the results of `integer_ends`. `ranges` maps the name of an input to its range."""
     generator = torch.Generator().manual_seed(point.seed)
     tensors = []
     for (name, dtype), shape, end in zip(inputs, shapes, ends, strict=True):
@@ -101,15 +101,15 @@ def _random_tensor(dtype: torch.dtype, shape: tuple[int, ...], end: int, generat
 
 
 def write_inputs(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> None:
-    """Write inputs to a file, with `about` as its metadata. Raises OSError."""
+    """Write inputs by name to a file, with `about` as its metadata. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, safetensors.to_bytes((raw_tensor(name, value) for name, value in inputs.items()), about))
 
 
 def read_inputs(path: Path, inputs: Sequence[tuple[str, str]], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """Read inputs, in the model's order, from a file that `write_inputs` wrote. `inputs` has the name and the dtype of each
-    input, and `shapes` its shape. Raises UsageError if the file cannot be read, or if an input is missing or has another
-    dtype or shape."""
+    """Read `inputs` (name, dtype) from a file of inputs, in order.
+
+    Raises UsageError if the file cannot be read, or if an input is missing or has another dtype or shape."""
     tensors_by_name: dict[str, torch.Tensor] = {}
     try:
         for entry, raw in safetensors.read_tensors(read_regular(path)):

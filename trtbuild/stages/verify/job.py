@@ -1,4 +1,4 @@
-"""The job of a verification: plain values and digests, so that any process with access to the store can run it."""
+"""The job of a verification. It has plain values and digests, so any process with the store's blobs can run it."""
 
 from __future__ import annotations
 
@@ -15,46 +15,50 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 @dataclass(frozen=True)
 class FloatProgram:
-    """The traced program of a model without its ``quantize:``, and its weights by slot (the number of
-    a weight in the traced program).
+    """The traced program of a model without its ``quantize:``."""
 
-    `program` and `graph` are the SHA-256 of the program and of its canonical text."""
-
+    #: The SHA-256 of the program, and of its canonical text.
     program: str
     graph: str
+    #: The weights, in the order in which the program receives them.
     weights: tuple[Weight, ...]
 
     def blobs(self) -> Iterator[str]:
-        """Yield the SHA-256 of every blob that a comparison reads."""
         yield self.program
         yield from (weight.sha256 for weight in self.weights)
 
 
 @dataclass(frozen=True)
 class VerifyJob:
-    """Compare the partitions of a model with PyTorch. Programs, ONNX models and weights are named by the SHA-256 of
-    their blobs.
+    """Compare the partitions of a model with PyTorch. Blobs are named by their SHA-256.
 
-    `program` is the traced program (empty if the model has no such program). `modules` lists the module and the operator
-    of each call of the lowered program. `partitions` is the partition step's document. The keys of `programs`,
-    `onnx` and `origins` are graph digests. A blob in `origins` names the call that each ONNX node comes from. `shapes` has
-    each input's shape at each of `points`. `tolerances` maps the precision of an output to the largest allowed error.
-    With `by_onnx`, the models in `onnx` are the reference, and there are no programs.
+    A graph digest is the SHA-256 of the text of a partition's program. Equal partitions share it.
     """
 
+    #: The traced program; empty if the model has no such program.
     program: str
+    #: A list with the module and the operator of each call of the lowered program.
     modules: str
+    #: The document of the partition step.
     partitions: str
+    #: Graph digest → the program of the partition.
     programs: Mapping[str, str]
+    #: Graph digest → the ONNX model.
     onnx: Mapping[str, str]
+    #: Graph digest → a list with the call from which each ONNX node comes.
     origins: Mapping[str, str]
+    #: The weights, in the order in which the traced program receives them.
     weights: tuple[Weight, ...]
+    #: The name and dtype of each input.
     inputs: tuple[tuple[str, str], ...]
+    #: The precision of an output → the largest allowed error.
     tolerances: Mapping[RoundedType, float]
     points: tuple[Point, ...] = ()
+    #: For each of `points`, the shape of each input.
     shapes: tuple[tuple[tuple[int, ...], ...], ...] = ()
-    #: The ranges of input values, by input name, as far as known.
+    #: The name of an input → the known range of its values.
     ranges: Mapping[str, ValueRange] = field(default_factory=dict)
+    #: Whether the models in `onnx` are the reference. There are then no programs.
     by_onnx: bool = False
     #: The file to which the inputs of the worst point are written; None if they are not written.
     worst: str | None = None
@@ -62,17 +66,17 @@ class VerifyJob:
     replay: str | None = None
     #: The float model of a model with ``quantize:``. None: the float model is the program without quantizers.
     float_program: FloatProgram | None = None
-    #: Whether the trace rounded weights and stored them as floats. No operator of the programs shows this.
+    #: Whether the trace has rounded weights and stored them as floats. No operator of the programs shows this.
     has_rounded_weights: bool = False
     #: The operators from outside PyTorch that the programs call.
     operators: tuple[CustomOperator, ...] = ()
     #: The folders from which the modules of these operators are imported.
     roots: tuple[str, ...] = ()
-    #: The initial values of the state inputs, which follow the declared inputs. Empty for a model without state.
+    #: The initial values of the state inputs, which follow the declared inputs.
     first_state: tuple[Weight, ...] = ()
 
     def at(self, points: Sequence[Point], shapes: ShapePlan) -> VerifyJob:
-        """The job with other points. `shapes` are those of the model's declared inputs."""
+        """Return the job with other points. `shapes` are those of the model's declared inputs."""
         state_shapes = tuple(weight.shape for weight in self.first_state)
         input_shapes = tuple((*shapes.input_shapes(point.sizes), *state_shapes) for point in points)
         return replace(self, points=tuple(points), shapes=input_shapes)
@@ -91,8 +95,8 @@ class VerifyJob:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> VerifyJob:
-        """The inverse of `to_json`, after JSON encoding. Raises KeyError, TypeError, ValueError or AttributeError on
-        anything else."""
+        """Return the job of a decoded JSON document. Raises KeyError, TypeError, ValueError or AttributeError if the
+        document has another form."""
         plain = {name: data[name] for name in cls.__dataclass_fields__}
         plain["weights"] = _weights(data["weights"])
         plain["first_state"] = _weights(data["first_state"])

@@ -1,13 +1,13 @@
-"""In a partition, find the first operator whose value leaves the tolerance.
+"""In a partition with wrong results, find the first operator whose value is wrong.
 
 Rules
-1. Each call of the partition's program is compared with the last ONNX node that came from it, if dtype and shape are
-   equal (float32 in ONNX may stand for a half type). A call is right, wrong, or unknown (the optimizer merged or replaced
-   it). The tolerance depends on the call's precision (`precisions`).
+1. The value of each call of the partition's program is compared with that of the last ONNX node that came from the call.
+   Dtype and shape must be equal, except that float32 in ONNX may replace a half type. A call is right, wrong, or unknown,
+   for example because the optimizer has merged it. The tolerance depends on the call's precision (`precisions`).
 2. A wrong call counts only if it reaches an output through calls that are all wrong or unknown. (A value with another
    layout in ONNX may look wrong, although the calls after it are right.)
-3. The result names two calls: the first wrong call that counts, and the first unknown call that it depends on. The fault is
-   between these two calls.
+3. The result names two calls: the first wrong call that counts, and the first unknown call that it depends on. The fault
+   is between these two calls.
 4. Values are compared in groups of at most `_GROUP_BYTES`. A larger value is compared alone. Each group needs one more run
    of the program and the ONNX model.
 """
@@ -37,8 +37,10 @@ State = Literal["right", "wrong", "unknown"]
 
 
 class FaultSearch:
-    """Searches one partition. `modules` has (module path, operator) for each call of the lowered program. `origins` has
-    pairs: the name of an ONNX node, and the number of the call that it comes from."""
+    """Searches one partition.
+
+    `modules` has (module path, operator) for each call of the lowered program. `origins` has (name, call): the name of an
+    ONNX node, and the number of the call that it comes from."""
 
     def __init__(
         self,
@@ -58,18 +60,20 @@ class FaultSearch:
         graph = onnx.ModelProto.FromString(model).graph
         nodes_by_name = {node.name: node for node in graph.node}
         order = {node.name: index for index, node in enumerate(graph.node)}
-        #: Call → the ONNX nodes that came from it, in the order of the model.
+        #: Number of a call → the ONNX nodes that came from the call, in the order of the model.
         self._nodes: dict[int, list[onnx.NodeProto]] = {}
         for name, call in sorted(origins, key=lambda pair: order.get(pair[0], -1)):
             if name in nodes_by_name and 0 <= call < len(self._calls):
                 self._nodes.setdefault(call, []).append(nodes_by_name[name])
+        #: Number of a call → its largest error, and the text of a difference that is not a number.
         self._differences: dict[int, tuple[float, str]] = {}
 
     def find_place(
         self, runtime: OnnxRuntime, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Place | None:
-        """Find the fault for inputs with a wrong result; None if no inner value is known to be wrong. Raises NotRunnable,
-        PartFailed."""
+        """Return the place of the fault for inputs with a wrong result; None if no inner value is known to be wrong.
+
+        Raises NotRunnable, PartFailed."""
         values = placeholder_values(self._program, weights, inputs)
         states: dict[int, State] = {}
         for group in self._groups(values):
@@ -129,7 +133,7 @@ class FaultSearch:
         return Place(self._operator(first), since, None if text else error, text)
 
     def _backwards_from(self, nodes: Sequence[torch.fx.Node], allowed: Set[int]) -> set[int]:
-        """The calls of `allowed` that are in `nodes`, or that `nodes` depend on through calls of `allowed` only."""
+        """Return the calls among `nodes`, and those that they depend on. The search enters only calls of `allowed`."""
         call_numbers = {node: index for index, node in enumerate(self._calls)}
         found: set[int] = set()
         waiting = list(nodes)
@@ -165,7 +169,7 @@ class _Recorder(torch.fx.Interpreter):
 def _record_values(
     program: Program, values: Sequence[torch.Tensor], calls: Sequence[torch.fx.Node]
 ) -> dict[torch.fx.Node, Any]:
-    """The value of each of `calls`. `values` are the arguments of the program."""
+    """Return call → its value. `values` are the arguments of the program."""
     values_by_node: dict[torch.fx.Node, Any] = {}
     recorded_calls = set(calls)
 
@@ -179,7 +183,7 @@ def _record_values(
 
 
 def _value_sizes(program: Program, values: Sequence[torch.Tensor]) -> dict[torch.fx.Node, int]:
-    """The size in bytes of each call's value."""
+    """Return call → the size of its value in bytes."""
     sizes: dict[torch.fx.Node, int] = {}
 
     def measure(node: torch.fx.Node, value: Any) -> None:

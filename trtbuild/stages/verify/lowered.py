@@ -2,16 +2,16 @@
 
 Rules
 1. Both programs run on the same inputs. Rounding cannot explain a difference of more than `MAX_TOLERANCES` times the
-   tolerance of `trtbuild verify`. In float32, such a difference proves that a pass is wrong. `trtbuild verify` reports
-   smaller differences. Values that rounding decides (`rounding`) are not compared.
-2. Each value inside the lowered program must have the dtype and sizes that torch declares. If an operator returns
-   another type, and does the same in the traced program, the error is about the model. Otherwise a pass is wrong.
+   tolerance of ``trtbuild verify``. In float32, such a difference proves that a graph pass is wrong. Values that rounding
+   decides (`rounding`) are not compared.
+2. Each value inside the lowered program must have the dtype and sizes that torch declares. If an operator returns another
+   type in the traced program, too, the error is about the model. Otherwise a pass is wrong.
 3. The tolerance of an output follows from the types of all values from which either program computes the output. If an
-   output in half precision differs as much as in rule 1, this is an error of the model, because half precision cannot
+   output in half precision differs as much as in rule 1, the error is about the model, because half precision cannot
    represent a number of the model. The hint names other precisions.
 4. If the traced program itself fails on random inputs, nothing is compared.
-5. Matrix products and convolutions of half-precision values in the lowered program are computed in float32 and rounded, as
-   on a GPU. The CPU's own kernels for them are several times slower.
+5. In the lowered program, matrix products and convolutions of half-precision values are computed in float32 and then
+   rounded, as on a GPU. The CPU's kernels for half precision are several times slower.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _PRODUCTS = frozenset(
 ) | frozenset(
     (_aten.matmul.default, _aten.conv1d.default, _aten.conv2d.default, _aten.conv3d.default, _aten.convolution.default)
 )
-#: The upper limit of the tolerances. Only those of float8 and of 4-bit types are larger, because they are for the results
-#: of two libraries. Here one library runs the quantizers of both programs, so the results differ less. With this limit,
-#: `MAX_TOLERANCES` times the tolerance is at most half of the largest value.
+#: The upper limit of the tolerances. Those of float8 and of 4-bit types would be larger, because they are for the results
+#: of two libraries. Here one library runs both programs, so the results differ less. With this limit, `MAX_TOLERANCES`
+#: times the tolerance is at most half of the largest value.
 _LARGEST_TOLERANCE = 5e-2
 
 
 @dataclass(frozen=True)
 class ComparisonPoint:
-    """The point of a comparison, its name for messages, and inputs with its sizes."""
+    """A point (the sizes of a comparison), its name for messages, and inputs with these sizes."""
 
     name: str
     point: Point
@@ -65,16 +65,16 @@ def refuse_another_model(
 ) -> None:
     """Raise InconsistentShapes if `lowered` and `traced` give different results.
 
-    `precisions` are those of the lowered program. If an output is computed in half precision because of them, a difference
-    raises SourceError with the code ``precision`` instead (rule 3). An operator whose declared type is wrong raises
-    SourceError with the code ``wrong-type``.
+    If the output is in half precision because of `precisions`, the manifest's precisions, a SourceError with the code
+    ``precision`` is raised instead (rule 3). An operator whose declared type is wrong raises a SourceError with the code
+    ``wrong-type``.
     """
     try:
         expected = TorchReference.run_program(traced, weights, comparison.inputs)
     except Exception:  # rule 4
         return
     try:
-        actual = _run(lowered, weights, comparison)
+        actual = _run_checked(lowered, weights, comparison)
     except _WrongType as error:
         if not _returns_wrong_type(error.operator, traced, weights, comparison):
             raise InconsistentShapes(f"after lower, {error.text}") from error
@@ -118,17 +118,18 @@ def _advice(precisions: Precisions, precision: str) -> str:
 def _returns_wrong_type(
     operator: Any, traced: Program, weights: Sequence[torch.Tensor], comparison: ComparisonPoint
 ) -> bool:
-    """Whether the operator, in the traced program too, returns another type than torch declares. Then no pass is wrong."""
+    """Whether the operator returns another type than torch declares in the traced program, too (rule 2)."""
     try:
-        _run(traced, weights, comparison)
+        _run_checked(traced, weights, comparison)
     except _WrongType as error:
         return error.operator is operator
     return False
 
 
 class _WrongType(Exception):
-    """`operator` returns another type or other sizes than torch declares. `text` is the message, without the text that
-    the interpreter adds."""
+    """`operator` returns another type or other sizes than torch declares.
+
+    `text` is the message without the text that torch's interpreter adds."""
 
     def __init__(self, text: str, operator: Any) -> None:
         super().__init__(text)
@@ -136,8 +137,8 @@ class _WrongType(Exception):
         self.operator = operator
 
 
-def _run(program: Program, weights: Sequence[torch.Tensor], comparison: ComparisonPoint) -> list[torch.Tensor]:
-    """Run a program, and check the type of each value (rule 2). Returns its results."""
+def _run_checked(program: Program, weights: Sequence[torch.Tensor], comparison: ComparisonPoint) -> list[torch.Tensor]:
+    """Return the results of a program, and check the type of each value (rule 2)."""
     evaluator = PointEvaluator(comparison.point)
 
     class Checking(torch.fx.Interpreter):

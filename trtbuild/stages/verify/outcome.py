@@ -1,4 +1,4 @@
-"""Collect the results of a verification for one partition, or for the whole model."""
+"""Collect the results of the comparisons of one partition, or of the whole model, over all points."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from trtbuild.stages.verify.comparing import Deviation
 class Outcome:
     """The worst result of one partition, or of the whole model, over all points (`Point`: input sizes and a seed).
 
-    `precisions` are the precisions of the outputs, and `tolerances` maps a precision to its tolerance. The worst output
-    has the largest error relative to its tolerance.
+    `precisions` has the precision of each output. The worst output has the largest error relative to its tolerance.
     """
 
     precisions: Sequence[RoundedType]
@@ -24,9 +23,10 @@ class Outcome:
     worst: Deviation = field(default_factory=lambda: Deviation(-1.0))
     #: The worst error divided by its tolerance.
     relative_error: float = -1.0
+    #: The index of the point, and the number of the output, with the worst error.
     point: int | None = None
     output: int = 0
-    #: The index of the point with the smallest inputs among the points with a wrong result.
+    #: The index of the point with the smallest inputs, among the points with a wrong result.
     smallest_wrong: int | None = None
     #: The reason why the partition cannot run here; None if it can run.
     unchecked: str | None = None
@@ -39,8 +39,9 @@ class Outcome:
 
     @property
     def tolerance(self) -> float:
-        """The tolerance of the worst output, or `worst.allowed_error` if that is larger. If no point was run, the property
-        is the largest tolerance of the outputs."""
+        """The tolerance of the worst output, or `worst.allowed_error` if that is larger.
+
+        If no point was run, it is the largest tolerance of the outputs."""
         return max(self.tolerances[self.precision], self.worst.allowed_error)
 
     @property
@@ -48,11 +49,11 @@ class Outcome:
         return coarsest_precision(self.precisions) if self.point is None else self.precisions[self.output]
 
     def add(self, point: int, deviations: Sequence[Deviation], size: Callable[[int], int]) -> None:
-        """Add the results of each output at a point. `size` returns the size of the inputs at a point."""
+        """Add the result of each output at a point. `size` returns the number of values in the inputs at a point."""
         self.left_out_count += sum(deviation.left_out_count for deviation in deviations)
         not_compared = {output for output, deviation in enumerate(deviations) if not deviation.compared}
         self.never_compared = not_compared if self.never_compared is None else self.never_compared & not_compared
-        # a failure is one deviation for all outputs, so the lengths may differ
+        # if the partition failed, there is one deviation for all outputs, so the lengths may differ
         relative_errors = [
             relative_to_tolerance(deviation.error, self.tolerances[precision])
             for deviation, precision in zip(deviations, self.precisions, strict=False)
@@ -78,7 +79,6 @@ class Outcome:
         return f"rounding decides {values}, which were not compared" if self.left_out_count else ""
 
     def comparison(self, points: Sequence[Point]) -> Comparison:
-        """The comparison for the report."""
         unchecked = self.unchecked
         if unchecked is None and self.never_compared != set():
             unchecked = (

@@ -1,19 +1,18 @@
 """Find the precision in which each value of a program was computed.
 
 Rules
-1. The precision of a value is the coarsest floating type of the value itself and all values that it was computed from:
-   inputs, weights, constants, and all values in between. A value that was rounded to float16 does not become more exact
-   in float32. Rounding may turn a difference of one bit of float32 into a difference of one bit of float16.
-2. For a partition, the precision is computed from the types of its inputs. In the comparison, the partition gets
-   inputs that PyTorch computed, so earlier partitions add no error. For the whole model, the precision is computed from
-   the model's inputs through all partitions.
+1. The precision of a value is the coarsest floating type among the value itself and all values that it was computed from:
+   inputs, weights, constants and inner values. A value that was rounded to float16 does not become more exact in float32.
+   Rounding may turn a difference of one bit of float32 into a difference of one bit of float16.
+2. The precision in a partition follows from the types of its inputs, because the inputs are computed by PyTorch, and
+   earlier partitions add no error. For the whole model, it follows from the model's inputs, through all partitions.
 3. A size does not depend on values. An integer may depend on a coarse value (``argmax``). Values that are computed from
    this integer are then coarse.
 4. A number that is computed from sizes alone is exact, because it depends on no rounded value.
 5. The dtype float64 counts as float32, and the float8 dtypes as bfloat16. The tolerances of int8, float8 and the types
    of 4 bits are for quantizers only.
-6. The result of a quantizer counts as its type: a difference of one bit of float32 may become a whole step. (A dequantizer
-   alone rounds nothing: its input has the same numbers on both sides of the comparison.)
+6. The result of a quantizer counts as the quantizer's type, because a difference of one bit of float32 may become a whole
+   step. (A dequantizer alone rounds nothing, because its input is equal on both sides of the comparison.)
 7. If a quantizer of weights has a coarser type than int8, its result counts as int8, because both sides round the same
    weights. Only a weight near the middle between two steps may differ, about one of a million (docs/quantization.md).
 """
@@ -40,13 +39,12 @@ PartPrecisions = Callable[[Partition, Sequence[RoundedType]], Sequence[RoundedTy
 
 
 def precision_of_dtype(name: str) -> RoundedType:
-    """The precision of torch's dtype `name`; float32 for finer types and types that are not floating."""
+    """Return the precision of torch's dtype `name`; float32 for finer types and for types that are not floating."""
     return "bfloat16" if name.startswith("float8") else _COARSE_DTYPES.get(name, "float32")
 
 
 def node_precisions(program: Program, inputs: Sequence[RoundedType] | None = None) -> dict[torch.fx.Node, RoundedType]:
-    """The precision of each node's value. `inputs` are the precisions of the program's inputs, if they are coarser than
-    the inputs' types."""
+    """Return node → the precision of its value. `inputs` are the precisions of the inputs, if coarser than their types."""
     coarser = dict(zip(program.input_nodes, inputs, strict=True)) if inputs is not None else {}
     results: dict[torch.fx.Node, RoundedType] = {}
     variables = set(program.input_nodes)  # values that depend on inputs
@@ -62,13 +60,12 @@ def node_precisions(program: Program, inputs: Sequence[RoundedType] | None = Non
 
 
 def output_precisions(program: Program, inputs: Sequence[RoundedType] | None = None) -> list[RoundedType]:
-    """The precision of every output, in order."""
     results = node_precisions(program, inputs)
     return [results[node] for node in program.output_nodes]
 
 
 def exact_outputs(program: Program) -> frozenset[int]:
-    """The positions of the outputs that are numbers computed from sizes alone (rule 4)."""
+    """Return the positions of the outputs that are numbers computed from sizes alone (rule 4)."""
     return frozenset(position for position, node in enumerate(program.output_nodes) if _is_from_sizes(node))
 
 
@@ -84,7 +81,7 @@ def model_precisions(
     weights: Sequence[RoundedType],
     part_precisions: PartPrecisions,
 ) -> list[RoundedType]:
-    """The precision of every output of a model, computed from its inputs through all partitions."""
+    """Return the precision of every output of a model (rule 2)."""
     results = {f"input:{k}": value for k, value in enumerate(inputs)}
     results |= {f"weight:{k}": value for k, value in enumerate(weights)}
     for part in partitions.partitions:
@@ -94,7 +91,7 @@ def model_precisions(
 
 
 def _own_precision(node: torch.fx.Node) -> RoundedType:
-    """The precision of a node's own value, or of its nested graph."""
+    """Return the precision of a node's own type, or of its nested graph."""
     precision = quantizer_type(node) if is_quantizer(node) else _precision_of_value(node.meta.get("val"))
     if node.op != "get_attr":
         return precision

@@ -1,4 +1,4 @@
-"""Run a model's programs in PyTorch, or an ONNX source's partitions in onnxruntime, as the reference of a comparison."""
+"""The reference of a comparison: a model's programs in PyTorch. For an ONNX source, its partitions in onnxruntime."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Reference:
         return self._onnx is None
 
     def run_part(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """The reference results of a partition. Raises PartFailed, and NotRunnable if they cannot be computed here."""
+        """Return the results of a partition. Raises PartFailed, and NotRunnable if they cannot be computed here."""
         if self._onnx is not None:
             return self._onnx(part, inputs, point)
         try:
@@ -53,7 +53,7 @@ class Reference:
             raise PartFailed(_first_line(error)) from error
 
     def run_model(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The traced program's results; None if there is no traced program. Raises PartFailed."""
+        """Return the traced program's results; None without a traced program. Raises PartFailed."""
         if self._program is None:
             return None
         try:
@@ -62,8 +62,7 @@ class Reference:
             raise PartFailed(_first_line(error)) from error
 
     def perturbed_part_runs(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> PerturbedRuns:
-        """Return the additional runs of a partition on slightly changed values. The weights of an ONNX source do not
-        change."""
+        """Return additional runs of a partition on slightly changed values. Weights of an ONNX source do not change."""
         if self._onnx is not None:
             return PerturbedRuns(lambda perturbed, _: self.run_part(part, perturbed, point), inputs, ())
         program = self.torch.program(part)
@@ -74,7 +73,6 @@ class Reference:
         )
 
     def perturbed_model_runs(self, inputs: Sequence[torch.Tensor], point: Point) -> PerturbedRuns:
-        """Return the additional runs of the whole model on slightly changed values."""
         program = self._program
         if program is None:
             return PerturbedRuns(lambda perturbed, _: self._run_parts(perturbed, point), inputs, ())
@@ -84,14 +82,13 @@ class Reference:
         )
 
     def _run_parts(self, inputs: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
-        """The model's results, which its partitions compute one after another."""
         values = Values(self._partitions, self._weights, inputs)
         for index, part in enumerate(self._partitions.partitions):
             values.put(index, part, self.run_part(part, values.inputs_of(part), point))
         return [values[source] for source in self._partitions.outputs]
 
     def failure_error(self, error: PartFailed, inputs: Sequence[torch.Tensor], point: Point) -> SourceError:
-        """The error if the model itself fails on `inputs`."""
+        """Return the error that says that the model itself fails on `inputs`."""
         names = [name for name, _ in self._job.inputs]
         inputs_by_name = dict(zip(names, inputs, strict=True))
         shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in inputs_by_name.items())
@@ -108,7 +105,6 @@ class Reference:
         return SourceError(text, code="verify", hint=hint)
 
     def _failing_inputs(self, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[int]:
-        """The numbers of the inputs that the failing call depends on."""
         if self._program is not None:
             weights = [self._weights[k] for k in range(len(self._weights))]
             return blame.inputs_of_failure(self._program, weights, inputs) or ()
@@ -128,7 +124,7 @@ class Reference:
     # -- the float model
 
     def float_model(self) -> FloatModel | None:
-        """The float model (module `float_errors`); None if the model is not quantized."""
+        """Return the float model (`float_errors`); None if the model is not quantized."""
         if self._onnx is not None:
             is_quantized = any(b"QuantizeLinear" in self._read(sha256) for sha256 in self._job.onnx.values())
             return FloatModel(None, "unknown for a model that comes as ONNX") if is_quantized else None
@@ -170,8 +166,7 @@ class Reference:
     # -- properties of values
 
     def integer_ends(self) -> list[int]:
-        """For each input, the smallest integer that is too large for the programs that read the input; 2 if the input
-        is not an index."""
+        """Return, for each input, the smallest integer that is too large; 2 if the input is not an index."""
         if self._program is not None:
             return verification_inputs.integer_ends(self._program)
         ends = [0] * len(self._job.inputs)
@@ -189,12 +184,10 @@ class Reference:
         return [max(2, end) for end in ends]
 
     def part_precisions(self, part: Partition) -> Sequence[RoundedType]:
-        """The precisions of a partition's outputs."""
         return self._compute_part_precisions(part, [_precision_of_type(type_) for _, type_ in part.inputs])
 
     def model_precisions(self) -> Sequence[RoundedType]:
-        """The precisions of the model's outputs: the coarser one of the precisions in the traced program and in the
-        partitions."""
+        """Return each output's precision in the traced program or in the partitions, whichever is coarser."""
         inputs = [precisions.precision_of_dtype(dtype) for _, dtype in self._job.inputs]
         weights = [precisions.precision_of_dtype(weight.dtype) for weight in self._job.weights]
         in_partitions = precisions.model_precisions(self._partitions, inputs, weights, self._compute_part_precisions)
@@ -202,9 +195,10 @@ class Reference:
         return [coarsest_precision(pair) for pair in zip(in_partitions, in_program, strict=True)]
 
     def exact_outputs(self) -> frozenset[int]:
-        """The positions of the model's outputs that must equal the reference's outputs. Empty if the traced program is not
-        known: the reference then runs the programs of the partitions, and the package is built from them, too. So a wrong
-        number would be in both results."""
+        """Return the positions of the outputs that must be exactly equal; an empty set without a traced program.
+
+        The reference then runs the programs of the partitions, from which the engines are built, too. So a wrong number
+        would be in both results."""
         return frozenset() if self._program is None else precisions.exact_outputs(self._program)
 
     def _compute_part_precisions(self, part: Partition, inputs: Sequence[RoundedType]) -> Sequence[RoundedType]:
@@ -216,7 +210,6 @@ class Reference:
 
 
 def _run_whole(program: Program, weights: Weights, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results of a program that reads all weights of a model."""
     return TorchReference.run_program(program, [weights[slot] for slot in range(len(weights))], inputs)
 
 

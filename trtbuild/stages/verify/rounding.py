@@ -1,7 +1,7 @@
 """Find those values of a result that rounding decides. They cannot be compared.
 
 Examples are `argmax` of two nearly equal numbers, ``x > 0.5``, and the integer part of 2.9999. The last bit of a number
-can change such a result completely, and two correct programs may differ in last bits.
+can change such a result, and two correct programs may differ in the last bit.
 
 Rules
 1. If results differ too much, the reference runs again, at most `MAX_RUNS` times for each tolerance. Each time, its
@@ -10,13 +10,12 @@ Rules
 2. If an integer or a bool changes in one of these runs, rounding decides it. Rounding also decides a floating-point number
    that changes by more than `MAX_TOLERANCES` x `amount` x the largest absolute value of the output. Such a number depends
    on a decision (``where``, ``round``, ``topk``), or the model amplifies errors too much for a comparison.
-3. The reference's result may change by more than the tolerance in these runs, because the model amplifies errors (``exp``
-   of a large number). Then the change is allowed as an error, up to `MAX_AMPLIFICATION` tolerances. Without this limit a
-   wrong conversion could hide in a model with a large tolerance, because the runs change each weight by up to a whole
-   tolerance.
+3. If the model amplifies errors (``exp`` of a large number), the reference's result may change by more than the tolerance.
+   An error as large as this change is allowed, up to `MAX_AMPLIFICATION` tolerances. The limit is needed because the runs
+   change each weight by up to a tolerance. Without it, a large tolerance could hide a wrong conversion.
 4. If the shape of an output changes (``nonzero``), all its values are decided by rounding.
-5. Zeros stay zeros. The values of an input stay between its smallest and its largest value, unless they are all equal or
-   8-bit floats. So special cases at zero and at the ends of a range are compared.
+5. Zeros stay zeros. Changed values of an input stay between its smallest and its largest value, unless they are all equal
+   or 8-bit floats. So special cases at zero and at the ends of a range are compared.
 """
 
 from __future__ import annotations
@@ -29,12 +28,10 @@ import torch
 
 from trtbuild.stages.verify.comparing import Deviation, deviation
 
-#: The largest number of additional runs for the outputs with the same tolerance. A value near a decision changes in about
-#: half of these runs.
+#: The most additional runs for outputs with the same tolerance. A value near a decision changes in about half of the runs.
 MAX_RUNS = 16
 
-#: A difference of more tolerances than this is not a sum of rounding errors: a decision or an amplification causes it
-#: (rule 2).
+#: A difference of more tolerances than this is not a sum of rounding errors (rule 2).
 MAX_TOLERANCES = 10
 
 #: The largest allowed error of a model that amplifies errors, in tolerances. RetinaNet (benchmarks/zoo) has 1.7.
@@ -48,14 +45,14 @@ Run = Callable[[Tensors, Tensors], Tensors]
 
 @dataclass(frozen=True)
 class PerturbedRuns:
-    """Runs the reference again on slightly changed values. `inputs` and `weights` are the unchanged values."""
+    """Runs the reference again on slightly changed `inputs` and `weights`."""
 
     run: Run
     inputs: Tensors
     weights: Tensors
 
     def __call__(self, number: int, amount: float) -> Tensors | None:
-        """The outputs of run `number` on changed inputs and weights (rule 1); None if the reference fails on them."""
+        """Return the outputs of run `number` (rule 1); None if the reference fails on the changed values."""
         generator = torch.Generator().manual_seed(number)
         inputs = [_clamp_to_range(_perturb(value, amount, generator), value) for value in self.inputs]
         weights = [_perturb(value, amount, generator) for value in self.weights]
@@ -70,7 +67,7 @@ def deviations(
 ) -> list[Deviation]:
     """Compare each output with that of the reference, and leave out the values that rounding decides.
 
-    The reference runs again only if an error is more than `times` the tolerance of its output.
+    The reference runs again only if an error is larger than `times` x the tolerance of the output.
     """
     results = [deviation(a, b) for a, b in zip(actual, expected, strict=True)]
     left_out = [torch.zeros(b.shape, dtype=torch.bool) for b in expected]
@@ -108,7 +105,7 @@ def _perturb(value: torch.Tensor, amount: float, generator: torch.Generator) -> 
 
 
 def _clamp_to_range(changed: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Limit `changed` to the range of `value`. Does nothing if the numbers of `value` are all equal, complex or 8-bit."""
+    """Return `changed`, limited to the range of `value` (rule 5). Complex numbers are not limited."""
     if not value.is_floating_point() or value.element_size() == 1 or not value.numel():
         return changed
     smallest, largest = value.aminmax()
@@ -116,7 +113,7 @@ def _clamp_to_range(changed: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def _decided_by_rounding(changed: torch.Tensor, expected: torch.Tensor, amount: float) -> torch.Tensor:
-    """A mask that is True where `changed` differs too much from `expected` (rules 2 and 4)."""
+    """Return a mask that is True where `changed` differs too much from `expected` (rules 2 and 4)."""
     if changed.shape != expected.shape:
         return torch.ones(expected.shape, dtype=torch.bool)
     same = (changed == expected) | (torch.isnan(changed) & torch.isnan(expected))

@@ -1,17 +1,17 @@
 """Compare a model's partitions, and the whole model, with PyTorch.
 
 Rules
-1. At each point (a choice of input sizes and values) PyTorch runs the partitions in order. The runner (onnxruntime or
-   engines) runs each TensorRT partition on the values of PyTorch's run, and the results are compared. In a second run with
-   the runner, each partition gets the results of earlier partitions, and the final result is compared with the traced
-   program. (The trace has compared the traced program with the user's module.)
-2. A partition that cannot run here is reported as unchecked, with the reason. It never counts as right.
+1. At each point (a choice of input sizes and values), PyTorch runs the partitions in order. The runner (onnxruntime or
+   engines) runs each TensorRT partition on PyTorch's values, and the results are compared. Then the runner runs the whole
+   model: each partition gets the runner's results of earlier partitions. The final result is compared with that of the
+   traced program. (The trace has compared the traced program with the user's module.)
+2. A partition that cannot run here is unchecked, with the reason. It never counts as right.
 3. The report has the worst point of each partition and of the whole model. The inputs of the worst of these points are
    written to a file. The tolerance of an output follows from its precision (`precisions`). Values that rounding decides
-   (`rounding`) are not compared, and the report says how many.
+   (`rounding`) are not compared, and the report has their number.
 4. `locating` searches for the fault of a wrong partition, with the smallest inputs that give a wrong result.
 5. A model with an ONNX source has no PyTorch program, so the reference is onnxruntime on the CPU.
-6. At the min, opt and max of profiles, the state of a model is the state with which a package begins. At random points, the
+6. At the min, opt and max of profiles, the state of a model is the initial state in its package. At random points, the
    state is random.
 7. The report also has the error of the whole model against the model without its quantizers (`float_errors`).
 """
@@ -41,15 +41,15 @@ from trtbuild.stages.verify.running import NotRunnable, PartFailed, PartRunner, 
 
 
 def verify(job: VerifyJob, read: ReadBlob, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
-    """Compare the partitions of a model. Returns the report.
+    """Compare the partitions of a model, by default with onnxruntime. Returns the report.
 
     Raises SourceError if the reference fails at a point, and NotRunnable if it cannot run here. Raises UsageError if the
     file of inputs (`VerifyJob.replay`) does not fit the model, and OSError if the worst inputs cannot be written.
     """
-    return _Verification(job, read, runner or _make_onnxruntime(read)).report()
+    return _Verification(job, read, runner or _onnxruntime_factory(read)).report()
 
 
-def _make_onnxruntime(read: ReadBlob) -> Callable[[VerifyJob, Weights], PartRunner]:
+def _onnxruntime_factory(read: ReadBlob) -> Callable[[VerifyJob, Weights], PartRunner]:
     from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 
     return lambda job, weights: OnnxRuntime(lambda graph: read(job.onnx[graph]), weights)
@@ -61,7 +61,7 @@ class _Verification:
         self._read = read
         self._weights = Weights(job.weights, read)
         self._partitions = Partitions.from_bytes(read(job.partitions))
-        by_onnx = _make_onnxruntime(read)(job, self._weights) if job.by_onnx else None
+        by_onnx = _onnxruntime_factory(read)(job, self._weights) if job.by_onnx else None
         self._reference = Reference(job, read, self._partitions, self._weights, by_onnx)
         self._runner = runner(job, self._weights)
         self._integer_ends = self._reference.integer_ends()
@@ -118,13 +118,13 @@ class _Verification:
         return values
 
     def _run_point(self, number: int, point: Point) -> None:
-        """Compare each partition and the whole model at a point (rule 1), and add the results to the outcomes."""
+        """Compare each partition and the whole model at a point (rule 1)."""
         inputs = self._inputs(number)
         try:
             expected = self._reference.run_model(inputs)
         except PartFailed as error:
             raise self._reference.failure_error(error, inputs, point) from error
-        reference_values, own_values = (Values(self._partitions, self._weights, inputs) for _ in range(2))
+        reference_values, runner_values = (Values(self._partitions, self._weights, inputs) for _ in range(2))
         failure_text: str | None = None
         for index, part in enumerate(self._partitions.partitions):
             reference_inputs = reference_values.inputs_of(part)
@@ -134,16 +134,16 @@ class _Verification:
                 raise self._reference.failure_error(error, inputs, point) from error
             results = self._compare_partition(part, reference_inputs, reference_results, number, point)
             if failure_text is None:
-                own_inputs = own_values.inputs_of(part)
-                has_same_inputs = all(a is b for a, b in zip(reference_inputs, own_inputs, strict=True))
+                runner_inputs = runner_values.inputs_of(part)
+                has_same_inputs = all(a is b for a, b in zip(reference_inputs, runner_inputs, strict=True))
                 try:
                     if results is None or not has_same_inputs:
-                        results = self._run_on_own_results(part, own_inputs, point, has_failed=results is None)
-                    own_values.put(index, part, results)
+                        results = self._run_on_runner_results(part, runner_inputs, point, has_failed=results is None)
+                    runner_values.put(index, part, results)
                 except PartFailed as error:  # an earlier partition may have given a wrong index or size
                     failure_text = f"partition {part.name} fails on the results of earlier partitions: {error}"
             reference_values.put(index, part, reference_results)
-        # the outputs that the reference has computed, partition by partition
+        # the model's outputs, as the reference computes them partition by partition
         lowered = [reference_values[source] for source in self._partitions.outputs]
         perturbed_runs = self._reference.perturbed_model_runs(inputs, point)
         if expected is None:
@@ -153,7 +153,7 @@ class _Verification:
         if failure_text is not None:
             self._whole_outcome.add(number, [Deviation(math.inf, failure_text)], self._size)
         else:
-            outputs = [own_values[source] for source in self._partitions.outputs]
+            outputs = [runner_values[source] for source in self._partitions.outputs]
             self._add_outputs(self._whole_outcome, number, outputs, expected, perturbed_runs)
             if self._float_errors is not None:
                 self._float_errors.add(outputs, inputs)
@@ -166,7 +166,7 @@ class _Verification:
         expected: Sequence[torch.Tensor],
         perturbed_runs: PerturbedRuns,
     ) -> None:
-        """Compare the outputs of a partition or of the whole model at a point, and add the result to `outcome`."""
+        """Compare the outputs of a partition or of the whole model at a point, and add the results to `outcome`."""
         allowed = [self._job.tolerances[precision] for precision in outcome.precisions]
         results = deviations(actual, expected, allowed, perturbed_runs)
         if outcome is self._whole_outcome or outcome is self._lowered_outcome:
@@ -175,7 +175,6 @@ class _Verification:
         outcome.add(number, results, self._size)
 
     def _precisions(self) -> Iterator[RoundedType]:
-        """The precisions of all outputs, of the partitions and of the whole model."""
         for outcome in (*self._outcomes.values(), self._whole_outcome):
             yield from outcome.precisions
 
@@ -187,7 +186,7 @@ class _Verification:
         number: int,
         point: Point,
     ) -> Sequence[torch.Tensor] | None:
-        """Compare one partition on the values of PyTorch's run. Returns its results, or None if there are no results."""
+        """Compare one partition on PyTorch's values. Returns its results, or None if it cannot run or fails."""
         if part.kind == "torch":
             return expected
         outcome = self._outcomes[part.name]
@@ -204,11 +203,13 @@ class _Verification:
         self._add_outputs(outcome, number, results, expected, self._reference.perturbed_part_runs(part, inputs, point))
         return results
 
-    def _run_on_own_results(
+    def _run_on_runner_results(
         self, part: Partition, inputs: Sequence[torch.Tensor], point: Point, *, has_failed: bool
     ) -> Sequence[torch.Tensor]:
-        """The results of a partition. Its inputs are the results of earlier partitions. If the partition has failed on the
-        values of PyTorch's run (`has_failed`), and fails again, PyTorch runs it. Raises PartFailed."""
+        """Return the results of a partition on the runner's results of earlier partitions.
+
+        If the partition has failed on PyTorch's values (`has_failed`), and fails again, PyTorch runs it. Raises PartFailed.
+        """
         if part.kind == "tensorrt" and self._outcomes[part.name].unchecked is None:
             try:
                 return self._runner(part, inputs, point)
@@ -232,7 +233,6 @@ class _Verification:
         )
 
     def _place(self, part: Partition, number: int) -> Place | None:
-        """The place of the partition's fault; None if it cannot be located."""
         if not self._reference.has_programs or part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
             return None
         from trtbuild.stages.verify.locating import FaultSearch
@@ -259,7 +259,7 @@ class _Verification:
             return None
 
     def _write_worst_inputs(self) -> str | None:
-        """Write the inputs of the worst of all points to a file. Returns its path, or None if nothing was written."""
+        """Write the inputs of the worst point to a file. Returns its path, or None if nothing was written."""
         outcomes = [outcome for outcome in (*self._outcomes.values(), self._whole_outcome) if outcome.point is not None]
         if self._job.worst is None or not outcomes or self._replayed is not None:
             return None

@@ -1,7 +1,7 @@
 """Run the partitions of a model in order, in PyTorch or with another runner.
 
-A value is deleted after its last use. So the memory contains only the values that are still needed, and the model's
-weights once.
+A value is deleted after its last use. So the memory contains the model's weights, and only those values that are still
+needed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ReadBlob = Callable[[str], bytes]
 
 
 class NotRunnable(Exception):
-    """A partition cannot run here. This does not mean that it is wrong. The text is the reason."""
+    """A partition cannot run here. This does not mean that it is wrong. The text has the reason."""
 
 
 class PartFailed(Exception):
-    """A partition fails, although it should run. The text is the reason."""
+    """A partition should run, but fails. The text has the reason."""
 
 
 class PartRunner(Protocol):
@@ -35,11 +35,11 @@ class PartRunner(Protocol):
     name: Runner
 
     def __call__(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """The results of a partition, as CPU tensors. Raises NotRunnable, PartFailed."""
+        """Return the results of a partition, as CPU tensors. Raises NotRunnable, PartFailed."""
 
 
 class Weights:
-    """A model's weights by slot. Each weight is read at its first use, and equal weights are read once."""
+    """Slot (the number of a weight in the model) → the weight. A weight is read at its first use, equal weights once."""
 
     def __init__(self, weights: Sequence[Weight], read: ReadBlob) -> None:
         self._weights = weights
@@ -58,8 +58,9 @@ class Weights:
 
 
 def _tensor_of(data: bytes, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in the memory of `data`. A copy would need the memory of a large weight twice. No program writes to the
-    tensor: the programs of all steps are functional."""
+    """Return a tensor in the memory of `data`, because a copy would need twice the memory of a large weight.
+
+    No program writes to the tensor, because all programs are functional."""
     if not data:
         return torch.empty(0, dtype=dtype)
     with warnings.catch_warnings():
@@ -70,14 +71,14 @@ def _tensor_of(data: bytes, dtype: torch.dtype) -> torch.Tensor:
 def placeholder_values(
     program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The arguments for a program's graph module, in the order of its placeholders."""
+    """Return the arguments of a program's graph module, in the order of its placeholders."""
     constants = program.constants
     values = dict(zip(program.weight_nodes, weights, strict=True)) | dict(zip(program.input_nodes, inputs, strict=True))
     return [values[node] if node in values else constants[node.name] for node in program.placeholders]
 
 
 class TorchReference:
-    """Runs a model's programs in PyTorch: the reference."""
+    """Runs a model's programs in PyTorch. `programs` maps a graph digest to the SHA-256 of the program."""
 
     def __init__(self, programs: Mapping[str, str], weights: Weights, read: ReadBlob) -> None:
         self._programs = programs
@@ -86,7 +87,7 @@ class TorchReference:
         self._loaded: dict[str, Program] = {}
 
     def program(self, part: Partition) -> Program:
-        """The program of a partition. Equal partitions share one program."""
+        """Return the program of a partition. Equal partitions share one program."""
         if part.graph not in self._loaded:
             self._loaded[part.graph] = Program.from_bytes(self._read(self._programs[part.graph]))
         return self._loaded[part.graph]
@@ -95,20 +96,18 @@ class TorchReference:
         return [self._weights[slot] for slot in part.weights]
 
     def run_part(self, part: Partition, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The results of one partition."""
         return self.run_program(self.program(part), self.weights(part), inputs)
 
     @staticmethod
     def run_program(
         program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The results of any program."""
         with torch.no_grad():
             return list(program.exported.graph_module(*placeholder_values(program, weights, inputs)))
 
 
 class Values:
-    """The values between the partitions of a model. Each value is stored until its last use."""
+    """The inputs of a model, and the results of its partitions. Each value is stored until its last use."""
 
     def __init__(self, partitions: Partitions, weights: Weights, inputs: Sequence[torch.Tensor]) -> None:
         self._weights = weights
@@ -124,11 +123,10 @@ class Values:
         return self._values[source]
 
     def inputs_of(self, part: Partition) -> list[torch.Tensor]:
-        """The inputs of a partition."""
         return [self[source] for source, _ in part.inputs]
 
     def put(self, number: int, part: Partition, results: Sequence[torch.Tensor]) -> None:
-        """Store the results of partition `number`, and delete values without a later use."""
+        """Store the results of partition `number`, and delete the values without a later use."""
         self._values.update((f"{part.name}:{k}", value) for k, value in enumerate(results))
         for name in [name for name in self._values if self._last_readers.get(name, -1) <= number]:
             del self._values[name]

@@ -1,4 +1,4 @@
-"""`OnnxRuntime` runs partitions in onnxruntime."""
+"""Partitions run in onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""16-bit models that run in float32 and round after each node."""
+"""ONNX models of 16-bit types that are rewritten to compute in float32 and to round after each node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NARROW = {TensorProto.FLOAT16: torch.float16, TensorProto.BFLOAT16: torch.bfloat
 
 
 def model(nodes: list[onnx.NodeProto], kind: int, out: int | None = None, **constants: np.ndarray) -> onnx.ModelProto:
-    """A model with one input ``i0`` [d0, 4] of type `kind` and one output ``o0`` of type `out` (by default `kind`)."""
+    """Return a model from ``i0`` [d0, 4] of type `kind` to ``o0`` of type `out` (by default `kind`)."""
     initializers = [helper.make_tensor(name, kind, value.shape, value.reshape(-1)) for name, value in constants.items()]
     graph = helper.make_graph(
         nodes,

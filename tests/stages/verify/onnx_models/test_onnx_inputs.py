@@ -1,4 +1,4 @@
-"""The ranges of integers that the inputs of an ONNX model accept."""
+"""The integers that the inputs of an ONNX model accept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtbuild.stages.verify.onnx_models.onnx_inputs import onnx_integer_ends
 
 
 def model(nodes: list[onnx.NodeProto], *tables: tuple[str, tuple[int, ...]]) -> bytes:
-    """A model with the inputs i0 to i2. `tables` are the names and shapes of its constants."""
+    """Return a model with the inputs i0 to i2. `tables` has the names and shapes of its constants."""
     graph = h.make_graph(
         nodes,
         "partition",

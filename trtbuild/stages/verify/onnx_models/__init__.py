@@ -1,1 +1,1 @@
-"""Converted partitions, which are ONNX models: run them with onnxruntime, and find the facts that comparisons need."""
+"""Run converted partitions, which are ONNX models, with onnxruntime, and find the facts that comparisons need."""

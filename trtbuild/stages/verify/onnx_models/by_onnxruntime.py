@@ -1,14 +1,14 @@
 """Run converted partitions with onnxruntime on the CPU.
 
 Rules
-1. Graph optimization is off. The converted model runs node by node, and values of float16 and bfloat16 are rounded after
-   each node (`narrow`). So every value inside can be compared with PyTorch's value.
-2. Weights do not pass through protobuf: onnxruntime gets pointers to them, or to their converted copies (rules 1 and 4).
-3. Sessions are cached while their weights have at most `_MAX_CACHED_BYTES` in total. The oldest session is deleted first,
-   and the newest one stays.
+1. Graph optimization is off. The model runs node by node, and values of float16 and bfloat16 are rounded after each node
+   (`narrow`). So every value inside can be compared with PyTorch's value.
+2. Weights do not pass through protobuf. onnxruntime gets pointers to them, or to their converted copies (rules 1 and 4).
+3. Sessions are cached while their weights have at most `_MAX_CACHED_BYTES` in total. The oldest session is deleted first.
+   The newest always stays.
 4. Weights of 4 bits become int8 (`four_bits`).
-5. If onnxruntime has no kernel for a partition, or if the partition calls plugins, it is not checked
-   (`NotRunnable`). If the partition fails (`PartFailed`), its conversion counts as wrong.
+5. A partition is not checked if onnxruntime has no kernel for it, or if it calls plugins (`NotRunnable`). If a partition
+   fails (`PartFailed`), its conversion counts as wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trtbuild.stages.verify.running import NotRunnable, PartFailed, Weights
 
 _MAX_CACHED_BYTES = 1 << 30
 
-#: The types of `HALF_TYPES`, which are run in float32 (`narrow`), by their numbers in ONNX.
+#: ONNX's number of a type → torch's dtype, for the types that run in float32 (`narrow`).
 _NARROW_DTYPE_OF_ONNX = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.BFLOAT16: torch.bfloat16}
 
 
@@ -45,14 +45,15 @@ class OnnxRuntime:
         self._sessions: dict[tuple[str, tuple[int, ...]], _Session] = {}
 
     def __call__(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
-        """The results of `part`. Raises NotRunnable, PartFailed."""
+        """Return the results of `part`. Raises NotRunnable, PartFailed."""
         if part.plugins:
             raise NotRunnable(f"onnxruntime has no plugins ({', '.join(part.plugins)}); compare its engine on a GPU")
         return self._session(part).run(inputs, [f"o{k}" for k in range(len(part.outputs))])
 
     def values(self, part: Partition, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
-        """Values inside `part`, by their names in the ONNX model. If the model runs in float32, inner values of a
-        narrow type are float32."""
+        """Return the values inside `part` with these names in the ONNX model, in order.
+
+        If the model runs in float32, inner values of float16 and bfloat16 are float32."""
         return _Session(self._models(part.graph), part, self._weights, names).run(inputs, names)
 
     def _session(self, part: Partition) -> _Session:
@@ -68,8 +69,9 @@ class OnnxRuntime:
 
 
 class _Session:
-    """A session of onnxruntime, and the weights that it points to. `inner_outputs` are the names of inner values that it
-    returns in addition to the outputs."""
+    """A session of onnxruntime, and the weights that it points to.
+
+    `inner_outputs` are the names of inner values that it returns in addition to the outputs."""
 
     def __init__(self, data: bytes, part: Partition, weights: Weights, inner_outputs: Sequence[str] = ()) -> None:
         model = onnx.ModelProto.FromString(data)
@@ -86,7 +88,7 @@ class _Session:
             try:
                 model = convert_to_float32(model)
             except UnknownElementType:
-                # The model stays as it is: onnxruntime runs float16 in its own way, and rejects most models with bfloat16.
+                # onnxruntime runs float16 without these roundings, and rejects most models with bfloat16
                 self._runs_in_float32 = False
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner_outputs if name not in types)
         options = onnxruntime.SessionOptions()
@@ -134,7 +136,7 @@ class _Session:
         ]
 
     def _array(self, value: torch.Tensor) -> np.ndarray:
-        """The values of a tensor as a row-major array. If the model runs in float32, narrow types become float32."""
+        """Return a tensor as a row-major array. If the model runs in float32, half types become float32."""
         tensor = value.detach().contiguous()
         if tensor.dtype is torch.bfloat16 and not self._runs_in_float32:
             raise NotRunnable("onnxruntime has no bfloat16")
@@ -147,7 +149,7 @@ class _Session:
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of an onnxruntime error, without its prefix and source paths."""
+    """Return the first line of an onnxruntime error, without its prefix and source paths."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip())
     text = re.sub(r"/\S+/(\w+\.\w+:\d+) \S+ ?", "", text)
     return (text.splitlines() or [type(error).__name__])[0][:300]

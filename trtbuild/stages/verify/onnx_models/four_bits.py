@@ -1,7 +1,7 @@
-"""Rewrite weights of 4 bits for onnxruntime: release 1.31 reads external weights of whole bytes only, and has no float4.
+"""Rewrite weights of 4 bits as int8 for onnxruntime.
 
-int4 and float4e2m1 become int8. The numbers of float4e2m1 are multiples of 1/2, so they are doubled, and their scales are
-halved. Both changes are exact: the rewritten model gives the same numbers.
+onnxruntime 1.31 reads external weights of whole bytes only, and has no float4. The numbers of float4e2m1 are multiples of
+1/2, so they are doubled, and their scales are halved. This is exact, so the rewritten model gives the same numbers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto
 
-#: The types of 4 bits → the number of each code. float4e2m1's numbers are doubled.
+#: A type of 4 bits → the number that each code from 0 to 15 stands for. The numbers of float4e2m1 are doubled.
 _NUMBERS = {
     TensorProto.INT4: np.array([*range(8), *range(-8, 0)], np.int8),
     TensorProto.FLOAT4E2M1: np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8),
@@ -18,7 +18,7 @@ _NUMBERS = {
 
 
 def external_types(model: ModelProto) -> dict[str, int]:
-    """The names of a model's external weights of 4 bits, and their types."""
+    """Return the name of each external weight of 4 bits → its type."""
     return {
         tensor.name: tensor.data_type
         for tensor in model.graph.initializer
@@ -27,7 +27,7 @@ def external_types(model: ModelProto) -> dict[str, int]:
 
 
 def convert_to_int8(model: ModelProto) -> ModelProto:
-    """Copy `model`, with int8 instead of its external weights of 4 bits. `unpacked` gives their numbers."""
+    """Copy `model`, with int8 instead of its external weights of 4 bits."""
     types = external_types(model)
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -49,7 +49,7 @@ def convert_to_int8(model: ModelProto) -> ModelProto:
 
 
 def unpacked(data: np.ndarray, element: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The numbers of a weight for the rewritten model. `data` are the bytes of the weight, `element` is its type."""
+    """Return the numbers of a weight for the rewritten model. `data` are its bytes, and `element` is its type."""
     codes = np.stack([data & 15, data >> 4], -1).reshape(-1)[: int(np.prod(shape))]  # the first number has the low bits
     numbers: np.ndarray = _NUMBERS[element][codes].reshape(shape)
     return numbers

@@ -1,13 +1,11 @@
-"""Rewrite an ONNX model with float16 or bfloat16 for a runner that cannot compute in these types.
+"""Rewrite an ONNX model with narrow types (float16, bfloat16), so that it computes in float32 and rounds after each node.
 
-The rewritten model computes in float32, and rounds to the narrow type after each node.
-
-onnxruntime's CPU provider has few kernels for bfloat16 (1.31: no MatMul). It computes float16 in float32 without
-rounding in between (InsertCastTransformer), so an overflow of float16 would not show. float32 holds every number of
-both types. So each node of the rewritten model gives the result of a node that accumulates in float32, as on GPUs.
+onnxruntime's CPU provider has few kernels for bfloat16 (1.31: no MatMul). It computes float16 in float32 without rounding
+in between (InsertCastTransformer), so an overflow of float16 would not show. float32 holds every number of both types. So
+each node of the rewritten model gives the result of a node that accumulates in float32, as on GPUs.
 
 Rules
-1. Every narrow type becomes float32: in inputs, outputs, weights, constants and type attributes.
+1. Every narrow type becomes float32, in inputs, outputs, weights, constants and type attributes.
 2. Two Casts follow each node output that was narrow. They convert it to its narrow type, and back to float32.
 3. onnx's shape inference finds the types of values. A model with a value of unknown type is rejected.
 """
@@ -23,11 +21,11 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
 class UnknownElementType(Exception):
-    """The element type of a value is unknown."""
+    """The element type of a value is unknown (rule 3)."""
 
 
 def has_narrow_types(model: ModelProto) -> bool:
-    """Whether an input, an output, a weight, a constant or a type attribute of the model has a narrow type."""
+    """Whether a narrow type occurs in the model (rule 1)."""
     graph = model.graph
     declared = [*graph.input, *graph.output]
     return (
@@ -46,7 +44,7 @@ def _has_narrow_type(attribute: AttributeProto) -> bool:
 
 
 def convert_to_float32(model: ModelProto) -> ModelProto:
-    """Copy `model`, with float32 instead of narrow types (rules 1, 2). Raises UnknownElementType."""
+    """Copy `model`, with float32 instead of narrow types. Raises UnknownElementType."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:  # InferenceError and others, for an invalid model
@@ -92,7 +90,7 @@ def _rewrite(graph: GraphProto, inferred: GraphProto, outer: dict[str, int]) -> 
 
 
 def _convert_tensor(tensor: TensorProto) -> None:
-    """Convert a narrow tensor to float32. If its data are external, only its type changes: the runner converts the data."""
+    """Convert a narrow tensor to float32. If its data are external, the runner converts them."""
     if tensor.data_type not in _NARROW_TYPES:
         return
     if tensor.data_location == TensorProto.EXTERNAL:

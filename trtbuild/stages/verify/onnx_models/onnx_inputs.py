@@ -1,7 +1,6 @@
-"""Find the integers that the inputs of an ONNX model may contain. An input that indexes the rows of a table
-may contain the number of any row (`verify.inputs`, rule 2).
+"""Find the integers that the inputs of an ONNX model may contain (`verify.inputs`, rule 2).
 
-The model is canonical: its inputs are called ``i0…``, and its weights are external.
+The model is the result of a convert step: its inputs are called ``i0``, ``i1`` …, and its weights are external.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ _SAME_INDEX = (
 
 
 def onnx_integer_ends(data: bytes, count: int) -> list[int]:
-    """For each of the first `count` inputs, the smallest integer that is too large for it: at least 2, and exactly 2 for an
-    input that does not index a table. Raises SourceError if the data are not an ONNX model."""
+    """Return, for each of the first `count` inputs, the smallest integer that is too large; 2 if it indexes no table.
+
+    Raises SourceError if the data are not an ONNX model."""
     try:
         graph = onnx.ModelProto.FromString(data).graph
     except Exception as error:  # protobuf's own type, which differs between its versions

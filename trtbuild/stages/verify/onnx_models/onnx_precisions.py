@@ -1,6 +1,6 @@
 """Find the precision of each output of an ONNX model, by the rules of `verify.precisions`.
 
-The model is canonical: its inputs are called ``i0…``, and its outputs ``o0…``.
+The model is the result of a convert step: its inputs are called ``i0``, ``i1`` …, and its outputs ``o0``, ``o1`` ….
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from trtbuild.core.model.verification import RoundedType, coarsest_precision
 from trtbuild.stages.verify.precisions import precision_of_dtype
 
 _DTYPE_NAMES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
-#: Operators that round to the type of their zero point or to ``output_dtype``, by default to uint8 (rule 6 of
-#: `verify.precisions`).
+#: Operators that round to the type of their zero point or to ``output_dtype``, by default to uint8.
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
-#: The types of quantizers. All other types count as int8. (uint8 has as many steps as int8.)
+#: The types of quantizers. All other types count as int8: for example, uint8 has as many steps as int8.
 _QUANTIZER_TYPES: Mapping[int, RoundedType] = {
     TensorProto.FLOAT8E4M3FN: "float8e4m3fn",
     TensorProto.FLOAT8E5M2: "float8e5m2",
@@ -29,8 +28,9 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
 def onnx_precisions(data: bytes, inputs: Sequence[RoundedType], count: int) -> list[RoundedType]:
-    """The precision of each of the first `count` outputs. `inputs` are the precisions of the model's inputs. If the
-    file has no type for a value, rule 1 uses float32 as the type of the value."""
+    """Return the precision of each of the first `count` outputs. `inputs` are the precisions of the inputs.
+
+    A value without a type in the file counts as float32."""
     graph = onnx.ModelProto.FromString(data).graph
     precisions = {
         value.name: _precision_of(value.type.tensor_type.elem_type) for value in (*graph.value_info, *graph.output)
@@ -43,8 +43,9 @@ def onnx_precisions(data: bytes, inputs: Sequence[RoundedType], count: int) -> l
 
 
 def _add_precisions(graph: GraphProto, precisions: dict[str, RoundedType]) -> RoundedType:
-    """Add the precisions of a graph's values to `precisions`, which contains those of the enclosing graphs. Returns the
-    coarsest precision of the graph's values."""
+    """Add the precisions of a graph's values to `precisions`. Returns the coarsest of them.
+
+    `precisions` maps the name of a value to its precision, and already has the values of the enclosing graphs."""
     initializers = {tensor.name: _precision_of(tensor.data_type) for tensor in graph.initializer}
     precisions.update(initializers)
     results = [*initializers.values()]
@@ -65,7 +66,7 @@ def _add_precisions(graph: GraphProto, precisions: dict[str, RoundedType]) -> Ro
 
 
 def _quantizer_type(node: onnx.NodeProto, graph: GraphProto) -> RoundedType:
-    """The type that a quantizer rounds to. A quantizer of a weight counts as int8 (`verify.precisions`, rule 7)."""
+    """Return the type that a quantizer rounds to; int8 for a quantizer of a weight (`verify.precisions`, rule 7)."""
     if any(tensor.name == node.input[0] for tensor in graph.initializer):
         return "int8"
     zero_points = node.input[2:]
@@ -91,7 +92,6 @@ def _graphs(node: onnx.NodeProto) -> Iterator[GraphProto]:
 
 
 def _attribute_types(node: onnx.NodeProto) -> Iterator[int]:
-    """The types in the attributes of a node."""
     for attribute in node.attribute:
         if attribute.name in _TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT:
             yield attribute.i

@@ -1,4 +1,4 @@
-"""The model of a verification with its plan and points, and the types of its comparisons."""
+"""A model of a verification, with its plan and points, and the types of its comparisons."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ WORST_INPUTS_FOLDER = f"{wiring.STATE_FOLDER}/verify"
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A finished comparison: its partitioning (the result of one partition step) and recipe, the facts about the machine,
-    and the report.
+class FinishedComparison:
+    """A finished comparison of one partitioning, which is the result of a partition step.
 
-    `record` is None if the report is not stored. `recorded` is whether the report was read from a record. `worker` is the
-    Dask worker that ran the comparison, or None.
+    `machine` has the facts about the machine that compared. `record` is None if the report is not stored. `recorded` is
+    whether the report was read from a record. `worker` is the Dask worker that compared, or None.
     """
 
     partitioning: PartitioningJob
@@ -45,19 +44,20 @@ class Compared:
 
 @dataclass(frozen=True)
 class NotRunHere:
-    """The target `target` cannot be compared, because of `reason`."""
+    """The engines of `target` are not compared, because of `reason`."""
 
     target: str
     reason: str
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A comparison with the reference, for `targets`. `finish` returns its result, or raises NotCompared or another
-    TrtbuildError."""
+class PendingComparison:
+    """A comparison that may be running or not begun. `finish` waits for its result, or runs it.
+
+    `finish` raises NotCompared or another TrtbuildError."""
 
     targets: Sequence[str]
-    finish: Callable[[], Compared]
+    finish: Callable[[], FinishedComparison]
 
 
 class EngineComparisons(Protocol):
@@ -67,15 +67,15 @@ class EngineComparisons(Protocol):
     """
 
     def comparisons(
-        self, subject: Subject, partitioning: PartitioningJob, number: int
-    ) -> Iterator[Comparison | NotRunHere]:
-        """Yield the comparisons of the engines of a partitioning, which has the index `number` in the model."""
+        self, model: VerifiedModel, partitioning: PartitioningJob, number: int
+    ) -> Iterator[PendingComparison | NotRunHere]:
+        """Yield the comparisons of a partitioning's engines. `number` is the index of the partitioning in the model."""
 
 
-class Subject:
-    """A model, and the options with which it is verified. `versions` are the versions of onnxruntime, torch and onnx.
+class VerifiedModel:
+    """A model of a project, and the options with which it is verified.
 
-    `reads_records` is whether earlier results are used.
+    `versions` are the versions of onnxruntime, torch and onnx. `reads_records` is whether earlier results are used.
     """
 
     def __init__(
@@ -100,33 +100,36 @@ class Subject:
     def job_of_runner(
         self,
         partitioning: PartitioningJob,
-        by: verification.Runner,
+        runner: verification.Runner,
         number: int,
         points: tuple[Point, ...],
         label: str = "",
     ) -> PartitioningJob:
-        """Return the job of a partitioning for one runner. `label` is for the file name of the worst inputs."""
-        name = self.name + ("" if by == "onnxruntime" and not number else f"@{label or number}")
+        """Return the job of a partitioning for one runner: onnxruntime or engines.
+
+        `number` is the index of the partitioning in the model. The file of the worst inputs is named after `label` or
+        `number`."""
+        name = self.name + ("" if runner == "onnxruntime" and not number else f"@{label or number}")
         return replace(
             partitioning,
             job=replace(
                 partitioning.job.at(points, self.plan.shapes),
-                tolerances=verification.tolerances(by, self.options.tolerance),
+                tolerances=verification.tolerances(runner, self.options.tolerance),
                 worst=str(self.workspace.project / WORST_INPUTS_FOLDER / f"{name}.safetensors"),
             ),
         )
 
     def recipe(
         self,
-        by: verification.Runner,
+        runner: verification.Runner,
         partitioning: PartitioningJob,
         contents: Mapping[str, str],
         versions: Mapping[str, str],
         machine: Mapping[str, str],
     ) -> Recipe:
-        """The recipe of a comparison (`trtbuild.driver.gpu_comparisons.job.recipe_of`)."""
+        """Return the recipe of a comparison. `contents` has SHA-256s: ONNX models by graph, or engines by partition."""
         return recipe_of(
-            by,
+            runner,
             partitioning.job,
             partitioning.program_graph,
             contents,
@@ -142,27 +145,28 @@ class Subject:
         self.workspace.lookups.files.put_blobs(self.plan.model, project_blobs)
         self.workspace.store.fetch(blobs)
 
-    def find(self, partitioning: PartitioningJob, recipe: Recipe, machine: Mapping[str, str]) -> Compared | None:
-        """The result in the record of a recipe; None if there is no usable record, or if records are not used."""
+    def find(
+        self, partitioning: PartitioningJob, recipe: Recipe, machine: Mapping[str, str]
+    ) -> FinishedComparison | None:
+        """Return the recorded result of a recipe; None without a usable record, or if records are not used."""
         if not self.reads_records:
             return None
         record, report = records.find_record(self.workspace.store, recipe)
-        return None if report is None else Compared(partitioning, recipe, machine, report, record, recorded=True)
+        return (
+            None if report is None else FinishedComparison(partitioning, recipe, machine, report, record, recorded=True)
+        )
 
     def find_or_run(
         self, partitioning: PartitioningJob, recipe: Recipe, machine: Mapping[str, str], run: Callable[[], Report]
-    ) -> Compared:
-        """Return the result of `find`. If `find` returns None, call `run`, and store the report if `is_stored` accepts it.
-
-        Raises NotCompared or another TrtbuildError.
-        """
+    ) -> FinishedComparison:
+        """Return the recorded result, or run the comparison. Raises NotCompared or another TrtbuildError."""
         found = self.find(partitioning, recipe, machine)
         if found is not None:
             return found
         report = run()
         record = records.store_record(self.workspace.store, recipe, report) if self.is_stored(report) else None
-        return Compared(partitioning, recipe, machine, report, record, recorded=False)
+        return FinishedComparison(partitioning, recipe, machine, report, record, recorded=False)
 
     def is_stored(self, report: Report) -> bool:
-        """Whether a report gets a record: it is not wrong, and its inputs do not come from a replayed file."""
+        """Whether a report gets a record: it is not wrong, and its inputs do not come from a file."""
         return self.replay is None and report.status != "wrong"

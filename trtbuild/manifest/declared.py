@@ -139,7 +139,6 @@ def _entries(root: Node, section: str, problems: Problems) -> list[tuple[str, Or
 
 
 def _without(node: Node, name: str) -> Node:
-    """The mapping `node` without one of its fields."""
     items = {key: child for key, child in node.items.items() if key != name}
     data = {key: child.data for key, child in items.items()}
     return Node(node.file, node.line, node.column, data, items, node.keys)

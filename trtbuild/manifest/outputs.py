@@ -1,4 +1,4 @@
-"""The paths of a project's outputs, and the checks of these paths."""
+"""Check the paths of a project's outputs."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def resolve_outputs(
 
 
 def check_disjoint(outputs: Sequence[OutputPath], files_read: Mapping[str, str], problems: Problems) -> None:
-    """Add a problem for each output that overlaps with another output, or with a file that the build reads.
+    """Add a problem for each output that overlaps with another output, or with a file that the manifests name.
 
     Only a Triton repository may be shared, because each model has its own directories in it. `files_read` maps the
-    path of each file that the build reads to a noun for messages, such as "weights".
+    path of each file that the manifests name to a noun for messages, such as "weights".
     """
     output_by_path: dict[str, OutputPath] = {}
     repositories: dict[str, list[OutputPath]] = {}

@@ -1,7 +1,7 @@
 """Convert the paths in manifests to names.
 
-A name is a path relative to the project, so it stays valid if the project is moved. If it leads out of the project, it
-begins with ``..``. Symbolic links in a name are not resolved.
+A name is a path relative to the project, with ``/`` between its parts. So it stays valid if the project is moved. A name
+that leads out of the project begins with ``..``. Symbolic links in a name are not resolved.
 """
 
 # ruff: noqa: PTH100, PTH112, PTH114, PTH116, PTH117, PTH208

@@ -171,7 +171,6 @@ def _table(kind: type[Fields]) -> str:
 
 
 def _release_sentences(setting: Setting) -> str:
-    """Sentences about the TensorRT releases that have a builder setting, to be added to its description."""
     sentences = (
         f" `{toolchain}` has no such setting." if first is None else f" `{toolchain}` has it from {first} on."
         for toolchain, first in setting.first_releases.items()

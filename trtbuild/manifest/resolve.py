@@ -117,7 +117,6 @@ class _Resolver:
         return located.value if located else ModelFields.model_fields[name].default
 
     def _settings(self, settings: Any, group: str) -> Any:
-        """`settings` with the fields of a group that the manifest sets."""
         changed = {
             name.removeprefix(f"{group}."): tuple(located.value) if isinstance(located.value, list) else located.value
             for name, located in self._fields.items()

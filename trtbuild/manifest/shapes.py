@@ -22,7 +22,7 @@ ProfileEntry = NamedEntry[dict[str, ShapeFields]]
 
 @dataclass(frozen=True)
 class Shapes:
-    """A model's inputs, dims and profiles. Dims, and the shapes in a profile, have the order of the inputs."""
+    """A model's inputs, dims and profiles. The dims, and the shapes in a profile, have the order of the inputs."""
 
     inputs: tuple[Input, ...]
     dims: tuple[NamedDim, ...]
@@ -163,7 +163,6 @@ def check_shapes(
 def add_shape_problem(
     problem: ShapeProblem, entries: dict[str, ProfileEntry], dims_node: Node | None, problems: Problems
 ) -> None:
-    """Add a problem at its place in the manifest."""
     origin = _shape_origin(problem, entries, dims_node)
     problems.add(origin, problem.text, problem.hint)
 

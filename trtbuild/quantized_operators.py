@@ -1,4 +1,4 @@
-"""Operators that quantize to int4, float8 and float4, for which PyTorch has none, and one that dequantizes.
+"""Operators that PyTorch lacks: quantizers to int4, float8 and float4, and a dequantizer of these types and int8.
 
     trtbuild::fake_quantize(Tensor x, Tensor scale, str element, int axis, int block_size, int smallest) -> Tensor
     trtbuild::fake_quantize_two_levels(Tensor x, Tensor scale, int block_size) -> Tensor

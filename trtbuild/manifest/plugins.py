@@ -68,9 +68,7 @@ def resolve_plugins(
 
 
 def _is_constant(value: object) -> bool:
-    """Whether a value can be a field of a plugin.
-
-    It can be text, a boolean, a finite number, or a list whose entries are all text, all integers or all finite floats."""
+    """Whether a value is text, a boolean, a finite number, or a list of only text, only integers or only finite floats."""
     if isinstance(value, list):
         kinds = {type(entry) for entry in value}
         return len(kinds) == 1 and kinds < {int, float, str} and all(map(_is_constant, value))

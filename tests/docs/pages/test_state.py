@@ -1,4 +1,4 @@
-"""The first example of docs/state.md can be built and verified, and has the results of its PyTorch module."""
+"""The example of docs/state.md can be built and verified, and has the results of its PyTorch module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ PAGE = (Path(__file__).parents[3] / "docs" / "state.md").read_text("utf-8")
 
 
 def block(title: str) -> str:
-    """Return the code block with this title."""
     (text,) = re.findall(rf'```\w+ title="{re.escape(title)}"\n(.*?)```', PAGE, re.DOTALL)
     return str(text)
 

@@ -155,8 +155,8 @@ def _misspelt_places(kind: Any, errors: Sequence[Any]) -> set[tuple[str | int, .
 def _without_invalid(data: dict[str, Any], places: Sequence[tuple[str | int, ...]]) -> tuple[dict[str, Any], set[str]]:
     """`data` without its invalid fields, and their names. `places` has the `loc` of each error.
 
-    Of the field `dims`, only invalid dims are removed. An invalid input remains, but without its fields, because profiles
-    and dims name it.
+    If a dim is invalid, only this dim is removed. An invalid input remains, but without its fields, because profiles and
+    dims name it.
     """
     remaining = dict(data)
     invalid = set()

@@ -130,9 +130,9 @@ def add_syntax_problem(text: str, error: yaml.MarkedYAMLError, file: str, proble
 
 
 def _add_missing_space(text: str, error: yaml.MarkedYAMLError, file: str, problems: Problems) -> bool:
-    """Add a problem for a line such as ``version:1``, and return whether there is one.
+    """Add the problem of a line such as ``version:1``, and return whether there is one.
 
-    YAML reads ``version:1`` as text, which continues in the next line. So the parser reports the `:` of the next line.
+    YAML reads ``version:1`` as text that continues in the next line. So the parser reports the `:` of the next line.
     """
     mark = error.problem_mark
     if mark is None or mark.line == 0 or not (error.problem or "").startswith("mapping values are not allowed"):

@@ -17,7 +17,8 @@ Rules
    * its format, the interpreter (version, prefix, ``sys.path``), the environment variables that a trace has read, and
      those that trtbuild uses. No trusted key may have expired since;
    * the identity (size, mtime, ctime, inode) of trtbuild's own sources, the user's configuration and keys, manifests, the
-     lock file, weights, libraries of plugins, every file that a trace has read, and every file of every output;
+     lock file, weights and libraries of plugins;
+   * the identity of every file that a trace has read, and of every file of every output;
    * the identity of every directory whose entries were listed, of the directories of ``sys.path`` (installing a package
      changes them), and of the directory that is searched for manifests;
    * the targets of symbolic links;

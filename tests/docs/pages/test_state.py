@@ -1,4 +1,4 @@
-"""The example of docs/state.md can be built and verified, and has the results of its PyTorch module."""
+"""The first example of docs/state.md can be built and verified, and has the results of its PyTorch module."""
 
 from __future__ import annotations
 

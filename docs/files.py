@@ -1,7 +1,6 @@
 """Makes the text of docs/files.md: the source files, each with its subject, its public names and its constants.
 
-A subject is the first sentence of a docstring, or of the comment at the top of a script. The code is parsed and never
-imported, so this module needs neither torch nor TensorRT.
+The code is parsed and never imported, so this module needs neither torch nor TensorRT.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ lists the other tests, and the helpers of tests.
 
 
 def files(note: str) -> str:
-    """Return the text of docs/files.md with the comment `note`."""
+    """Return the text of docs/files.md. `note` is a comment at its top."""
     parts = [INTRODUCTION.format(note=note), "## trtbuild", _lines(PACKAGE, PACKAGE.glob("*.py"))]
     layers = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
     assert layers == set(LAYERS), "LAYERS has to list the folders of trtbuild/"
@@ -72,7 +71,7 @@ def _lines(base: Path, paths: Iterable[Path]) -> str:
 
 
 def _is_listed_test(path: Path) -> bool:
-    """Return whether the page lists `path`. The page omits example projects, and tests named after a module or a folder."""
+    """Return whether the page lists a test. It omits example projects, and tests named after a module or a folder."""
     folder = path.parent.relative_to(ROOT / "tests")
     module = PACKAGE / folder / path.name.removeprefix("test_")
     is_project = folder.parts[:1] == ("projects",) and path.name != "__init__.py"
@@ -91,8 +90,9 @@ def _subject(path: Path) -> str:
 
 
 def _names(path: Path) -> Iterable[str]:
-    """Yield the public functions and classes of a module, and its constants, except those of tuple assignments. Private
-    constants are included, because many limits are private."""
+    """Yield the public functions and classes of a module, and its constants.
+
+    Private constants are included, because many limits are private. Constants in tuple assignments are left out."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if not node.name.startswith("_"):

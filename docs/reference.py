@@ -1,6 +1,6 @@
-"""Writes docs/command-line.md from the commands of `trtbuild`, and docs/python-api.md from the names in `trtbuild`.
+"""Writes the generated pages of docs/ except manifest.md and aten-operators.md. ``make docs`` runs this program.
 
-It also writes docs/files.md (`docs.files`). ``make docs`` writes these files, and a test compares them with the code.
+docs/command-line.md is made from the commands of `trtbuild`, and docs/python-api.md from the public names of the package.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def command_line() -> str:
 
 
 def _command(command: click.Command, context: click.Context, common: set[str | None]) -> Iterable[str]:
-    """Yield the parts of a command's section, then those of its subcommands. `common` has the names of common options."""
+    """Yield the section of a command, then those of its subcommands. `common` has the names of common options."""
     path = context.command_path
     yield f"### `{path}`\n"
     yield f"```\n{' '.join([path, *command.collect_usage_pieces(context)])}\n```\n"
@@ -96,7 +96,7 @@ def _command(command: click.Command, context: click.Context, common: set[str | N
 
 
 def _options(command: click.Command, context: click.Context) -> list[click.Option]:
-    """Return the options that the help of `command` shows. Only the top command's list contains ``--help``."""
+    """Return the options that the help of `command` shows. Only that of the top command contains ``--help``."""
     options = [option for option in command.get_params(context) if isinstance(option, click.Option)]
     shown = [option for option in options if option.get_help_record(context) is not None]
     return [option for option in shown if context.parent is None or "--help" not in option.opts]
@@ -113,13 +113,13 @@ def _table(options: list[click.Option], context: click.Context | None = None) ->
 
 
 def _epilog(command: click.Command) -> str:
-    """Return the examples of a command as code, without the epilog's first line, which is a heading."""
+    """Return the examples of a command as code. They are its epilog, whose first line is a heading."""
     lines = (command.epilog or "").replace("\b\n", "").splitlines()[1:]
     return "```sh\n" + "\n".join(line.removeprefix("  ") for line in lines) + "\n```\n" if lines else ""
 
 
 def _text(text: str) -> str:
-    """Return a help text as Markdown. Its indented lines are not changed, because Markdown reads them as code."""
+    """Return a help text as Markdown. Indented lines are not changed, because Markdown reads them as code."""
     return "\n".join(line if line.startswith("    ") else _code(line) for line in inspect.cleandoc(text).splitlines())
 
 
@@ -161,7 +161,6 @@ def _function(name: str, function: Callable[..., Any]) -> Iterable[str]:
 
 
 def _documented(name: str, function: Callable[..., Any]) -> Iterable[str]:
-    """Yield the signature and the docstring of a function."""
     yield f"```python\n{_signature(name, function)}\n```\n"
     yield _docstring(function)
 
@@ -186,7 +185,7 @@ def _class(title: str, name: str, kind: type, *, constructor: bool = True) -> It
 
 
 def _signature(name: str, function: Callable[..., Any], *, method: bool = False) -> str:
-    """Return the signature of `function` as `name`. A long signature has several lines. `self` of a `method` is omitted."""
+    """Return the signature of `function` with the name `name`. For a `method`, `self` is left out."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[1 if method else 0 :]
     texts: list[str] = []

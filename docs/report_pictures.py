@@ -1,7 +1,7 @@
 """Takes the screenshots for docs/report.md with Chromium: ``python -m docs.report_pictures REPORT.html``.
 
-The report in the pictures is about examples in a copy of manifests/. To make the report, build some examples, run
-``trtbuild bench vit --eager --device cpu``, change two models, and run ``trtbuild build --verify --report REPORT.html``.
+To make the report, build some examples in a copy of manifests/, run ``trtbuild bench vit --eager --device cpu``, change two
+models, and run ``trtbuild build --verify --report REPORT.html``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ VIEWS = {
 
 
 def main(report: str) -> None:
-    """Write the pictures of a report."""
     browser = Browser(program("chromium"))
     try:
         for name, (view, (width, height), dark) in VIEWS.items():

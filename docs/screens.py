@@ -1,7 +1,6 @@
 """Makes the screens of docs/terminal.md. ``make screens`` runs this program.
 
-It runs real builds of a small project under a pseudo-terminal, and reads the screen of an emulated terminal. It writes each
-screen as text into the page, and with colours to docs/screens/*.svg.
+It builds a small project in an emulated terminal. Each screen becomes a text on the page, and a picture in docs/screens/.
 """
 
 from __future__ import annotations
@@ -100,11 +99,10 @@ save_file(weights, "encoder.safetensors")
 
 
 def main() -> None:
-    """Write every screen into docs/terminal.md as text, and into an SVG file with colours."""
     page = DOCS / "terminal.md"
     text = page.read_text()
     with tempfile.TemporaryDirectory() as folder:
-        for name, screen in scenes(Path(folder)).items():
+        for name, screen in run_commands(Path(folder)).items():
             (DOCS / "screens" / f"{name}.svg").write_text(svg(name, screen))
             plain = "\n".join(line.rstrip() for line in screen.plain.splitlines())
             block = f"<!-- screen {name} -->\n```console\n{plain}\n```\n[In colour](screens/{name}.svg)\n<!-- end -->"
@@ -114,15 +112,15 @@ def main() -> None:
     page.write_text(text)
 
 
-def scenes(project: Path) -> dict[str, Text]:
-    """Run the commands in a new project, and return the screens by name, in the order of the page."""
+def run_commands(project: Path) -> dict[str, Text]:
+    """Run the commands in a new project. Return name → screen, in the order of the page."""
     (project / "models").mkdir()
     (project / "trtbuild.yaml").write_text(MANIFEST)
     (project / "models" / "encoder.py").write_text(ENCODER)
     (project / "models" / "ranker.py").write_text(RANKER)
     _write_weights(project, "new")
     screens = {}
-    screens["first-build-running"], screens["first-build"] = _build_with_a_frame(project)
+    screens["first-build-running"], screens["first-build"] = _screens_of_first_build(project)
     screens["null-build"] = _screen(project, "build")
     _write_weights(project, "changed")
     screens["changed-plan"] = _screen(project, "plan")
@@ -156,8 +154,8 @@ def _screen(project: Path, *arguments: str) -> Text:
     return _text_of(screen)
 
 
-def _build_with_a_frame(project: Path) -> tuple[Text, Text]:
-    """Return two screens of a build: one during the engine steps, and one at the end of the build."""
+def _screens_of_first_build(project: Path) -> tuple[Text, Text]:
+    """Return two screens of a build: one during its engine steps, and one at its end."""
     screen = _Screen(columns=COLUMNS)
     frames: list[Text] = []
 

@@ -1,13 +1,16 @@
 """A build system for TensorRT engines. The command line is `trtbuild.cli.main`; see docs/architecture.md.
 
-Functions for programs: `trtbuild.load` opens a package. `trtbuild.compile` builds engines for a module that is in memory.
-`trtbuild.trace` returns the ``ExportedProgram`` that `compile` would build engines from. `trtbuild.save` writes the
-result of `compile` as files.
-`trtbuild.dynamo` has `compile`, `trace` and `Input` under the names of ``torch_tensorrt.dynamo``. ``torch.compile(model,
-backend="trtbuild")`` and ``torch.export.load`` of a ``.pt2`` file also work (docs/in-a-program.md).
+Programs call these functions (docs/in-a-program.md):
 
-Every command imports this package first, so this package imports almost nothing. Public names are imported on first use.
-The operator of ``.pt2`` files is registered with torch as soon as a program has imported torch.
+* `load` opens a package.
+* `compile` builds engines for a module in memory. `save` writes the result as files.
+* `trace` returns the ``ExportedProgram`` from which `compile` would build engines.
+* `dynamo` has `compile`, `trace` and `Input` under the names of ``torch_tensorrt.dynamo``.
+
+``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a ``.pt2`` file work, too.
+
+Every command imports this package, so it imports almost nothing. Public names are imported when they are first used. The
+operator that runs the engines of ``.pt2`` files is registered with torch as soon as the program has imported torch.
 """
 
 import sys
@@ -51,7 +54,7 @@ def __dir__() -> list[str]:
 
 
 class _TorchImportHook:
-    """An import hook that calls `_register_operator` after the first import of torch. It does not find modules itself."""
+    """An import hook that calls `_register_operator` after the first import of torch. Other hooks find torch."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
@@ -60,7 +63,7 @@ class _TorchImportHook:
         finders = [finder for finder in sys.meta_path if finder is not _TorchImportHook]
         specs = (finder.find_spec(name, path, target) for finder in finders)
         spec = next((spec for spec in specs if spec is not None), None)
-        # The hook stays installed until torch is imported, because a program may look up the spec without importing torch.
+        # A program may ask for the spec without importing torch, so the hook is not removed here.
         loader: Any = getattr(spec, "loader", None)
         if loader is not None and hasattr(loader, "exec_module"):
             execute = loader.exec_module
@@ -68,7 +71,7 @@ class _TorchImportHook:
             def exec_module(module: "Any") -> None:
                 loader.exec_module = execute
                 execute(module)
-                # The hook is removed only now, because a program may import torch again after a failed import.
+                # The hook is removed only after a successful import, because a program may try again.
                 if _TorchImportHook in sys.meta_path:
                     sys.meta_path.remove(_TorchImportHook)
                 _register_operator()
@@ -78,9 +81,7 @@ class _TorchImportHook:
 
 
 def _register_operator() -> None:
-    """Register the operator of ``.pt2`` files with torch.
-
-    A failure is only a warning, because most programs load no such file."""
+    """Register the operator of ``.pt2`` files. A failure is only a warning, because most programs load no such file."""
     try:
         from trtbuild.driver.packages.engine_operator import register
 

@@ -1,7 +1,7 @@
 """The entry point of the console script and of ``python -m trtbuild``.
 
-Both first try the null build. For `trtbuild build`, they then try a running `trtbuild watch` of the project. If neither
-answers, they import the whole program."""
+Both ask the null build first. For `trtbuild build`, they then ask a running `trtbuild watch` of the project. If neither has
+the answer, they import the whole program."""
 
 import sys
 
@@ -10,7 +10,7 @@ from trtbuild.null_build import answer
 
 
 def main() -> None:
-    """Run the command line and exit. The exit codes are in docs/terminal.md."""
+    """Run the command line and exit. docs/terminal.md lists the exit statuses."""
     try:
         status = answer(sys.argv[1:])
         if status is None and "build" in sys.argv[1:]:

@@ -1,18 +1,16 @@
-"""Replace a file atomically (rename), and on request durably (fsync): a reader finds all the old bytes or all the new
-bytes, and never a part of them.
+"""Replace a file atomically: a reader finds all the old bytes or all the new bytes, and never a part of them.
 
-The new bytes are written to a temporary file in the same directory. Then the temporary file is renamed.
+The new bytes are written to a temporary file in the same directory, which is then renamed.
 
 Promises
-1. If the process is killed at any moment (``kill -9``), the path has the old file or the new file. The temporary file,
-   ``.<name>.<random>.tmp`` with at most 40 characters of the name, may stay behind. Nothing reads it.
-2. If the disk is full, or the system reports another error before the renaming, OSError is raised. The old file is
-   unchanged, and the temporary file is removed. With `durable`, OSError may also be raised after the renaming.
-3. If two writers replace a file at once, the file has all the bytes of the later writer. Their changes are not merged. So a
-   caller that reads a file, changes the content and writes it back needs a lock.
-4. With `durable`, the bytes and the name survive a loss of power as soon as the call has returned. Without `durable`, a
-   loss of power may leave the old file, the new file or an empty file. So use `durable` unless all readers ignore a
-   damaged file.
+1. If the process is killed (``kill -9``), the path has the old file or the new file. The temporary file
+   ``.<name>.<random>.tmp`` may stay behind. Nothing reads it.
+2. If the disk is full, or another error occurs before the renaming, OSError is raised. The old file is unchanged, and the
+   temporary file is removed. With `durable`, OSError may also be raised after the renaming.
+3. If two writers replace a file at once, the file has all the bytes of the later writer. So a caller that reads a file,
+   changes the content and writes it back needs a lock.
+4. With `durable`, the new file survives a loss of power as soon as the call has returned (fsync). Without `durable`, a loss
+   of power may leave the old file, the new file or an empty file. So use `durable` unless all readers ignore damaged files.
 5. A symbolic link at the path is replaced. The file that the link leads to is unchanged.
 """
 
@@ -29,16 +27,18 @@ from collections.abc import Iterator
 def replace_file(
     path: str | os.PathLike[str], data: bytes | memoryview, *, durable: bool = False, mode: int = 0o666
 ) -> None:
-    """Replace the file at `path` by a file with the bytes `data`. The new file has the permissions `mode`, as far as the
-    umask allows them. Raises OSError."""
+    """Replace the file at `path` by a file with the bytes `data`. Raises OSError.
+
+    The new file has the permissions `mode`, without those that the umask forbids."""
     with replacing(path, durable=durable, mode=mode) as descriptor:
         write_all(descriptor, data)
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], *, durable: bool = False, mode: int = 0o666) -> Iterator[int]:
-    """Yield a descriptor of a temporary file for the new bytes. This file replaces the file at `path` when the block ends.
-    If the block raises, the file at `path` is unchanged. Raises OSError."""
+    """Yield a descriptor of a temporary file, which replaces the file at `path` when the block ends.
+
+    If the block raises an exception, the file at `path` is unchanged. Raises OSError."""
     folder, name = os.path.split(os.path.abspath(path))
     temporary = f"{folder}/.{name[:40]}.{secrets.token_hex(8)}.tmp"  # file systems allow 255 bytes in a name
     with new_file(temporary, mode) as descriptor:
@@ -52,7 +52,7 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False, mode: int 
 
 @contextlib.contextmanager
 def new_file(path: str, mode: int) -> Iterator[int]:
-    """Yield a descriptor for writing a new file. The file is removed if the block raises. Raises OSError."""
+    """Yield a descriptor for writing a new file. If the block raises an exception, the file is removed. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         yield descriptor
@@ -65,7 +65,7 @@ def new_file(path: str, mode: int) -> Iterator[int]:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of `data`. One call of ``os.write`` may write only a part of it. Raises OSError."""
+    """Write all of `data`, of which one call of ``os.write`` may write only a part. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

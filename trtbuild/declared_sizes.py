@@ -1,14 +1,13 @@
-"""The operator that checks the result of a custom operator (an operator from outside PyTorch).
+"""The operator `declared`, which checks the result of a custom operator (an operator from outside PyTorch).
 
     trtbuild_checks::declared(Tensor x, SymInt[] sizes, ScalarType dtype, str operator) -> Tensor
 
-It returns `x` itself, if `x` has these sizes and this dtype. A size of -1 is not checked, because it depends on data. If
-another size or the dtype differs, it raises OperatorMismatch: the result of `operator` is not what its fake implementation
-declares. Engines and programs after the operator are made for the declared sizes. With other sizes, they could compute
-wrong values.
+A custom operator has a fake implementation, which declares the sizes and the dtype of its result. If the result `x` has
+them, `declared` returns `x`. Otherwise it raises OperatorMismatch, because the rest of the model was compiled for the
+declared sizes and could compute wrong values. A size of -1 depends on data, so it is not checked.
 
-Programs call `declared`, so it is defined in each process that reads a program: in workers, and where a package runs.
-torch is imported when a function runs, because packages also run where torch is not installed.
+Traced programs call `declared`, so every process that reads a program defines it: workers, and processes that run a
+package. torch is imported when a function runs, because packages also run where torch is not installed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def define_for(program: bytes) -> None:
 
 @functools.cache
 def define() -> Any:
-    """Define the operator, once in a process. It exists as long as the returned library exists."""
+    """Define the operator, once in a process. It exists as long as the returned `torch.library.Library`."""
     import torch
 
     library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -48,7 +47,7 @@ def define() -> Any:
 
 
 def is_check(target: Any) -> bool:
-    """Whether a node's target is the operator."""
+    """Whether the target of a node in a graph is the operator."""
     return getattr(target, "namespace", "") == NAMESPACE
 
 

@@ -1,53 +1,54 @@
-"""The errors of trtbuild with their exit statuses, grouped by their cause.
+"""The errors of trtbuild, with the exit statuses of the commands that end with them.
 
-* TrtbuildError, the base class
-  * UsageError, exit 2: found before any work
-    * ManifestErrors: one or more problems of manifests (`problems`)
-    * ConfigurationError: the configuration of the user or of CI is not valid, or lacks an entry
-      * ConfigurationErrors: one or more problems of a configuration (`problems`)
-    * LockFileError: trtbuild.lock cannot be read, or contradicts the manifest
-    * EnvironmentFault: something that is needed is missing on this machine, or is not permitted
-      * ToolchainMissing: a toolchain, torch or onnxruntime is not installed, or has another version than needed
-      * TargetUnsupported: the toolchain cannot build for the target, or with a setting of the model
-  * FrozenError, exit 3: `--frozen` was given, and a result is missing
-  * SourceError, exit 1: the user's model cannot be imported, called or exported, or its export or weights cannot be used
-  * ConversionRefused, exit 1: a piece of a graph that the converter or the parser refuses
-  * ToolchainError, exit 1: the compiler refused a network or a setting, or its process died
-    * PluginError: the library of a model's plugins cannot be used, lacks a plugin, or has one with unexpected results
-  * OperatorMismatch, exit 1: an operator from outside PyTorch returns another type or other sizes than its fake
-    implementation declares
-  * NotCompared, exit 1: engines can run on a GPU, but the reference of a comparison cannot run; a verification lists the
-    target as not run
-  * VerificationFailed, exit 1: the results of a build differ from those of PyTorch, or could not be compared with them
-  * PackageError, exit 1: a package cannot be loaded or used, or a call does not fit it
-    * PackageMissing: the path has no package, or is not readable
-    * PackageDamaged: the package is truncated or altered, has no valid index, or has an engine that does not fit it
-    * LinkRefused: a symbolic link leads out of the package, and following such links was not allowed
-    * PackageTooNew: the package has a newer format than this version of trtbuild can read
-    * PluginsNotLoaded: the package has a library of TensorRT plugins, and loading it was not allowed
-    * OperatorMissing: the package calls an operator from outside PyTorch that is not registered
-    * NoFittingTarget: the package is for other GPUs, TensorRT versions or platforms, or has no reference program
-    * CallRefused: the arguments of a call do not fit a loaded package (also a ValueError)
-    * EngineError: TensorRT or CUDA refuses to load or run an engine, or the engine's results do not fit the package
-  * InsufficientResources, exit 1: the disk or the memory is too small for the weights or the outputs of a model
-  * WorkersError, exit 1: the workers of a scheduler could not do a step, or a worker cannot join the scheduler
-    * NoWorker: no worker has the toolchain, the GPU and the store of the step or comparison
-    * SchedulerLost: the connection to the scheduler was lost during a build or a verification
-  * InternalError, exit 1: a bug of trtbuild
-    * InconsistentShapes: the output of a step has other sizes, types or values than the traced program
-  * StoreError, exit 1; some of these errors are handled as a miss
-    * BlobMissing: a blob or a record that is needed is not in the store
-    * EntryCorrupt: the content of an entry does not match its name, or cannot be parsed
-    * RecordUntrusted: a record that no trusted key has signed, or that the lock file refuses
-    * BundleRefused: a file for import is truncated, altered, or not a bundle
-    * StoreUnavailable: the store cannot be used (permissions, full disk, newer format, not a cache)
-    * RemoteFault: a request to a remote failed; such an error never ends a build
-      * RemoteRefused: wrong credentials, no permission, or a wrong URL; a retry does not help
-      * RemoteDown: unreachable, too slow, connection lost, or an error of the server
-      * RemoteFull: the object is too large, or the remote has no space
-      * RemoteLied: the content of the response is not what was requested
+An error has the exit status of its base class, if the tree does not name another.
 
-The text of an error states the problem, the place (`file`, `line`, `column`), the allowed values, and what to do (`hint`).
+* TrtbuildError, exit 1
+  * UsageError, exit 2
+    * ManifestErrors
+    * ConfigurationError
+      * ConfigurationErrors
+    * LockFileError
+    * EnvironmentFault
+      * ToolchainMissing
+      * TargetUnsupported
+  * FrozenError, exit 3
+  * SourceError
+  * ConversionRefused
+  * ToolchainError
+    * PluginError
+  * OperatorMismatch
+  * NotCompared
+  * VerificationFailed
+  * PackageError
+    * PackageMissing
+    * PackageDamaged
+    * LinkRefused
+    * PackageTooNew
+    * PluginsNotLoaded
+    * OperatorMissing
+    * NoFittingTarget
+    * CallRefused, also a ValueError
+    * EngineError
+  * InsufficientResources
+  * WorkersError
+    * NoWorker
+    * SchedulerLost
+  * InternalError
+    * InconsistentShapes
+  * StoreError
+    * BlobMissing
+    * EntryCorrupt
+    * RecordUntrusted
+    * BundleRefused
+    * StoreUnavailable
+    * RemoteFault
+      * RemoteRefused
+      * RemoteDown
+      * RemoteFull
+      * RemoteLied
+
+The text of an error states the problem and the allowed values. `file`, `line` and `column` are its place, and `hint` says
+what to do.
 """
 
 from __future__ import annotations
@@ -77,12 +78,13 @@ class TrtbuildError(Exception):
         self.line = line
         self.column = column
         self.hint = hint
-        #: The output of the worker that raised the error, and the path of the worker's log file, relative to the project.
+        #: The output of the worker process that raised the error.
         self.worker_log = ""
+        #: The path of the worker's log file, relative to the project.
         self.log_file: str | None = None
 
     def where(self) -> str:
-        """The place as ``file:line:column``, without the unknown parts; empty if no part is known."""
+        """The place as ``file:line:column``, without the unknown parts."""
         return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
 
     def __str__(self) -> str:
@@ -94,7 +96,7 @@ class TrtbuildError(Exception):
 
 
 class UsageError(TrtbuildError):
-    """An error in the command line, a manifest or the machine, found before any work."""
+    """A mistake in the command line, a manifest or the configuration, or an unfit machine, found before any work."""
 
     exit_code = 2
 
@@ -115,7 +117,7 @@ class Problem:
 
 
 class ManifestErrors(UsageError):
-    """All problems of all manifests that were read. `problems` are in the order of files and lines."""
+    """All problems of all manifests, as `problems`, in the order of files and lines."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(set(problems), key=lambda p: (p.file, p.line, p.column, p.text)))
@@ -151,8 +153,9 @@ class EnvironmentFault(UsageError):
 
 
 class ToolchainMissing(EnvironmentFault):
-    """A toolchain, torch or onnxruntime is not installed, or in another version than needed. If there is a hint, it begins
-    with a pip command."""
+    """A toolchain, torch or onnxruntime is not installed, or has another version than needed.
+
+    If there is a hint, it begins with a pip command."""
 
 
 class TargetUnsupported(EnvironmentFault):
@@ -160,8 +163,9 @@ class TargetUnsupported(EnvironmentFault):
 
 
 class FrozenError(TrtbuildError):
-    """A step would have to run, or an output cannot be read from a cache, but `--frozen` was given. `warnings` are possible
-    reasons why a result was not found in a cache."""
+    """With `--frozen`, a step would have to run, or an output cannot be read from a cache.
+
+    `warnings` are possible reasons why a cache does not have a result."""
 
     exit_code = 3
 
@@ -171,11 +175,10 @@ class FrozenError(TrtbuildError):
 
 
 class SourceError(TrtbuildError):
-    """The user's model cannot be imported, called or exported, or its export is not reliable. `code` names the broken
-    rule.
+    """The user's model cannot be imported, called or exported, or its export or its weights cannot be used.
 
-    `field` is the field of the manifest that causes the error, as a name in `trtbuild.core.model.spec.Model.places`, or
-    None."""
+    `code` names the broken rule. `field` is the field of the manifest that causes the error, as a name in
+    `trtbuild.core.model.spec.Model.places`, or None."""
 
     def __init__(
         self,
@@ -193,9 +196,9 @@ class SourceError(TrtbuildError):
 
 
 class ConversionRefused(TrtbuildError):
-    """A piece of a graph has no conversion, or the toolchain's parser refuses it.
+    """A piece of a graph cannot be converted to ONNX, or the toolchain's parser refuses it.
 
-    `nodes` are the indexes of the refused nodes among the piece's call_function nodes; empty if they are not known.
+    `nodes` are the refused nodes, by their index among the piece's call_function nodes. It is empty if they are unknown.
     """
 
     def __init__(self, text: str, *, hint: str | None = None, nodes: Sequence[int] = ()) -> None:
@@ -206,7 +209,7 @@ class ConversionRefused(TrtbuildError):
 class ToolchainError(TrtbuildError):
     """The compiler refused a network or a setting, or its process died.
 
-    `log` are the lines of the library's log. `nodes` are the names of the refused ONNX nodes."""
+    `log` has the lines of TensorRT's log, and `nodes` the names of the refused ONNX nodes."""
 
     def __init__(self, text: str, *, hint: str | None = None, log: Sequence[str] = ()) -> None:
         super().__init__(text, hint=hint)
@@ -215,25 +218,25 @@ class ToolchainError(TrtbuildError):
 
 
 class PluginError(ToolchainError):
-    """The library of a model's plugins cannot be used, or it lacks a plugin, or a plugin has other results than the fake
-    implementation of its operator declares."""
+    """The library of a model's plugins cannot be used, lacks a plugin, or has one with unexpected results.
+
+    The fake implementation of a plugin's operator declares the types and sizes of the results."""
 
 
 class PackageError(TrtbuildError):
-    """A package cannot be loaded or used, or was called with wrong tensors."""
+    """A package cannot be loaded or used, or a call does not fit it."""
 
 
 class PackageMissing(PackageError):
-    """A path has no package or ``.pt2`` file, or is not readable."""
+    """There is no package or ``.pt2`` file at the path, or it is not readable."""
 
 
 class PackageDamaged(PackageError):
-    """A package is truncated or altered, has no valid index, or has an engine whose inputs or outputs differ from its
-    index."""
+    """A package is truncated or altered, has no valid index, or has an engine that does not fit its index."""
 
 
 class LinkRefused(PackageError):
-    """A symbolic link in a package leads out of it. The link was not followed."""
+    """A symbolic link leads out of a package, and the caller has not allowed to follow such links."""
 
 
 class PackageTooNew(PackageError):
@@ -245,13 +248,13 @@ class PluginsNotLoaded(PackageError):
 
 
 class OperatorMissing(PackageError):
-    """A package calls an operator from outside PyTorch that is not registered in this process, has another schema there, or
-    has no kernel for the CPU."""
+    """A package calls an operator from outside PyTorch that cannot be used in this process.
+
+    The operator is not registered, has another schema, or has no kernel for the CPU."""
 
 
 class NoFittingTarget(PackageError):
-    """A package has no target with the requested name or for this machine's devices, or it lacks the reference program that
-    is needed."""
+    """A package has no target with the requested name or for this machine, or lacks a needed reference program."""
 
 
 class CallRefused(PackageError, ValueError):
@@ -259,8 +262,9 @@ class CallRefused(PackageError, ValueError):
 
 
 class EngineError(PackageError):
-    """TensorRT or CUDA refuses to load or run an engine, or the results of the engine do not fit the package. The text has
-    the library's message, if there is one."""
+    """TensorRT or CUDA refuses to load or run an engine, or the engine's results do not fit the package.
+
+    The text contains the library's message, if there is one."""
 
 
 class OperatorMismatch(TrtbuildError):
@@ -272,7 +276,9 @@ class InsufficientResources(TrtbuildError):
 
 
 class NotCompared(TrtbuildError):
-    """Engines can run on a GPU, but the reference for their comparison cannot run. The text has the reason."""
+    """Engines can run on a GPU, but the reference with which they are compared cannot run.
+
+    The text has the reason. `trtbuild verify` then lists the target as not run."""
 
 
 class VerificationFailed(TrtbuildError):
@@ -280,7 +286,9 @@ class VerificationFailed(TrtbuildError):
 
 
 class StoreError(TrtbuildError):
-    """An error of the store, of a bundle, or of the disk to which outputs are written."""
+    """An error of the store, of a bundle, or of the disk to which outputs are written.
+
+    A lookup treats some of these errors as a miss."""
 
 
 class BlobMissing(StoreError):
@@ -288,8 +296,9 @@ class BlobMissing(StoreError):
 
 
 class EntryCorrupt(StoreError):
-    """The content of an entry does not match its name, or cannot be parsed. A local store moves such an entry to the
-    quarantine."""
+    """The content of an entry does not match its name, or cannot be parsed.
+
+    A local store moves such an entry to its quarantine."""
 
 
 class StoreUnavailable(StoreError):
@@ -305,16 +314,17 @@ class BundleRefused(StoreError):
 
 
 class RemoteFault(StoreError):
-    """A request to a remote failed. The text contains no secrets."""
+    """A request to a remote failed. Such an error never ends a build, and its text contains no secrets."""
 
 
 class RemoteRefused(RemoteFault):
-    """The remote refuses this user or this kind of request (401, 403, 405, missing credentials, a redirect to another host,
-    a store that is only for reading), or its URL is wrong. A retry does not help."""
+    """The remote refuses this user or this kind of request, or its URL is wrong. A retry does not help.
+
+    Reasons are 401, 403, 405, missing credentials, a redirect to another host, and a store that is only for reading."""
 
 
 class RemoteDown(RemoteFault):
-    """The remote is unreachable or too slow, lost the connection, or has an internal error.
+    """The remote is unreachable or too slow, has an internal error, or the connection was lost.
 
     `may_pass` says whether a retry may help soon. It is true after a reset, 429 or 5xx, and false after a time-out or for
     an unknown host. `retry_after_s` is the delay that the remote asked for, in seconds.
@@ -349,7 +359,7 @@ class SchedulerLost(WorkersError):
 
 
 class InternalError(TrtbuildError):
-    """A bug of trtbuild. If the bug raised another exception, the text contains its traceback."""
+    """A bug of trtbuild. If it raised another exception, the text contains the traceback."""
 
     def __init__(
         self, text: str, *, hint: str | None = "this is a bug of trtbuild: please report it", **place: Any
@@ -360,8 +370,8 @@ class InternalError(TrtbuildError):
 class InconsistentShapes(InternalError):
     """The output of a step has other sizes, types or values than the traced program. The output is not kept.
 
-    docs/keys.md has the rule. `trtbuild.stages.program.consistency`, `trtbuild.stages.verify.lowered` and
-    `trtbuild.toolchain.compiling.declared` check outputs.
+    docs/keys.md has the rule. These modules check it: `trtbuild.stages.program.consistency`,
+    `trtbuild.stages.verify.lowered` and `trtbuild.toolchain.compiling.declared`.
     """
 
     def __init__(

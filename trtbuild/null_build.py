@@ -1,43 +1,40 @@
 """The null build: a ``trtbuild build`` that finds nothing to do takes little more time than a start of Python.
 
-The same holds for a ``trtbuild plan`` that finds nothing to run.
+The same is true of a ``trtbuild plan`` that finds nothing to run.
 
-A successful build, or a plan that finds nothing to run, writes a *snapshot* (`trtbuild.driver.up_to_date.snapshot`). A
-snapshot contains the output of the next null build or plan, and the state of everything that this output depends on. The
-next call with the same command line checks the snapshot with `os.stat`, `os.lstat` and `os.readlink`, without reading the
-files that the snapshot names, and prints the output. If any check fails, the whole program runs, and its answer is always
-right.
+A successful build, or such a plan, writes a *snapshot* (`trtbuild.driver.up_to_date.snapshot`). It contains the output for
+the next call with this command line, and the state of everything that this output depends on. The next call compares this
+state with the present one, without reading any other file, and prints the output. If anything differs, the whole program
+runs.
 
 Rules
-1. This module imports only gc, os, sys and time, and hashlib if it has to compare an environment variable that may be a
-   secret. An import of json or re takes as long as the checks of hundreds of files.
-2. Each command line has its own snapshot. The file's name is a hash of the working directory, the arguments and the
-   settings of the output. The file also contains these values themselves, and they are compared. So this module does not
-   have to understand the arguments, except ``-C``. Even if it misreads ``-C``, it never uses the snapshot of another
-   command line.
-3. These values are compared: the format, the interpreter (version, prefix, ``sys.path``), the environment variables that a
-   trace has read, and the environment variables that trtbuild uses. Also compared are the settings of the output (such as
-   colours), and the current time with the day on which the next trusted key expires. These files and directories, in the
-   project and elsewhere, are compared:
-   * by identity (size, mtime, ctime, inode): trtbuild's own sources, the user's configuration and keys, manifests, the lock
-     file, weights, libraries of plugins, every file that a trace has read, and every file of every output;
-   * by identity, too: every directory that was listed, the directories of ``sys.path`` (installing a package changes them),
-     and the directory that is searched for manifests;
-   * by their targets: symbolic links;
-   * by their existence: paths that must not exist, and paths that must be directories. The directories of the cache and of
-     its records must also have the same inodes.
-4. The identity of a file is recorded only if the content was read while the file had this identity. The last change of the
-   file must also be at least one tick of the file system's clock before this read. So a file that is edited later gets
-   another identity.
+1. This module imports only gc, os, sys and time, and hashlib to compare an environment variable that may be a secret. An
+   import of json or re takes as long as the checks of hundreds of files.
+2. Each command line has its own snapshot. The name of its file is a hash of the working directory, the arguments and the
+   settings of the output, such as colours. The file also contains these values, which are compared. So this module has to
+   understand no argument except ``-C``. Even if it misreads ``-C``, it never uses the snapshot of another command line.
+3. A snapshot is used only if these are unchanged:
+   * its format, the interpreter (version, prefix, ``sys.path``), the environment variables that a trace has read, and
+     those that trtbuild uses. No trusted key may have expired since;
+   * the identity (size, mtime, ctime, inode) of trtbuild's own sources, the user's configuration and keys, manifests, the
+     lock file, weights and libraries of plugins;
+   * the identity of every file that a trace has read, and of every file of every output;
+   * the identity of every directory whose entries were listed, of the directories of ``sys.path`` (installing a package
+     changes them), and of the directory that is searched for manifests;
+   * the targets of symbolic links;
+   * paths that must not exist, and paths that must be directories. The directories of the cache and of its records must
+     also have the same inodes.
+4. A snapshot has the identity of a file only if the content was read while the file had this identity, at least one tick of
+   the file system's clock after the last change. So a later edit always changes the identity.
 5. A snapshot can be deleted at any time. It is replaced as a whole. A snapshot that cannot be read is ignored.
-6. For a build, entries of the cache and remotes are not checked. As with make, an output stays up to date if the cache
-   entries that it was made from are deleted. For a plan, the directories of the cache are also compared by identity.
-   So a plan is made again after an entry was added or removed. The bytes of entries are not read.
-7. Environment variables may be secrets (a signing key, a password in a URL), so a snapshot has only their digests. The
-   variables in `PUBLIC_VARIABLES` and `OUTPUT_VARIABLES` are never secrets, so a snapshot has their values.
+6. For a build, entries of the cache and remotes are not checked: as with make, an output stays up to date if the cache
+   entries from which it was made are deleted. For a plan, the directories of the cache are also compared by identity, so a
+   plan is made again after an entry was added or removed.
+7. Environment variables may be secrets (a signing key, a password in a URL), so a snapshot has only their digests. Those
+   in `PUBLIC_VARIABLES` and `OUTPUT_VARIABLES` are never secrets, so it has their values.
 """
 
-# Paths are strings here, because importing pathlib takes longer than the whole check.
+# Paths are strings here, because an import of pathlib takes longer than the whole check.
 # ruff: noqa: PTH109
 
 import gc
@@ -49,12 +46,11 @@ TYPE_CHECKING = False  # importing it from typing would take longer than a thous
 if TYPE_CHECKING:
     from typing import Any
 
-#: The version of the file's layout, which `_read` describes. It is a part of `call_line`.
+#: The version of the layout of a snapshot, which `_read` describes.
 SNAPSHOT_FORMAT = 4
 
-#: The start of this process in ns: the time now, less the CPU time of the process. The process may also have waited for
-#: disks and processors, so the real start may be earlier. This module computes the value, because later imports may wait
-#: for seconds.
+#: The start of this process in ns: the time now, less the CPU time of the process. The real start may be earlier, because
+#: the process may also have waited for disks. The value is computed here, before imports that may wait for seconds.
 STARTED_NS = time.time_ns() - time.process_time_ns()
 
 #: The commands that write snapshots.
@@ -70,7 +66,7 @@ DURATION_PLACEHOLDER = "\0"
 OWN_VARIABLES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
 OWN_PREFIX = "TRTBUILD_"
 
-#: The variables that trtbuild uses and that are never secrets. They are compared without hashlib, whose import takes time.
+#: Variables that trtbuild uses and that are never secrets. They are compared without hashlib, whose import takes time.
 PUBLIC_VARIABLES = (
     *OWN_VARIABLES,
     "TRTBUILD_CACHE_DIR",
@@ -84,15 +80,14 @@ OUTPUT_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TE
 
 ABSENT = "absent"
 
-#: The largest prime of 64 bits. A remainder is a sufficient hash for names, and needs no import.
+#: The largest prime of 64 bits. A remainder is a sufficient hash for the names of files, and needs no import.
 _PRIME = 2**64 - 59
 
 
 def answer(arguments: list[str]) -> int | None:
     """Print the output of the last command with these arguments if its snapshot is current, and return the exit code.
 
-    Returns None if the whole program has to run. In GitHub Actions the whole program always has to run, because it writes
-    the job summary.
+    Returns None if the whole program has to run. In GitHub Actions it always has to run, because it writes the job summary.
     """
     start_s = time.perf_counter()
     if (
@@ -113,11 +108,11 @@ def answer(arguments: list[str]) -> int | None:
     try:
         sys.stdout.write(text.replace(DURATION_PLACEHOLDER, f"{time.perf_counter() - start_s:.3f}", 1))
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output has closed the pipe, but the build is up to date
+    except BrokenPipeError:  # the reader of the output has closed the pipe; the build is up to date in spite of this
         null_device = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null_device, sys.stdout.fileno())  # otherwise Python's flush at exit would fail
         return 0
-    except (OSError, ValueError):  # such as a full disk, which the whole program then reports
+    except (OSError, ValueError):  # such as a full disk, which the whole program reports
         return None
     gc.freeze()  # otherwise the garbage collections at exit would visit all objects of the standard library
     return 0
@@ -130,7 +125,7 @@ def snapshot_name(directory: str, arguments: list[str]) -> str:
 
 
 def call_line(directory: str, arguments: list[str]) -> str:
-    """The values of rules 2 and 3 that this process has without reading files, in one line of ASCII."""
+    """The first line of a snapshot: the compared values that this process has without looking at files."""
     variables, settings = sorted(own_variables().items()), sorted(output_settings().items())
     return ascii([SNAPSHOT_FORMAT, directory, arguments, interpreter(), variables, settings])
 
@@ -141,10 +136,7 @@ def interpreter() -> list[str]:
 
 
 def own_variables() -> dict[str, str]:
-    """The values of the environment variables that trtbuild uses, by name.
-
-    If the value of a variable may be a secret, the result has its digest in place of the value.
-    """
+    """Name of an environment variable that trtbuild uses → its value, or the digest if the value may be a secret."""
     return {
         name: value if name in PUBLIC_VARIABLES else variable_digest(name)
         for name, value in os.environ.items()
@@ -153,7 +145,7 @@ def own_variables() -> dict[str, str]:
 
 
 def output_settings() -> dict[str, str]:
-    """The values that the look of the output depends on: environment variables, size of the terminal, encoding."""
+    """The settings that change the look of the output: environment variables, size of the terminal, encoding."""
     terminal = sys.stdout.isatty()
     variables = {name: os.environ[name] for name in OUTPUT_VARIABLES if name in os.environ}
     size = str(os.get_terminal_size(1)) if terminal else "no terminal"
@@ -171,9 +163,9 @@ def variable_digest(name: str) -> str:
 
 
 def identity(status: os.stat_result) -> list[int]:
-    """The identity of a file or directory. Every change of a file's content changes the identity (rule 4).
+    """The identity of a file or directory.
 
-    Adding or removing an entry of a directory changes the identity of the directory."""
+    A change of a file's content changes it (rule 4), and so does a new or removed entry of a directory."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
@@ -191,11 +183,17 @@ def project_directory(arguments: list[str]) -> str:
 def _read(path: str) -> "dict[str, Any]":
     """Read a snapshot. Raises OSError, ValueError or TypeError.
 
-    The first line of the file is `call_line`. The second has the time in seconds at which the snapshot expires, or
-    ``inf``, and the sizes of the next two parts in bytes: names, and the output. The names are five lists, with two zero
-    bytes between lists and one between names: variables with their digests, files, links with their targets, directories,
-    and absent paths. The rest are native 64-bit integers: the sizes of all files, all mtimes, all ctimes, and the inodes of
-    files and directories. Only the inodes are unsigned. Paths are bytes, because `os.stat` would have to encode a string.
+    The file has these parts:
+
+    1. A line with `call_line`.
+    2. A line with the time in seconds at which the snapshot expires (or ``inf``), and the sizes of parts 3 and 4 in bytes.
+    3. Five lists of names: variables with their digests, files, links with their targets, directories, and absent paths.
+       Two zero bytes separate lists, and one separates names.
+    4. The output.
+    5. Native 64-bit integers: the sizes of all files, their mtimes, their ctimes, and the inodes of files and directories.
+       Only the inodes are unsigned.
+
+    Paths are bytes, because `os.stat` would have to encode a string.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # O_NONBLOCK: opening a pipe does not wait
         call, sizes, rest = file.read().split(b"\n", 2)
@@ -222,8 +220,7 @@ def _read(path: str) -> "dict[str, Any]":
 
 
 def _is_for_this_call(snapshot: "dict[str, Any]", directory: str, arguments: list[str]) -> bool:
-    """Whether the command line, the interpreter, the variables and the output's settings are those of the snapshot, and the
-    snapshot has not expired."""
+    """Whether the snapshot has not expired, and has this command line, interpreter, variables and output settings."""
     return (
         snapshot["call"] == call_line(directory, arguments)
         and time.time() < snapshot["until_s"]
@@ -232,9 +229,9 @@ def _is_for_this_call(snapshot: "dict[str, Any]", directory: str, arguments: lis
 
 
 def _is_current(snapshot: "dict[str, Any]", project: str) -> bool:
-    """Whether all files, directories and links of the snapshot are unchanged, and its absent paths are still absent."""
+    """Whether all files, directories, links and absent paths of the snapshot are unchanged."""
     stat = os.stat
-    folder = os.open(project, os.O_RDONLY | os.O_DIRECTORY)  # paths in the snapshot are relative to it, or absolute
+    folder = os.open(project, os.O_RDONLY | os.O_DIRECTORY)  # a path of the snapshot may be relative to this folder
     try:
         for path, size, mtime_ns, ctime_ns, inode in snapshot["files"]:
             status = stat(path, dir_fd=folder)
@@ -259,7 +256,7 @@ def _is_current(snapshot: "dict[str, Any]", project: str) -> bool:
 
 def _is_absent(path: bytes, folder: int) -> bool:
     try:
-        os.lstat(path, dir_fd=folder)  # lstat, because a broken link (to a manifest, for example) exists, too
+        os.lstat(path, dir_fd=folder)  # lstat, because a broken link exists, too
     except (FileNotFoundError, NotADirectoryError):
         return True
     return False

@@ -1,23 +1,22 @@
-"""Quantizers to int4, float8 and float4 (PyTorch has no quantizers to these), and a dequantizer from these and int8.
+"""Operators that PyTorch lacks: quantizers to int4, float8 and float4, and a dequantizer of these types and int8.
 
     trtbuild::fake_quantize(Tensor x, Tensor scale, str element, int axis, int block_size, int smallest) -> Tensor
     trtbuild::fake_quantize_two_levels(Tensor x, Tensor scale, int block_size) -> Tensor
     trtbuild::dequantize(Tensor values, Tensor scale, str element, int axis, int block_size) -> Tensor
 
-Programs call them, so they are defined in each process that reads a program: in workers, and where a package runs.
+Traced programs call them, so every process that reads a program defines them: workers, and processes that run a package.
 
 Rules
-1. ``fake_quantize`` is ONNX's QuantizeLinear and DequantizeLinear. It divides by the scale, rounds half to even, limits the
-   result to the range of the type `element` (ONNX: ``saturate=1``), and multiplies by the scale. The range of float8e4m3fn
-   is -448 to 448. If `element` is an integer type, the lower limit is `smallest`. For floating types, `smallest` has no
-   effect.
-2. `scale` has one number, or one for each index of `axis`, or one for each block of `block_size` numbers along the last
-   axis (`block_size` is then not 0). A last block may have fewer numbers.
-3. ``fake_quantize_two_levels`` is NVFP4. Each block along the last axis is rounded to float4e2m1. `scale` has one number.
-   The scale of a block is the product of `scale` and a float8e4m3fn number. This product is about one sixth of the largest
-   absolute value in the block, because the largest number of float4e2m1 is 6. A block of zeros has the scale `scale`.
-4. ``dequantize`` reads stored numbers. int8 is stored as int8, and float8e4m3fn as its bytes (uint8). The types with 4
-   bits are stored as bytes with two numbers along the last axis, the first number in the low bits. This is ONNX's form.
+1. ``fake_quantize`` computes ONNX's QuantizeLinear, then DequantizeLinear. It divides by the scale, rounds half to even,
+   limits the result to the range of the type `element` (ONNX: ``saturate=1``), and multiplies by the scale. The range of
+   float8e4m3fn is -448 to 448. `smallest` is the lower limit of an integer type. For other types, it has no effect.
+2. `scale` has one number, or one for each index of `axis`. If `block_size` is not 0, `scale` has one number for each block
+   of `block_size` numbers along the last axis. The last block may have fewer numbers.
+3. ``fake_quantize_two_levels`` computes NVFP4: each block along the last axis is rounded to float4e2m1. `scale` has one
+   number. The scale of a block is `scale` times a float8e4m3fn number. It is about one sixth of the largest absolute
+   value in the block, because the largest number of float4e2m1 is 6. A block of zeros has the scale `scale`.
+4. ``dequantize`` reads stored numbers, which have ONNX's form. int8 is stored as int8, and float8e4m3fn as bytes (uint8). A
+   byte has two numbers of a 4-bit type, which are neighbours along the last axis. The first is in the low bits.
 5. Inputs and results are float32, except stored numbers. No branch of the functions depends on the numbers of a tensor,
    and the functions run on every device.
 
@@ -43,9 +42,10 @@ FOUR_BITS = (INT4, FLOAT4)
 _LARGEST_FLOAT8, _LARGEST_FLOAT4 = 448.0, 6.0
 #: The largest number of each integer type.
 _LARGEST_INTEGERS = {INT8: 127, INT4: 7}
-#: The numbers of float4e2m1 without their sign, by their lower three bits, and the borders between them. A value at a
-#: border is rounded to the number whose last bit is 0. At every second border this is the number above.
+#: The numbers of float4e2m1 without their sign, by their lower three bits.
 _FLOAT4_NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+#: The borders between these numbers. A value at a border is rounded to the number whose last bit is 0. At every second
+#: border, this is the larger number.
 _FLOAT4_BORDERS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 
 _SCHEMAS = {
@@ -57,7 +57,7 @@ _SCHEMAS = {
 
 @functools.cache
 def define() -> Any:
-    """Define the operators, once in a process. They exist as long as the returned library exists."""
+    """Define the operators, once in a process. They exist as long as the returned `torch.library.Library`."""
     import torch
 
     library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -76,15 +76,15 @@ def define() -> Any:
 def quantize(x: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int, smallest: int) -> Any:
     """The numbers of `x` in the stored form (rules 1, 2 and 4).
 
-    Raises ValueError if `element` has 4 bits and the last axis has an odd size: two numbers share a byte."""
-    codes = _codes(x / _spread(scale, x, axis, block_size), element, smallest)
+    Raises ValueError if `element` has 4 bits and the last axis has an odd size, because two numbers share a byte."""
+    codes = _codes(x / _scale_of_each_number(scale, x, axis, block_size), element, smallest)
     return _packed(codes) if element in FOUR_BITS else codes
 
 
 def dequantize(values: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int) -> Any:
     """Convert stored `values` to float32 numbers (rules 2 and 4)."""
     codes = _unpacked(values) if element in FOUR_BITS else values
-    return _numbers(codes, element, scale.dtype) * _spread(scale, codes, axis, block_size)
+    return _numbers(codes, element, scale.dtype) * _scale_of_each_number(scale, codes, axis, block_size)
 
 
 def block_scales(x: torch.Tensor, scale: torch.Tensor, block_size: int) -> Any:
@@ -95,24 +95,24 @@ def block_scales(x: torch.Tensor, scale: torch.Tensor, block_size: int) -> Any:
     blocks = torch.nn.functional.pad(x, (0, padding)).unflatten(-1, (-1, block_size))
     scales = blocks.abs().amax(-1) / (_LARGEST_FLOAT4 * scale)
     scales = torch.where(scales == 0, torch.ones_like(scales), scales)
-    # a scale of 0 would cause a division by zero; the smallest positive float8 number is 2**-9
+    # 2**-9 is the smallest positive float8 number; a scale of 0 would cause a division by zero
     return scales.clamp(2.0**-9, _LARGEST_FLOAT8).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 def _fake_quantize(
     x: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int, smallest: int
 ) -> torch.Tensor:
-    return _rounded(x, _spread(_scales_of_blocks(scale, x, block_size), x, axis, block_size), element, smallest)
+    scales = _scale_of_each_number(_scales_of_blocks(scale, x, block_size), x, axis, block_size)
+    return _rounded(x, scales, element, smallest)
 
 
 def _fake_quantize_two_levels(x: torch.Tensor, scale: torch.Tensor, block_size: int) -> torch.Tensor:
     scales = dequantize(block_scales(x, scale, block_size), scale, FLOAT8, 0, 0)
-    return _rounded(x, _spread(scales, x, -1, block_size), FLOAT4, 0)
+    return _rounded(x, _scale_of_each_number(scales, x, -1, block_size), FLOAT4, 0)
 
 
 def _rounded(x: torch.Tensor, scales: torch.Tensor, element: str, smallest: int) -> torch.Tensor:
-    """`x`, divided by `scales`, rounded to `element`, and multiplied by `scales`. The result has the strides of `x`, and
-    new memory."""
+    """`x` divided by `scales`, rounded to `element`, and multiplied by `scales`. The strides are those of `x`."""
     import torch
 
     codes = _codes(x / scales, element, smallest)
@@ -125,7 +125,7 @@ def _dequantized_like(values: torch.Tensor, scale: torch.Tensor, element: str, a
 
 
 def _codes(scaled: torch.Tensor, element: str, smallest: int) -> Any:
-    """The bits of each number of `scaled`, rounded to `element`, in a byte for each number (rule 1)."""
+    """The numbers of `scaled`, rounded to `element`: one byte with the bits of each number (rule 1)."""
     import torch
 
     if element == FLOAT8:
@@ -149,12 +149,12 @@ def _numbers(codes: torch.Tensor, element: str, dtype: torch.dtype) -> Any:
 
 
 def _scales_of_blocks(scale: torch.Tensor, x: torch.Tensor, block_size: int) -> torch.Tensor:
-    """`scale` in the shape of the blocks of `x`, if it is for blocks. Model Optimizer stores such scales as one column."""
+    """Scales of blocks in the shape of the blocks of `x`. Model Optimizer stores them as one column."""
     return scale.reshape([*x.shape[:-1], -1]) if block_size else scale
 
 
-def _spread(scale: torch.Tensor, x: torch.Tensor, axis: int, block_size: int) -> torch.Tensor:
-    """The scale of each number of `x`, in a shape that broadcasts to that of `x` (rule 2)."""
+def _scale_of_each_number(scale: torch.Tensor, x: torch.Tensor, axis: int, block_size: int) -> torch.Tensor:
+    """The scale of each number of `x`, in a shape that broadcasts to the shape of `x` (rule 2)."""
     if block_size:
         return scale.repeat_interleave(block_size, -1)[..., : x.shape[-1]]
     if scale.numel() == 1:
@@ -168,20 +168,19 @@ def _float4_codes(x: torch.Tensor) -> Any:
 
     magnitudes = x.abs().contiguous()
     borders = torch.tensor(_FLOAT4_BORDERS, dtype=x.dtype, device=x.device)
-    codes = torch.bucketize(magnitudes, borders)  # the count of smaller borders, so a value at a border is rounded down
+    codes = torch.bucketize(magnitudes, borders)  # the number of smaller borders: a value at a border is rounded down
     codes += torch.isin(magnitudes, borders[1::2]).to(codes.dtype)
     return (codes + 8 * torch.signbit(x).to(codes.dtype)).to(torch.uint8)
 
 
 def _packed(codes: torch.Tensor) -> Any:
-    """Two codes of four bits in each byte (rule 4). Raises ValueError if the last axis has an odd size."""
+    """Two codes of 4 bits in each byte (rule 4). Raises ValueError if the last axis has an odd size."""
     if codes.shape[-1] % 2:
         raise ValueError(f"{codes.shape[-1]} numbers of 4 bits do not fill whole bytes")
     return codes[..., 0::2] | (codes[..., 1::2] << 4)
 
 
 def _unpacked(values: torch.Tensor) -> Any:
-    """The inverse of `_packed`."""
     import torch
 
     return torch.stack([values & 15, values >> 4], -1).flatten(-2)

@@ -1,6 +1,6 @@
-"""Read regular files at paths that other programs can write to. Files of any other kind are refused at once.
+"""Read files, and refuse pipes, devices and sockets at once.
 
-Otherwise, opening a named pipe would wait for a writer, and reading a device might never end.
+Other programs may put them at a path. Opening a named pipe would wait for a writer, and reading a device might never end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OTHER_KINDS = (
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
     """Open a regular file for reading, and return its descriptor. If `follow` is False, a symbolic link is refused.
 
-    Raises OSError: ELOOP for a symbolic link that is refused. For a file of another kind, the error names the kind."""
+    Raises OSError: ELOOP for a refused link, and an error that names the kind for a file of another kind."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -42,7 +42,7 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a regular file. Raises OSError, as `open_regular` does."""
+    """The bytes of a regular file. Raises OSError."""
     with open(open_regular(path), "rb") as file:
         return file.read()
 

@@ -1,8 +1,6 @@
-"""The English of this project: a table of wordings to avoid, and functions that find the sentences of a file.
+"""A table of wordings to avoid, and functions that find the sentences of a file. `tests/docs/test_prose.py` uses both.
 
-Many of the engineers who read code, messages and documents have another first language. Each rule has a reason and two
-examples: `avoid` breaks the rule, and `write` has the same meaning but breaks no rule.
-`tests/docs/test_prose.py` applies the table.
+Many engineers who read this project have another first language than English.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _ENGLISH = re.compile(r"\b(the|a|an|is|are|of|not)\b")
 
 @dataclass(frozen=True)
 class Rule:
-    """A pattern that no sentence may match; `avoid` matches it and `write` does not."""
+    """A pattern that no sentence may match. `avoid` is a sentence that matches, and `write` is a better one."""
 
     pattern: str
     reason: str
@@ -118,14 +116,14 @@ RULES = (
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence of a file, and the line on which its paragraph begins."""
+    """A sentence, and the line of the file on which its paragraph begins."""
 
     line: int
     text: str
 
 
 def faults(sentence: str) -> list[str]:
-    """Return the reasons why a sentence should be written in another way. For a plain sentence, the list is empty."""
+    """Return the reasons why a sentence should be changed. For a plain sentence, the list is empty."""
     reasons = [f"{rule.reason} (for example: {rule.write})" for rule in RULES if re.search(rule.pattern, sentence)]
     if len(sentence.split()) > MOST_WORDS:
         reasons.append(f"{len(sentence.split())} words: write two sentences, of at most {MOST_WORDS} words each")
@@ -136,7 +134,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of a Markdown document, or of the docstrings, comments and messages of a Python file.
 
     Messages are strings of at least four words, one of which is a common English word. A string that is a Python program
-    of several lines is read like a Python file.
+    is read like a Python file.
     """
     text = path.read_text(encoding="utf-8")
     paragraphs = _python(text) if path.suffix == ".py" else _markdown(text)
@@ -146,7 +144,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
 
 
 def _split(paragraph: str) -> Iterator[str]:
-    """Yield the sentences of a paragraph. Code counts as one word. A semicolon, a colon and a dash end a sentence, too."""
+    """Yield the sentences of a paragraph. They also end at semicolons, colons and dashes. Code counts as one word."""
     plain = re.sub(r"``.+?``|`[^`]*`", "`code`", paragraph, flags=re.DOTALL)
     plain = re.sub(r"\]\([^)]*\)|[\[\]*]", " ", plain)
     for part in re.split(r"(?<=[.!?;])\)?\s+|\s—\s|(?<=:)\s+", plain):
@@ -180,7 +178,6 @@ def _message(node: Any) -> str:
 
 
 def _is_program(message: str) -> bool:
-    """Return whether a string is a Python program of several lines."""
     if "\n" not in message:
         return False
     try:

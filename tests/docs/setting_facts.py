@@ -1,7 +1,7 @@
-"""Prints the facts that follow from the field of one builder setting, as JSON.
+"""Prints facts about one builder setting as JSON: what the manifest accepts, the keys, TensorRT's flags and others.
 
-The argument is the name of a setting, and the working directory must be empty.
-`tests.docs.test_adding_a_builder_setting` runs this program with a changed copy of trtbuild.
+`tests.docs.test_adding_a_builder_setting` runs this program with a changed copy of trtbuild. The argument is the name of
+the setting. The working directory must be empty.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INVALID_VALUE = "surely not"
 
 
 def loaded_value(name: str, value: Any) -> Any:
-    """Load a manifest with this value. Return the value that the model gets, or the text of the manifest's errors."""
+    """Load a manifest with this value. Return the model's value, or the text of the errors."""
     Path("trtbuild.yaml").write_text(f"{BASE}    builder: {{{name}: {json.dumps(value)}}}\n")
     try:
         (model,) = load(Path()).models
@@ -40,15 +40,13 @@ def loaded_value(name: str, value: Any) -> Any:
 
 
 def flags(settings: BuilderSettings) -> int:
-    """Return the flags of a real builder configuration with these settings."""
     builder = tensorrt_rtx.Builder(tensorrt_rtx.Logger(tensorrt_rtx.Logger.ERROR))
     job = EngineJob("onnx", (), (), settings, Target("ada", 89), tensorrt_rtx.__version__)
     return int(configure(tensorrt_rtx, builder, builder.create_network(0), job).flags)
 
 
 def facts(name: str) -> dict[str, Any]:
-    """Return the facts. `flags` and `trtexec` are for the default and another value. `manifest` is for a valid and an
-    invalid value."""
+    """Return the facts: `manifest` for a valid and an invalid value, `flags` and `trtexec` for the default and another."""
     value = other_value(name)
     changed = replace(BuilderSettings(), **{name: value})
     build = recipe_values.Build()

@@ -1,7 +1,4 @@
-"""The field of the recipe "Adding a builder setting" is enough: a copy of trtbuild with this field has the setting.
-
-The recipe is in docs/architecture.md.
-"""
+"""The recipe "Adding a builder setting" of docs/architecture.md works: after its edit, trtbuild has the setting."""
 
 from __future__ import annotations
 
@@ -22,13 +19,12 @@ from tests.core.recipes.test_recipe import GOLDEN
 
 ROOT = Path(__file__).parents[2]
 NAME = "error_on_timing_cache_miss"
-#: The file that the recipe changes, and the text before which it adds the field.
+#: The file to which the recipe adds a field, and the text before which the field is added.
 TABLE = "core/model/builder_settings.py"
 END = "\n\n\n#: The facts about every setting"
 
 
 def field_of_the_recipe() -> str:
-    """The code that the recipe adds."""
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     section = page.partition("### Adding a builder setting\n")[2].partition("\n### ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
@@ -37,7 +33,7 @@ def field_of_the_recipe() -> str:
 
 
 def run_setting_facts(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
-    """Run `tests.docs.setting_facts` in `folder`, with the folders `path` first in ``PYTHONPATH``."""
+    """Run `tests.docs.setting_facts` in `folder`, with `path` in front of ``PYTHONPATH``."""
     return subprocess.run(
         [sys.executable, "-m", "tests.docs.setting_facts", NAME],
         cwd=folder,
@@ -49,7 +45,7 @@ def run_setting_facts(folder: Path, *path: Path) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The facts about the new setting, from a copy of trtbuild to which the recipe was applied."""
+    """The facts about the new setting, from a copy of trtbuild with the recipe's field."""
     copy, project = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("project")
     shutil.copytree(ROOT / "trtbuild", copy / "trtbuild", ignore=shutil.ignore_patterns("__pycache__"))
     table = copy / "trtbuild" / TABLE
@@ -84,7 +80,7 @@ def test_the_builder_configuration_has_the_flag(facts: dict[str, Any]) -> None:
     assert default ^ changed == 1 << int(tensorrt_rtx.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
 
 
-def test_the_manifests_page_has_the_setting(facts: dict[str, Any]) -> None:
+def test_the_page_about_manifests_has_the_setting(facts: dict[str, Any]) -> None:
     text = "Whether a missing timing is an error. `tensorrt` has it from 10.0 on."
     assert facts["reference"] == [f"| `{NAME}` | true or false | `false` | {text} |"]
 

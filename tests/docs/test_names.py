@@ -1,4 +1,4 @@
-"""Every file and every dotted name in a document exists, and so does every file in `SLOWEST`."""
+"""Every file and every dotted name in a document exists."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT /
 FOLDERS = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
 TREES = ["trtbuild", "tests", "benchmarks", "docs", "manifests"]
 
-#: Names of files of a user's project. Examples in the documents use these names.
+#: Files of a user's project, which examples in the documents name.
 FILES_OF_USERS = {"model.py", "use.py"}
 
 
 def spans(page: Path) -> list[str]:
-    """Return the texts in backquotes. Blocks of code are left out."""
+    """Return the texts in backquotes, except those in blocks of code."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     return [span for groups in re.findall(r"(`+)([^`]+)\1", text) for span in groups[1:]]
 
 
 @cache
 def words_of(path: Path) -> frozenset[str]:
-    """Return the names and words in a file."""
     return frozenset(re.findall(r"\w+", path.read_text("utf-8")))
 
 
 @cache
 def file_names() -> frozenset[str]:
-    """Return the names, without folders, of all Python files of the project. ``.work`` has files of other projects."""
+    """Return the names, without folders, of all Python files. ``.work`` has files of other projects."""
     return frozenset(path.name for tree in TREES for path in (ROOT / tree).rglob("*.py") if ".work" not in path.parts)
 
 
@@ -48,7 +47,7 @@ def exists(path: str) -> bool:
 
 
 def resolves(dotted: str) -> bool:
-    """Return whether a dotted name is a module or an attribute in a module, such as ``module.Class.method``."""
+    """Return whether a module, or a name such as ``module.Class.method``, exists."""
     parts = dotted.split(".")
     for count in range(len(parts), 0, -1):
         try:
@@ -64,7 +63,7 @@ def resolves(dotted: str) -> bool:
 
 
 def missing_names(span: str) -> Iterator[str]:
-    """Yield each missing name of a text in backquotes: a path, the name of a Python file, or a dotted name."""
+    """Yield the paths, Python files and dotted names in a text in backquotes that do not exist."""
     if span in FILES_OF_USERS:
         return
     if re.fullmatch(rf"(?:{'|'.join([*FOLDERS, *TREES])})/[\w/.-]*", span) and not exists(span):
@@ -87,10 +86,9 @@ def test_every_file_and_dotted_name_exists(page: Path) -> None:
 
 
 def files_in_tables() -> Iterator[tuple[str, Path | None, list[str]]]:
-    """Yield each file or folder in the tables of the architecture page: its text, its path, and the names after it.
+    """Yield each file or folder in the tables of docs/architecture.md: its text, its path, and the names in parentheses.
 
-    ``a/b.py``, ``c.py`` are two files of one folder. The path is None if there is no such file. The names are those in
-    parentheses after the file.
+    The path is None if there is no such file. In ``a/b.py``, ``c.py``, the second file is in the folder of the first.
     """
     for row in re.findall(r"^\| .*$", (ROOT / "docs" / "architecture.md").read_text("utf-8"), re.MULTILINE):
         folder = PACKAGE
@@ -114,7 +112,6 @@ def test_names_in_parentheses_are_in_the_file_before_them() -> None:
 
 
 def test_the_list_of_functions_that_a_build_calls_is_right() -> None:
-    """Each item of the list "From the command to the compiler" begins with a file and a function."""
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     section = page.partition("## From the command to the compiler\n")[2].partition("\n## ")[0]
     steps = re.findall(r"^\d+\. `([\w/]+\.py)`: `([\w.]+)`", section, re.MULTILINE)

@@ -1,7 +1,7 @@
-"""The sentences of code and documents follow the rules in the table of `tests/docs/prose.py`.
+"""The sentences of code and documents follow the rules of `tests/docs/prose.py`.
 
-`prose_not_done.txt` lists the files that still break rules. No file may be added to it. With ``TRTBUILD_WRITE_PROSE=1``
-this test removes from the list the files that no longer break a rule.
+`prose_not_done.txt` lists files that still break rules. No file may be added to it. With ``TRTBUILD_WRITE_PROSE=1`` this
+test removes the files that no longer break a rule.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.docs.prose import MOST_WORDS, RULES, Rule, faults, sentences
 
 ROOT = Path(__file__).parents[2]
 NOT_DONE = Path(__file__).parent / "prose_not_done.txt"
-#: ``.work`` has generated projects and virtual environments, which are not part of the source.
+#: ``.work`` has generated projects and virtual environments.
 FILES = [
     *(
         path
@@ -27,12 +27,11 @@ FILES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "cache/README.md")),
 ]
-#: The faulty examples of the table. They are allowed in every file.
+#: The faulty examples of the rules, which are allowed in every file.
 EXAMPLES = {rule.avoid for rule in RULES}
 
 
 def faults_of_file(path: Path) -> list[str]:
-    """Return the faults of a file, each with its line."""
     name = path.relative_to(ROOT)
     return [
         f"{name}:{sentence.line}: {sentence.text!r}: {fault}"

@@ -1,6 +1,6 @@
-"""The tests of each rule of the design. The test below checks that these tests exist.
+"""The tests of each rule of the design exist.
 
-A rule begins with the number of its section in the design, a document that is not in this repository.
+The number of a rule is that of its section in the design, a document that is not in this repository.
 """
 
 from __future__ import annotations

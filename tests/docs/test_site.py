@@ -1,4 +1,4 @@
-"""The site of docs/: it builds without warnings, every link has a target, and no page loads a file from another host."""
+"""The web site of docs/: it builds without warnings, links have targets, and no page loads a file from another host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ needs_mkdocs = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site as `make site` does."""
     folder = tmp_path_factory.mktemp("site")
     process = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],

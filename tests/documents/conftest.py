@@ -1,4 +1,4 @@
-"""Runs commands with ``--json`` on a small project in several states, and collects their outputs by name."""
+"""Runs commands with ``--json`` on a small project in several states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import CommandLine
 from tests.projects import copy_project, edit
 
-#: File → the text to add to it. Together, these texts define a second model, whose trace fails.
+#: File → the text to add to it. The texts define a second model, whose trace fails.
 BROKEN_MODEL = {
     "nets.py": '\n\ndef broken():\n    raise ValueError("no weights")\n',
     "trtbuild.yaml": """\
@@ -26,7 +26,7 @@ BROKEN_MODEL = {
 
 @pytest.fixture(scope="session")
 def document_texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The standard output of each command, by the name of its file in `forms/`."""
+    """Name of a file in `forms/` → the standard output of its command."""
     base = tmp_path_factory.mktemp("documents")
     project, remotes = base / "project", {"TRTBUILD_REMOTES": f"team=rw:file://{base / 'remote'}"}
     copy_project("torch_partition", project)

@@ -1,4 +1,4 @@
-"""Validators for the types of documents and events. A validator refuses fields that its schema does not have."""
+"""Validators for documents and events. A validator refuses fields that its schema does not have."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The documents that commands print with ``--json`` keep their form: the fields, their types, and their order.
 
-Each document has a file with its form in `forms/`. With ``TRTBUILD_WRITE_DOCUMENTS=1`` the test writes the
-forms before it compares them. Read the difference before you commit it, because other programs read these documents.
+`forms/` has the form of each document. With ``TRTBUILD_WRITE_DOCUMENTS=1`` the test writes the forms before it compares
+them. Read the difference before you commit it, because other programs read these documents.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def test_every_document_matches_its_schema(document_texts: dict[str, str]) -> No
     kinds = {kind.schema: kind.__name__ for kind in documents.DOCUMENTS if hasattr(kind, "schema")}
     for text in document_texts.values():
         document = json.loads(text)
-        # A document whose list of steps is empty is a `Failure`, although its `schema` is that of the command.
+        # A document with an empty list of steps is a `Failure`, although its `schema` is that of the command.
         kind = "Failure" if document.get("steps") == [] else kinds[document["schema"]]
         validator(kind).validate(document)
 
 
 def form_of(value: Any) -> Any:
-    """Return `value` with the names of types instead of values. List entries of the same form appear once."""
+    """Return `value` with types instead of values. List entries of the same form appear once."""
     if isinstance(value, dict):
         return {re.sub(r"[0-9a-f]{32,}", "DIGEST", name): form_of(part) for name, part in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A project in a temporary directory, and manifests in which the places of errors are marked."""
+"""A project in a temporary directory. In the texts of its manifests, marks show the places that errors must name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trtbuild.core.model.spec import Model, Project
 from trtbuild.errors import ManifestErrors, Problem
 from trtbuild.manifest import load
 
-#: Marks a place in a manifest's text. A problem must name this place. Files are written without the mark.
+#: The mark of a place. The written files do not contain it.
 MARK = "«"
 
-#: The basis of most tests: one target, one profile, one model.
+#: The manifest that most tests change or extend.
 BASE = """\
 version: 1
 targets:
@@ -39,7 +39,7 @@ class Files:
         self.marks: set[tuple[str, int, int]] = set()
 
     def write(self, name: str, text: str = "") -> Files:
-        """Write a text, dedented and without its marks, and add the places of the marks to `marks`."""
+        """Write a dedented text without its marks, and add their places to `marks`."""
         text = textwrap.dedent(text)
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,12 +64,13 @@ class Files:
         return models[name] if name else next(iter(models.values()))
 
     def base_model(self, more: str = "") -> Model:
-        """Return the model of `BASE` with more fields. Their text is dedented, then indented by four spaces."""
+        """Return the model of `BASE` with the fields `more`."""
         return self.model(BASE + textwrap.indent(textwrap.dedent(more), "    "))
 
     def assert_refused(self, text: str | None = None, *words: str) -> tuple[Problem, ...]:
-        """Check that a manifest is rejected, with problems exactly at the marks and a message that contains all `words`.
-        Returns the problems. Without `text`, the files are those that were written before."""
+        """Check that the project is rejected, with problems exactly at the marks, and with all `words` in the message.
+
+        `text` is the manifest. If it is None, all files were written before. Returns the problems."""
         if text is not None:
             self.manifest(text)
         with pytest.raises(ManifestErrors) as caught:
@@ -82,7 +83,7 @@ class Files:
         return problems
 
     def assert_base_refused(self, more: str, *words: str) -> tuple[Problem, ...]:
-        """Call `assert_refused` for `BASE` with more fields of its model."""
+        """Call `assert_refused` for `BASE` with the fields `more` in its model."""
         return self.assert_refused(BASE + textwrap.indent(textwrap.dedent(more), "    "), *words)
 
 

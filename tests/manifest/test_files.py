@@ -1,4 +1,4 @@
-"""The files that are read, the files that they include, and files that cannot be read."""
+"""Manifests, the files that they include, and files that cannot be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtbuild.manifest import load
 
 from .conftest import BASE, Files
 
-#: `BASE` in two parts: everything before `models:`, and the rest.
+#: The parts of `BASE` before and from `models:` on.
 PROFILES, MODELS = BASE.partition("models:")[0], "models:" + BASE.partition("models:")[2]
 
 
@@ -21,13 +21,12 @@ def base_with_model(name: str) -> str:
 
 
 def model_names(files: Files, *manifests: str) -> list[str]:
-    """The names of the models in `manifests`, or in the manifests that trtbuild finds."""
     return [model.name for model in files.load(*manifests).models]
 
 
 def test_trtbuild_yaml_hides_the_manifests_folder(files: Files) -> None:
     files.write("manifests/b.yaml", base_with_model("b")).write("manifests/a.yaml", base_with_model("a"))
-    # PyYAML rejects ":": reading one of these files would be an error
+    # ":" is not valid YAML, so reading one of these files would be an error
     files.write("manifests/.hidden.yaml", ":").write("manifests/notes.yml", ":").write("manifests/deep/c.yaml", ":")
     assert model_names(files) == ["a", "b"]
     files.manifest(BASE)
@@ -35,7 +34,7 @@ def test_trtbuild_yaml_hides_the_manifests_folder(files: Files) -> None:
 
 
 def test_files_are_named_relative_to_the_project_or_absolutely(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    files.manifest(":")  # PyYAML rejects ":": reading this file would be an error
+    files.manifest(":")  # not valid YAML, so reading this file would be an error
     files.write("x/b.yaml", base_with_model("b")).write("x/a.yaml", base_with_model("a"))
     monkeypatch.chdir("/")
     assert model_names(files, "x/b.yaml", "./x/../x/a.yaml", "x/b.yaml") == ["b", "a"]
@@ -157,7 +156,7 @@ def test_rejects_unreadable_files(files: Files) -> None:
 
 def test_rejects_a_file_without_permission(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     files.manifest(BASE).marks.add(("trtbuild.yaml", 1, 1))
-    # If the tests run as root, they can read a file of any mode.
+    # root can read a file of any mode, and may run the tests
     monkeypatch.setattr("trtbuild.manifest.paths.os.access", lambda path, mode: False)
     files.assert_refused(None, "permission denied")
 

@@ -1,4 +1,4 @@
-"""Every manifest is loaded, or rejected with the place of the error. No other exception is raised."""
+"""A manifest with random contents is loaded, or rejected with the place of the error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtbuild.manifest import load
 from .conftest import BASE
 from .test_project import LONG, SHORT
 
-#: Most of these values are valid in one place of a manifest, and mutations put them in other places.
+#: Values that are valid somewhere in a manifest. Mutations put them anywhere.
 WORDS = [
     None, True, False, 0, 1, -1, 3, 89, 8.9, 1.5, float("inf"), 2**40, "", "x", "x.0", "x.1", "query.2", "ada", "net:build",
     "1GiB", "float32", "batch", "model", "aten.mm", "..", ".", "/", "trtbuild.yaml", "a\0b", "a\\b", "yes", "é", [], {},
@@ -54,7 +54,7 @@ FRAGMENTS = [
 
 
 def check_load(content: bytes) -> None:
-    """Load a manifest. Fails if an error has no place, a model is incomplete, or an exception is not a ManifestErrors."""
+    """Load a manifest. Fails if an error has no place, if a model is incomplete, or after another exception."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "trtbuild.yaml").write_bytes(content)
         try:

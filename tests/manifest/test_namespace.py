@@ -1,7 +1,4 @@
-"""Names and defaults in the files that one manifest includes.
-
-The mark « in a text is a place that a problem must name. The written files do not contain it.
-"""
+"""Names and defaults in the files that one manifest includes. « marks a place that an error must name."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ HEAD = BASE.partition("models:")[0]
 
 
 def with_defaults(defaults: str, *included: str, model: str = "") -> str:
-    """A manifest with defaults, included files, and one model. The text `model` has additional fields of this model."""
+    """A manifest with defaults, included files, and one model, which has the fields `model`."""
     include = f"include: [{', '.join(included)}]\n" if included else ""
     return f"{HEAD}{include}defaults: {defaults}\nmodels:\n  net:\n    {MODEL}\n{model}"
 
@@ -95,7 +92,7 @@ def test_a_default_of_a_file_that_is_included_twice_is_not_a_conflict(files: Fil
 
 
 def test_a_file_that_is_included_many_times_is_read_once(files: Files) -> None:
-    """2**25 chains of includes lead to each of the last two files. The test would not end if each chain was followed."""
+    """2**25 chains of includes lead to each of the last two files. Following each chain would take too long."""
     for level in range(25):
         for side in "ab":
             files.write(f"{side}{level}.yaml", f"include: [a{level + 1}.yaml, b{level + 1}.yaml]\n")

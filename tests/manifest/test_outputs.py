@@ -1,7 +1,4 @@
-"""Outputs are inside the project, and do not overlap with each other or with input files.
-
-In these manifests, ``«`` marks the place that an error names.
-"""
+"""Outputs are inside the project, and overlap with no other output or input file. « marks the place of an error."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ MODEL = BASE.partition("  net:\n")[2]
 
 
 def two_models(first: str, second: str) -> str:
-    """Return a manifest of two models. `first` and `second` are more fields of the models, such as their outputs."""
+    """Return a manifest of two models. `first` and `second` are additional fields of the models."""
     return f"{BASE}    {first}\n  second:\n{MODEL}    {second}\n"
 
 
@@ -124,7 +121,7 @@ def test_the_pt2_file_of_each_target_is_compared(files: Files) -> None:
 
 
 def test_the_pt2_files_of_two_models_may_differ_in_the_target_only(files: Files) -> None:
-    text = two_models("outputs: {pt2: x.pt2}", "outputs: {pt2: x.blackwell.pt2}")  # both have the target ada only
+    text = two_models("outputs: {pt2: x.pt2}", "outputs: {pt2: x.blackwell.pt2}")  # neither has the target blackwell
     assert len(files.manifest(text).load().models) == 2
 
 
@@ -134,7 +131,7 @@ def test_models_of_several_manifests_are_compared(files: Files) -> None:
     files.assert_refused(None, "is also the package of model 'net' (manifests/a.yaml:13:15)")
 
 
-def test_wrong_models_are_compared_too(files: Files) -> None:
+def test_outputs_of_invalid_models_are_compared_too(files: Files) -> None:
     files.assert_refused(
         two_models("outputs: {package: x}", "outputs: {«package: x}\n    precision: «half"), "is also the package"
     )

@@ -1,4 +1,4 @@
-"""Whole projects: the values and errors of their manifests, and the modules that are imported when a project is loaded."""
+"""Whole projects: their values, their errors, and the modules that are imported when a project is loaded."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .conftest import BASE, Files
 EXAMPLE = """\
 version: 1
 include: [profiles.yaml]            # paths relative to this file
-defaults: {toolchain: tensorrt-rtx, targets: [ada]}   # any model field but source
+defaults: {toolchain: tensorrt-rtx, targets: [ada]}   # any model field except source
 targets:
   ada:       {sm: 89}                           # compatibility: exact (default) | same_compute_capability | ampere_plus
   blackwell: {sm: 120}                          # platform: this machine's by default; or windows-x86_64
-  hopper:    {sm: 90, toolchain: tensorrt, version: "8.6.0"}    # a pin is optional
+  hopper:    {sm: 90, toolchain: tensorrt, version: "8.6.0"}    # a version is optional
 profiles:
   photo:
     image: {min: [1, 3, 224, 224], opt: [8, 3, 224, 224], max: [32, 3, 224, 224]}
@@ -44,7 +44,7 @@ models:
     inputs:
       image: {dtype: float32}                   # dtype; keyword: true for a keyword-only argument
     dims:                                       # optional names and relations; ranges come from the profiles
-      batch: {at: [image.0]}                    # one symbol may stand at several places: at: [query.2, key.2]
+      batch: {at: [image.0]}                    # one dim may have several axes: at: [query.2, key.2]
       height: {at: [image.2], multiple_of: 32}
     profiles: [single, photo]
     targets: [ada, blackwell]

@@ -1,6 +1,6 @@
 """From fields to a complete model: required fields, names that must exist, weights, targets, precisions.
 
-In a manifest, « marks a place that an error must name. `files.marks` has these places.
+« marks a place that an error must name.
 """
 
 from __future__ import annotations

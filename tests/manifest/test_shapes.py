@@ -1,4 +1,4 @@
-"""Inputs, profiles and dims of a model. An error names the place of a conflict between them. « marks this place."""
+"""Inputs, profiles and dims of a model. « marks the place that an error must name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source has exactly one kind, its model file must exist, and its paths become relative to the project."""
+"""Sources: exactly one kind, an existing model file, and paths that become relative to the project."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The catalogue of messages: text files with invalid projects, and with the messages that a user sees.
+"""The catalogue: text files with invalid projects, and with the messages that a user sees.
 
-A text file contains cases. A case contains the files of a project, and the messages about this project::
+A text file contains cases. A case has the files of a project, and the messages of a command::
 
     === the name of the case
     --- trtbuild.yaml
@@ -9,9 +9,9 @@ A text file contains cases. A case contains the files of a project, and the mess
     exit 2 ManifestError
     error: trtbuild.yaml:1:1: …
 
-The lines of ``--- edit`` replace words of `MANIFEST`: each line is ``old ⇒ new``, with ``\\n`` for a line break. If the
-name of a file ends in ``(escaped)``, its content is decoded with ``unicode_escape``. With ``TRTBUILD_WRITE_MESSAGES=1`` the
-tests write the messages into the catalogue instead of comparing them. Read the difference before you commit it.
+A line ``old ⇒ new`` below ``--- edit`` replaces text of `MANIFEST`; ``\\n`` is a line break. A file whose name ends in
+``(escaped)`` is decoded with ``unicode_escape``. With ``TRTBUILD_WRITE_MESSAGES=1`` the tests write the messages into the
+catalogue instead of comparing them. Read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WRITE = bool(os.environ.get("TRTBUILD_WRITE_MESSAGES"))
 
 @dataclass
 class Case:
-    """A case. `files` maps paths to contents; `heading` and `output` are the heading and the lines of the last section."""
+    """One case. `files` maps paths to contents. `heading` is the last heading, and `output` the lines below it."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def read(name: str) -> list[Case]:
 
 
 def check_or_write(name: str, case: Case, output: str) -> None:
-    """Fail if `output` differs from ``case.output``. If `WRITE` is set, write `output` into the catalogue instead."""
+    """Compare `output` with ``case.output``. If `WRITE` is set, write `output` into the catalogue instead."""
     if not WRITE:
         assert output == case.output
         return
@@ -76,7 +76,7 @@ def check_or_write(name: str, case: Case, output: str) -> None:
 
 
 def normalized(text: str, project: Path) -> str:
-    """Replace the paths of this machine, the version of torch, and the count in ``(3 times)``, by names."""
+    """Replace what differs between machines by names: paths, the version of torch, and counts such as ``(3 times)``."""
     text = text.replace(str(project), "PROJECT").replace(sys.executable, "PYTHON")
     text = re.sub(r"[^\s(]*/site-packages/", "SITE/", text)
     text = re.sub(r"\([0-9]+ times\)", "(N times)", text)
@@ -84,7 +84,7 @@ def normalized(text: str, project: Path) -> str:
 
 
 def shown(error: Any) -> str:
-    """Return the text that a person sees for an error of a ``--json`` document."""
+    """Return the text that a terminal shows for an error of a ``--json`` document."""
     place = ":".join(str(error[part]) for part in ("file", "line", "column") if error.get(part) is not None)
     text = f"{place}: {error['text']}" if place else error["text"]
     return f"{text}\n  → {error['hint']}" if error["hint"] else text
@@ -95,7 +95,7 @@ def _text(name: str) -> str:
 
 
 def _edited(edits: str) -> str:
-    """MANIFEST after the edits of a case. The old text of each edit must occur exactly once."""
+    """`MANIFEST` after the edits of a case. The old text of each edit must occur exactly once."""
     text = MANIFEST
     for line in filter(None, edits.splitlines()):
         old, arrow, new = (part.replace("\\n", "\n") for part in line.partition(" ⇒ "))

@@ -1,4 +1,4 @@
-"""If a mistake is found before any step runs, its message, exit code and error types match the catalogue."""
+"""Mistakes that are found before any step runs: messages, exit status and error types match the catalogue."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The messages of `trtbuild.compile` name arguments of the call, and never a manifest.
 
-The name of a case consists of the arguments of the call. By default, a module with one layer is compiled.
+The name of a case in the catalogue has the arguments of the call, such as ``device="gpu"``. The defaults are in the test.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Net(torch.nn.Module):
 
 
 class FunctionModule(torch.nn.Module):
-    """A module that calls a function of one or two tensors."""
+    """A module whose forward calls a function of one or two tensors."""
 
     def __init__(self, function: Callable[..., torch.Tensor], two_inputs: bool = False) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class FunctionModule(torch.nn.Module):
 
 
 def rows(low: int = 1, mid: int = 4, high: int = 16, **more: Any) -> Input:
-    """An input whose rows have 8 elements. `low`, `mid` and `high` are the min, opt and max number of rows."""
+    """An input of rows with 8 elements. `low`, `mid` and `high` are its min, opt and max number of rows."""
     return Input(min_shape=(low, 8), opt_shape=(mid, 8), max_shape=(high, 8), **more)
 
 
@@ -57,7 +57,7 @@ def _branch(x: torch.Tensor) -> torch.Tensor:
     return x * 2 if x.shape[0] == 1 else x * 3
 
 
-#: The names in the calls of the catalogue.
+#: The names that calls in the catalogue use.
 NAMES = {
     "torch": torch,
     "Input": Input,
@@ -88,13 +88,13 @@ def test_messages_match_the_catalogue(case: Case, tmp_path: Path, monkeypatch: p
     text = re.sub(r"[^\s(]*test_in_program\.py:\d+", "PROGRAM:LINE", str(caught.value)).replace(str(tmp_path), "CACHE")
     text = re.sub(r"tensorrt-rtx [\d.]+\d", "tensorrt-rtx VERSION", text)
     assert "manifest" not in text
-    # backticks are for fields of a manifest, except around these names
+    # backticks are around fields of a manifest, and around these names
     assert "`" not in re.sub(r"`precision`|`aten[^`]*`|`model`|`encoder[^`]*`|`\.eval\(\)`", "", text)
     check_or_write("in_program", case, f"{type(caught.value).__name__}\n{text}")
 
 
 def test_every_text_to_reword_exists() -> None:
-    """The longest plain text in each pattern of `_REPLACEMENTS` is in the code. Otherwise the pattern matches no error."""
+    """The longest plain text of each pattern is in the code. Otherwise the pattern would match no error."""
     texts = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.py")) if path != Path(messages.__file__))
     texts = re.sub(r'"\s*\n\s*f?"', "", texts)  # join texts that are written on several lines
     for pattern, _ in messages._REPLACEMENTS:

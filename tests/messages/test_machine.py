@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def environment_without(tmp_path: Path, *distributions: str) -> dict[str, str]:
-    """The environment variables with which Python finds all installed distributions except these."""
+    """Environment variables with which Python finds all installed distributions except these."""
     site_packages = tmp_path / "site-packages"
     site_packages.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
@@ -38,7 +38,7 @@ def environment_without(tmp_path: Path, *distributions: str) -> dict[str, str]:
 
 
 def run_failing_build(project: Path, environment: dict[str, str]) -> tuple[int, str, str]:
-    """Build in another process. Return its exit code, its standard error and the type of the only error in its JSON."""
+    """Build in another process. Return its exit status, standard error, and the type of the only error in its JSON."""
     process = subprocess.run(
         [sys.executable, "-S", "-m", "trtbuild.cli.main", "build", "--json"],
         cwd=project,
@@ -52,7 +52,7 @@ def run_failing_build(project: Path, environment: dict[str, str]) -> tuple[int, 
 
 
 def run_failing_command(arguments: list[str], project: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Run a command. Return its exit code, its message and the type of the only error in its ``--json`` document."""
+    """Run a command. Return its exit status, its message, and the type of the only error in its JSON."""
     code = run([*arguments, "--json"])
     out, err = capfd.readouterr()
     (error,) = json.loads(out)["errors"]

@@ -1,7 +1,7 @@
-"""Messages about mistakes in models. A project with one bad model for each mistake is built once, with ``--keep-going``.
+"""Messages about mistakes in models. A project with one model for each mistake is built once, with ``--keep-going``.
 
-The catalogue has the failed step, the type of the error and the text on the screen. A few models have no mistake: the
-catalogue says that they are built.
+The catalogue has the failed step, the type of the error and the text on the screen, or ``built`` for a model without a
+mistake.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ defaults: {targets: [ada]}
 """
 
 
-#: ONNX files with one node: its operator and domain, and the last size of its input ``x``.
+#: Name of an ONNX file with one node → its operator, its domain, and the last size of its input ``x``.
 ONNX = {
     "plain": ("Relu", "", 4),
     "strange": ("Gelu", "com.microsoft", 8),
@@ -71,7 +71,7 @@ class Branch(nn.Module):
 
 @dataclass(frozen=True)
 class Built:
-    """The result of the build of all bad models."""
+    """The result of the build."""
 
     project: Path
     exit_code: int
@@ -84,7 +84,7 @@ class Built:
 
 
 def manifest(case: Case) -> str:
-    """The manifest of a case. The lines of the case's file ``model`` replace or add fields of the model."""
+    """The manifest of a case. The lines of its file ``model`` replace or add fields of the model."""
     fields = {"source": f'source: {{python: "zoo.{case.name}:build"}}', "inputs": "inputs: {x: {}}"}
     fields["profiles"] = "profiles: [rows]"
     for line in case.files.get("model", b"").decode().splitlines():
@@ -94,7 +94,6 @@ def manifest(case: Case) -> str:
 
 
 def write_project(project: Path) -> None:
-    """Write the manifests and the code of all cases, and the model files that they name."""
     (project / "manifests/shared").mkdir(parents=True)
     (project / "manifests/shared/all.yaml").write_text(SHARED)
     (project / "manifests/zoo").mkdir()
@@ -118,7 +117,7 @@ def write_project(project: Path) -> None:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Build all bad models, once for all processes of a test run."""
+    """Build all models, once for all processes of a test run."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     project, result_file = base / "bad-models", base / "bad-models.json"
@@ -144,7 +143,7 @@ def test_messages_match_the_catalogue(file: str, case: Case, built: Built) -> No
         failed = next(step for step in built.document["steps"] if step["id"] == error["step"])
         assert failed["verdict"] == "failed"
         assert failed["error"].items() <= error.items(), "the step's error differs from the list of errors"
-        lines = iter(built.printed.splitlines())  # an iterator, so that the lines must have the same order
+        lines = iter(built.printed.splitlines())  # an iterator, because the order of lines must be equal, too
         missing = [line for line in shown(error).splitlines() if not any(line.strip() in printed for printed in lines)]
         assert not missing, f"not shown to a person: {missing}"
         assert "trtbuild/stages/" not in error["text"], "the text has frames of trtbuild"

@@ -1,10 +1,13 @@
-"""Manifests: YAML files that declare models, shape profiles and targets, read into `trtbuild.core.model.spec` values.
+"""Read manifests, the YAML files that declare models, shape profiles and targets, as values of `trtbuild.core.model.spec`.
 
-`load` reads a project's directory and returns a `Project`, or raises one error with all problems of all files. The module
-`project` calls the steps in order: `files` finds and reads manifests, `declared` checks their entries, `namespace` merges
-files. Then `resolve` completes each model, and uses `source`, `shapes`, `quantization`, `plugins`, `outputs` and
-`contradictions`. The folders are `yaml_text` (text and lines) and `format` (fields and their values). An import of this
-module is fast, because only a call imports pydantic and yaml.
+`load` calls the module `project`, which calls the others in this order:
+
+1. `files` finds and reads the manifests, with `yaml_text`.
+2. `declared` checks the entries of each file, with `format`.
+3. `namespace` joins the entries of a manifest and of the files that it includes.
+4. `resolve` completes each model. It uses `source`, `shapes`, `quantization`, `plugins`, `outputs` and `contradictions`.
+
+An import of this package is fast, because only a call imports pydantic and yaml.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ __all__ = ["load", "reference", "schema"]
 
 
 def load(project: Path, files: Sequence[str] | None = None) -> Project:
-    """Read the project: all models of its manifests.
+    """Read all models of a project.
 
     `project` is the working directory (after ``-C``). `files` are the paths of the manifests, relative to `project`.
     Without `files`, ``trtbuild.yaml`` is read. If that file is missing, ``manifests/*.yaml`` are read.
 
-    Raises ManifestErrors with every problem of every file, and UsageError when the project has no manifest.
+    Raises one ManifestErrors with all problems of all files, and UsageError if the project has no manifest.
     """
     from trtbuild.manifest.project import load_project
 

@@ -1,8 +1,4 @@
-"""Check that the fields of one model do not contradict each other.
-
-The checks find fields without an effect on the graph of the source, and outputs that cannot keep the model's state or load
-the model's plugins. They also find a precision that the compiler cannot use on a target.
-"""
+"""Check that the fields of one model do not contradict each other."""
 
 from __future__ import annotations
 
@@ -16,8 +12,8 @@ from trtbuild.manifest.outputs import OutputPath
 from trtbuild.manifest.source import kinds_of_source
 from trtbuild.manifest.yaml_text.problems import Problems
 
-#: Fields that have an effect on lowered graphs only (`GraphKind.is_lowered`). Each row has the field, the only value that
-#: is allowed for other graphs, the effect on a lowered graph, and the reason or advice for other graphs.
+#: Fields that have an effect only if the lower step changes the graph (`GraphKind.is_lowered`), as it does for PyTorch
+#: models. Each row has the field, the value that other models must have, the effect, and advice for other models.
 _ONLY_FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
     ("precision", "float32", "`precision` rewrites a PyTorch model", "create the model with that type"),
     ("weights", None, "`weights` are bound to a PyTorch model", "the model has its weights with it"),
@@ -31,12 +27,12 @@ _ONLY_FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
     ),
     ("partition.torch_executed_ops", [], "`torch_executed_ops` stay in PyTorch", "the model is one engine"),
 )
-#: The same facts for fields that only a graph with a reference library can use (`GraphKind.reference`).
+#: Fields that have an effect only if a library can run the graph without TensorRT (`GraphKind.reference`).
 _ONLY_FOR_GRAPHS_WITH_A_REFERENCE: tuple[tuple[str, object, str, str], ...] = (
     ("reference", False, "a package's `reference` runs on a CPU", "only TensorRT runs a network"),
 )
 
-#: Outputs that cannot have a model's state, and the reason.
+#: Kind of output that cannot keep a model's state → the reason.
 _STATELESS_OUTPUTS = {
     "pt2": "a program of torch.export that calls engines keeps nothing between calls",
     "triton": "a Triton server may run calls of different clients in one instance",
@@ -47,7 +43,7 @@ _FLOAT32 = PrecisionFields.model_validate("float32")
 
 
 def check_graph(fields: Mapping[str, LocatedValue], model: str, source: Source, problems: Problems) -> None:
-    """Add a problem for each field that has no effect on a graph of the source's kind. `model` is the name of the model."""
+    """Add a problem for each field that has no effect on the graph of `source`. `model` is the model's name."""
     source_text = f"model {model!r} comes from `{source.kind}`"
     restrictions = () if source.graph.is_lowered else _ONLY_FOR_LOWERED_GRAPHS
     if source.graph.reference is None:
@@ -73,7 +69,7 @@ def check_state(model: str, outputs: Sequence[OutputPath], problems: Problems) -
 
 
 def check_plugins(model: str, outputs: Sequence[OutputPath], problems: Problems) -> None:
-    """Add a problem for the ``.pt2`` file of a model with plugins: the program in it cannot load them."""
+    """Add a problem for the ``.pt2`` output of a model with plugins, because a ``.pt2`` file cannot load them."""
     for output in outputs:
         if output.kind == "pt2":
             problems.add(
@@ -86,9 +82,10 @@ def check_plugins(model: str, outputs: Sequence[OutputPath], problems: Problems)
 def check_turing(
     fields: Mapping[str, LocatedValue], model: str, target: Target, use_origin: Origin, problems: Problems
 ) -> None:
-    """Add a problem for a float32 model that TensorRT-RTX would compile for a Turing GPU. `use_origin` is the place where
-    the model names the target."""
-    # TensorRT-RTX 1.7 itself rejects float32 matrix products on Turing, but only after the trace and the conversion.
+    """Add a problem for a float32 model that TensorRT-RTX would compile for a Turing GPU.
+
+    TensorRT-RTX 1.7 also rejects it, but only after the trace and the conversion. `use_origin` is the place where the
+    model names the target."""
     source = fields.get("source")
     declared = [] if source is None or source.value is INVALID else kinds_of_source(source.value)
     if not all(kind.graph.is_lowered for kind in declared):  # `precision` sets the types of lowered graphs only

@@ -1,6 +1,7 @@
-"""The entries that a file declares, each checked separately, with their nodes for messages.
+"""Check the entries of one file, such as its targets and models.
 
-A mistake in one entry does not hide mistakes in other entries. The name of an invalid entry still counts as known.
+Each entry is checked separately, so a mistake in one does not hide mistakes in others. Other entries may name an invalid
+entry.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ T = TypeVar("T")
 
 _NAME_TABLE = dict[kinds.Name, Any]
 _PROFILE_TABLE = dict[kinds.Identifier, ShapeFields]
-#: Groups of fields in a model or in the defaults. The fields of a group are merged one by one.
+#: Groups of fields. A model may set some fields of a group, and gets the other fields from the defaults.
 MERGED_GROUPS = ("partition", "builder")
 
 
 @dataclass(eq=False)
 class NamedEntry(Generic[T]):
-    """A target or profile: its name, the place of the name, its node in the file, and its fields (None if invalid)."""
+    """A target or profile, with the place of its name and its node in the file. `fields` is None if they are invalid."""
 
     name: str
     name_origin: Origin
@@ -36,7 +37,7 @@ class NamedEntry(Generic[T]):
 
 
 class Invalid:
-    """The value of an invalid field. The field has a problem already, and checks that need its value are skipped."""
+    """The value of an invalid field. Its problem has been added. Checks that need the value are skipped."""
 
 
 INVALID = Invalid()
@@ -44,7 +45,7 @@ INVALID = Invalid()
 
 @dataclass(eq=False)
 class LocatedValue:
-    """The value of one model field, the node in which it is written, and the place of the field's name."""
+    """The value of one field of a model, its node in the file, and the place of the field's name."""
 
     value: Any
     node: Node
@@ -53,7 +54,7 @@ class LocatedValue:
 
 @dataclass(eq=False)
 class DeclaredModel:
-    """A model as it is written: its fields by name, and the fields of `MERGED_GROUPS` by ``<group>.<field>``."""
+    """A model without the defaults. `fields` also has the fields inside `MERGED_GROUPS`, by ``<group>.<field>``."""
 
     name: str
     name_origin: Origin
@@ -69,12 +70,12 @@ class DeclaredEntries:
     targets: list[NamedEntry[fields.TargetFields]] = field(default_factory=list)
     profiles: list[NamedEntry[dict[str, ShapeFields]]] = field(default_factory=list)
     models: list[DeclaredModel] = field(default_factory=list)
-    #: Sections that could not be read completely. A name that is not found in them may still be correct.
+    #: Sections of which a part could not be read. A name that is not found in them may be in that part.
     incomplete_sections: set[str] = field(default_factory=set)
 
 
 def check_entries(file: ManifestFile, is_manifest: bool, problems: Problems) -> DeclaredEntries:
-    """The checked entries of a file. A manifest must have a version; an included file may have one."""
+    """Check the entries of a file, and return the valid ones. A manifest must have a version; an included file may."""
     declared = DeclaredEntries(file)
     root = file.root
     for section in ("targets", "profiles"):
@@ -138,21 +139,22 @@ def _entries(root: Node, section: str, problems: Problems) -> list[tuple[str, Or
 
 
 def _without(node: Node, name: str) -> Node:
-    """A mapping without one of its fields."""
     items = {key: child for key, child in node.items.items() if key != name}
     data = {key: child.data for key, child in items.items()}
     return Node(node.file, node.line, node.column, data, items, node.keys)
 
 
 def _located_values(kind: Any, label: str, node: Node, key: Origin, problems: Problems) -> dict[str, LocatedValue]:
-    """The fields that a model or the defaults have in the file. An invalid field has the value `INVALID`, and its problem
-    is added. `key` is the place of the entry's name."""
+    """The fields that the file sets in a model or in the defaults, by name.
+
+    An invalid field has the value `INVALID`, and its problem is added. `label` is the entry's name, and `key` is the place
+    of this name."""
     value, invalid = check_fields(kind, label, node, key, problems)
-    # Without a value, it is not known which fields are valid. So every field of this entry counts as invalid.
+    # If `value` is None, the valid fields are unknown. Then every field of the entry counts as invalid.
     invalid_fields = (
         set(kind.model_fields) if value is None else {name for name in invalid if name in kind.model_fields}
     )
-    # A misspelt name is one mistake, so the nearest field is not reported as missing.
+    # A misspelt name is only one mistake. So the field that was probably meant is not reported as missing.
     unknown = [name for name in invalid if name not in kind.model_fields]
     invalid_fields |= {
         similar for name in unknown if (similar := nearest(name, kind.model_fields)) and similar not in node.items

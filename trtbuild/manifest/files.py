@@ -1,10 +1,10 @@
-"""Finds and reads manifests and the files that they include.
+"""Find and read manifests, and the files that they include.
 
 Rules
 1. If no manifest is named, ``trtbuild.yaml`` is the manifest. If it is missing, every ``manifests/*.yaml`` is a manifest.
 2. A file that another manifest includes is not a manifest.
-3. A file is read once, even if several files include it. A file that includes itself is an error, also if it includes
-   itself through other files or through a link.
+3. A file is read once, even if several files include it. A file must not include itself, either directly, through other
+   files or through a link.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ models:
 
 @dataclass(eq=False)
 class ManifestFile:
-    """One file: its name in the project, its tree (None if the file cannot be read, or is not a YAML mapping), and the
-    files that it includes.
+    """One file. `name` is its path relative to the project, and `sha256` is the digest of its bytes.
 
-    `complete` is False when a part of its `include` list was not read. `sha256` is the digest of the bytes that were
-    read.
+    `root` is its tree, or None if the file cannot be read or is not a YAML mapping. `complete` is False if files of its
+    `include` list were not read.
     """
 
     name: str
@@ -60,10 +59,8 @@ class ManifestFile:
     includes: list[ManifestFile] = field(default_factory=list)
     complete: bool = True
 
-    def closure(self) -> Iterator[ManifestFile]:
-        """This file and all files that it includes, directly or through other files.
-
-        Each file comes once, after the files that it includes."""
+    def with_includes(self) -> Iterator[ManifestFile]:
+        """This file and all files that it includes, directly or through other files. Each follows the files it includes."""
         seen: set[ManifestFile] = set()
 
         def visit(file: ManifestFile) -> Iterator[ManifestFile]:
@@ -87,7 +84,7 @@ def find_manifests(paths: ProjectPaths, files: Sequence[str] | None) -> list[str
             raise UsageError(f"{file!r} is not the path of a file", hint="name a manifest with -f")
     if files:
         return list(dict.fromkeys(paths.name_of(file) for file in files))
-    # lexists: a broken link is an error of the user, not a reason to read other files.
+    # `lexists` is also true for a broken link. A broken link is a mistake, and not a reason to read other files.
     if os.path.lexists(os.path.join(paths.root, DEFAULT_FILE)):
         return [DEFAULT_FILE]
     folder = Path(paths.root, DEFAULT_FOLDER)
@@ -111,11 +108,11 @@ class FileReader:
         self._paths = paths
         self._problems = problems
         self._files: dict[str, ManifestFile] = {}
-        #: The files whose includes are being read now. Each of them includes the next one.
+        #: The files whose includes are being read now. Each includes the next.
         self._open_files: list[ManifestFile] = []
 
     def read(self, name: str, origin: Origin | None = None) -> ManifestFile:
-        """The file with this name in the project. `origin` is the place that includes it."""
+        """The file with this name. `origin` is the place that includes it, or None for a manifest."""
         identity = self._paths.identity(name)
         file = self._files.get(identity)
         if file is None:
@@ -133,7 +130,7 @@ class FileReader:
         return file
 
     def _tree(self, name: str, origin: Origin | None) -> tuple[Node | None, str]:
-        """The file's tree (None if the file cannot be read, or is not a YAML mapping), and the SHA-256 of its bytes."""
+        """The fields `root` and `sha256` of the `ManifestFile`."""
         noun = "the included file" if origin else "the manifest"
         place = origin or Origin(name, 1, 1)
         if not check_readable(self._paths, name, noun, place, self._problems):
@@ -170,8 +167,8 @@ class FileReader:
 
 
 def read_manifests(paths: ProjectPaths, names: Sequence[str], problems: Problems) -> list[ManifestFile]:
-    """The manifests among the named files: the files that no other named file includes."""
+    """Read the named files. Return those that no other of them includes (rule 2)."""
     reader = FileReader(paths, problems)
     files = [reader.read(name) for name in names]
-    included = {inner for file in files for inner in file.closure() if inner is not file}
+    included = {inner for file in files for inner in file.with_includes() if inner is not file}
     return list(dict.fromkeys(file for file in files if file not in included))

@@ -1,8 +1,8 @@
-"""Merge the names that a manifest and its included files define.
+"""Merge the entries of a manifest and of the files that it includes.
 
 Rules
 1. Each manifest has its own targets and profiles. The names of models are unique in the project.
-2. If a name is defined twice in a manifest and its includes, the error names both places.
+2. If a manifest and its included files define a name twice, the error names both places.
 3. A file's defaults take precedence over the defaults of the files that it includes. If two included files set the same
    default, that is an error, unless the including file sets it, too.
 """
@@ -23,21 +23,21 @@ N = TypeVar("N", "NamedEntry[fields.TargetFields]", "NamedEntry[dict[str, ShapeF
 
 @dataclass(eq=False)
 class Namespace:
-    """The models of a manifest, and the defaults, targets and profiles that they can use."""
+    """The models of a manifest, and the defaults, targets and profiles that they can name."""
 
     file: ManifestFile
     defaults: dict[str, LocatedValue] = field(default_factory=dict)
     targets: dict[str, NamedEntry[fields.TargetFields]] = field(default_factory=dict)
     profiles: dict[str, NamedEntry[dict[str, ShapeFields]]] = field(default_factory=dict)
     models: dict[str, DeclaredModel] = field(default_factory=dict)
-    #: The files' sections that could not be read completely. A name that is not found in them may still be correct.
+    #: Sections of which a part could not be read in some file.
     incomplete_sections: set[str] = field(default_factory=set)
 
 
 def merge_files(file: ManifestFile, declared: dict[ManifestFile, DeclaredEntries], problems: Problems) -> Namespace:
-    """The namespace of a manifest. `declared` has the manifest and every file that it includes."""
+    """The namespace of a manifest. `declared` maps each file to its entries."""
     namespace = Namespace(file, defaults=_defaults(file, declared, problems, {}))
-    for source_file in file.closure():
+    for source_file in file.with_includes():
         namespace.incomplete_sections |= declared[source_file].incomplete_sections
         for target in declared[source_file].targets:
             _define(namespace.targets, "target", target.name, target, problems)
@@ -66,7 +66,7 @@ def _defaults(
 ) -> dict[str, LocatedValue]:
     """The defaults of a file, merged with those of the files that it includes (rule 3).
 
-    `merged_by_file` has the results of earlier calls."""
+    `merged_by_file` keeps the results, because many files may include one file."""
     if file in merged_by_file:
         return merged_by_file[file]
     file_defaults = declared[file].defaults
@@ -74,8 +74,8 @@ def _defaults(
     for included in file.includes:
         for name, located in _defaults(included, declared, problems, merged_by_file).items():
             first = merged.setdefault(name, located)
-            # The nodes are equal if both files include the file that sets the default. A group is merged field by field, so
-            # two files may set the same group.
+            # Both files may include a third file that sets the default: then the node is the same. Two files may also set
+            # different fields of one group.
             if (
                 first is not located
                 and first.node is not located.node

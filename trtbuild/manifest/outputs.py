@@ -1,4 +1,4 @@
-"""The paths of a project's outputs. All are inside the project. Models may share a Triton repository, and no other path."""
+"""Check the paths of a project's outputs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ OUTPUT_KINDS = ("package", "plans", "triton", "pt2")
 
 @dataclass(frozen=True)
 class OutputPath:
-    """The path of one kind of output of a model. `origin` is the place of the output's field, or of the model if the path
-    is the default.
+    """The path of one output of a model. `origin` is the place of its field, or of the model for the default output.
 
-    If a model has several targets, its ``.pt2`` files have the paths `target_files`, and `path` is not written.
+    If a model has several targets, it has a ``.pt2`` file for each, at `target_files`. Then there is no file at `path`.
     """
 
     model: str
@@ -35,9 +34,9 @@ class OutputPath:
 def resolve_outputs(
     declared: DeclaredModel, located: LocatedValue | None, targets: Sequence[Target], problems: Problems
 ) -> list[OutputPath]:
-    """A model's outputs in the order of `OUTPUT_KINDS`; `{package: dist/<model>}` when the model has no `outputs`.
+    """A model's outputs in the order of `OUTPUT_KINDS`, or the default ``{package: dist/<model>}``.
 
-    A path that is not allowed is left out, and its problem is added."""
+    An output whose path is not allowed is left out, and its problem is added."""
     if located is not None and located.value is INVALID:
         return []
     declared_paths = {
@@ -70,11 +69,10 @@ def resolve_outputs(
 
 
 def check_disjoint(outputs: Sequence[OutputPath], files_read: Mapping[str, str], problems: Problems) -> None:
-    """Add a problem for each output that has the path of another output, is inside another output, or would replace a file
-    that the build reads.
+    """Add a problem for each output that overlaps with another output, or with a file that the build reads.
 
-    Models may share a Triton repository, in which each model has its own directories. `files_read` has the path of each
-    file that the build reads, with a noun such as "weights".
+    Only a Triton repository may be shared, because each model has its own directories in it. `files_read` maps the path
+    of each manifest, and of each file that a manifest names, to a noun for messages, such as "weights".
     """
     output_by_path: dict[str, OutputPath] = {}
     repositories: dict[str, list[OutputPath]] = {}
@@ -86,14 +84,14 @@ def check_disjoint(outputs: Sequence[OutputPath], files_read: Mapping[str, str],
             _add_clash_problem(output, "is also", first, problems)
     for outputs_in_repository in repositories.values():
         _check_engine_names(outputs_in_repository, problems)
-    different_outputs = list(output_by_path.values())
-    for output in different_outputs:
+    distinct_outputs = list(output_by_path.values())
+    for output in distinct_outputs:
         for path in output.target_files:
             file = replace(output, path=path)
             first = output_by_path.setdefault(path, file)
             if first is not file:
                 _add_clash_problem(file, "is also", first, problems)
-    for output in different_outputs:
+    for output in distinct_outputs:
         for parent in _parent_paths(output.path):
             if parent in output_by_path:
                 _add_clash_problem(output, f"is inside of {parent!r},", output_by_path[parent], problems)
@@ -108,7 +106,9 @@ def check_disjoint(outputs: Sequence[OutputPath], files_read: Mapping[str, str],
 
 
 def _check_engine_names(outputs_in_repository: Sequence[OutputPath], problems: Problems) -> None:
-    """Add a problem for each model whose name may equal the name of another model's engine, ``<model>.<partition>``."""
+    """Add a problem for each model whose name may be that of another model's engine in the same Triton repository.
+
+    Triton serves each engine as a model with the name ``<model>.<partition>``."""
     output_by_model = {output.model: output for output in outputs_in_repository}
     for output in outputs_in_repository:
         for dot in (index for index, letter in enumerate(output.model) if letter == "."):

@@ -1,7 +1,7 @@
-"""Paths as they are written in manifests, and their names in the project.
+"""Convert the paths in manifests to names.
 
-The name of a path is relative to the project and has ``/`` between its parts, so that a project can be moved. A path that
-leads out of the project keeps its ``..`` parts. Symbolic links are not resolved, except in the path of the project.
+A name is a path relative to the project, with ``/`` between its parts. So it stays valid if the project is moved. A name
+that leads out of the project begins with ``..``. Symbolic links in a name are not resolved.
 """
 
 # ruff: noqa: PTH100, PTH112, PTH114, PTH116, PTH117, PTH208
@@ -20,7 +20,7 @@ from trtbuild.manifest.yaml_text.problems import Problems
 
 
 class ProjectPaths:
-    """The project's directory, and the names of paths in it."""
+    """Converts paths to names, and names to paths, for one project."""
 
     def __init__(self, project: Path) -> None:
         self._project = os.path.abspath(project)
@@ -29,7 +29,7 @@ class ProjectPaths:
         self.root = os.path.realpath(project)
 
     def name_of(self, path_text: str, folder: str = ".") -> str:
-        """The name of a path in the project. The path is absolute, or relative to the folder with the name `folder`."""
+        """The name of a path. The path is absolute, or relative to the folder with the name `folder`."""
         if not os.path.isabs(path_text):
             return posixpath.normpath(posixpath.join(folder, path_text))
         path = os.path.normpath(path_text)
@@ -39,23 +39,23 @@ class ProjectPaths:
         return Path(os.path.relpath(path, self.root)).as_posix()
 
     def absolute(self, name: str) -> str:
-        """The absolute path on this machine of a name that `name_of` returned."""
+        """The absolute path of a file on this machine, from its name."""
         return os.path.normpath(os.path.join(self.root, name))
 
     def identity(self, name: str) -> str:
-        """The path without links: the same for all names of one file."""
+        """The absolute path without links: all names of one file have the same."""
         return os.path.realpath(self.absolute(name))
 
 
 def folder_of(name: str) -> str:
-    """The folder of a path, "." for the project."""
+    """The name of the folder of a file; "." for the project."""
     return posixpath.dirname(name) or "."
 
 
 def import_roots(name: str) -> tuple[str, ...]:
-    """The folders from which the callables of a manifest are imported: its folder and the parents up to the project.
+    """The folders in which a manifest's Python modules are searched: its folder, then the parents up to the project.
 
-    For a manifest outside the project, this is only its folder."""
+    For a manifest outside the project, only its folder is searched."""
     folder = folder_of(name)
     if is_outside(folder):
         return (folder,)
@@ -64,12 +64,12 @@ def import_roots(name: str) -> tuple[str, ...]:
 
 
 def is_outside(name: str) -> bool:
-    """Whether a path leads out of the project."""
+    """Whether a name leads out of the project."""
     return name == ".." or name.startswith("../") or posixpath.isabs(name)
 
 
 def unreadable_reason(path: str) -> tuple[str, str | None] | None:
-    """The reason why `path` cannot be read as a file, and a hint or None. Returns None for a readable file."""
+    """The reason why the file at `path` cannot be read, and a hint or None. For a readable file, returns None."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -106,7 +106,7 @@ def _path_hint(path: str) -> str | None:
 
 
 def check_readable(paths: ProjectPaths, name: str, noun: str, origin: Origin, problems: Problems) -> bool:
-    """Whether a file can be read. If not, a problem is added with the reason and a hint."""
+    """Whether a file can be read. If not, its problem is added. `noun` names the file in the message."""
     reason = unreadable_reason(paths.absolute(name))
     if reason:
         problems.add(origin, f"{noun} {name!r} cannot be read: {reason[0]}", reason[1])

@@ -1,4 +1,4 @@
-"""A model's field ``plugins:``: the operators that become TensorRT plugins, and the library with the plugins."""
+"""Check a model's field ``plugins:``, which names operators that become TensorRT plugins, and the plugins' library."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
 from trtbuild.manifest.yaml_text.problems import Problems
 
 _OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?")
-_FORM = "write the name with which it is registered, such as `mylib::roi`"
+_NAME_HINT = "write the name with which it is registered, such as `mylib::roi`"
 
 
 def resolve_plugins(
     located: LocatedValue, model: str, source: Source | None, paths: ProjectPaths, problems: Problems
 ) -> Plugins | None:
-    """The plugins that a model declares, or None when they are invalid; their problems are then added."""
+    """The plugins that a model declares. If they are invalid, returns None and adds the problems."""
     declared: PluginsFields = located.value
     node, problems_before = located.node, len(problems)
     if source is not None and not source.graph.is_lowered:
@@ -39,7 +39,7 @@ def resolve_plugins(
         origin = node.items["operators"].keys[name]
         fields = PluginFields.model_validate({"plugin": entry}) if isinstance(entry, str) else entry
         if not _OPERATOR.fullmatch(name):
-            problems.add(origin, f"{name!r} is not the name of an operator", _FORM)
+            problems.add(origin, f"{name!r} is not the name of an operator", _NAME_HINT)
         elif name.partition("::")[0] in TORCH_NAMESPACES or name.startswith("trtbuild"):
             problems.add(
                 origin,
@@ -68,8 +68,7 @@ def resolve_plugins(
 
 
 def _is_constant(value: object) -> bool:
-    """Whether a value can be a field of a plugin: text, a boolean, a finite number, or a list of texts, of integers or of
-    finite floats."""
+    """Whether a value is text, a boolean, a finite number, or a list of only text, only integers or only finite floats."""
     if isinstance(value, list):
         kinds = {type(entry) for entry in value}
         return len(kinds) == 1 and kinds < {int, float, str} and all(map(_is_constant, value))

@@ -1,4 +1,4 @@
-"""Reads a project from its directory. `load_project` calls the modules of `trtbuild.manifest` in order."""
+"""Read a project from its directory, by calling the other modules of `trtbuild.manifest` in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_project(project: Path, files: Sequence[str] | None = None) -> Project:
     problems = Problems()
     paths = ProjectPaths(project)
     manifests = read_manifests(paths, find_manifests(paths, files), problems)
-    all_files = dict.fromkeys(file for manifest in manifests for file in manifest.closure())
+    all_files = dict.fromkeys(file for manifest in manifests for file in manifest.with_includes())
     declared = {file: check_entries(file, file in manifests, problems) for file in all_files}
     for entries in declared.values():
         for profile in entries.profiles:
@@ -38,8 +38,7 @@ def load_project(project: Path, files: Sequence[str] | None = None) -> Project:
 
 
 def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, str]:
-    """The paths of manifests, weights, libraries of plugins, calibration data and source files, each with a noun for
-    messages."""
+    """The path of each manifest, and of each file that a manifest names → a noun for messages."""
     read = dict.fromkeys(manifests, "a manifest")
     for model in models:
         if model.weights:

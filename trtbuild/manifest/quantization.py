@@ -1,4 +1,4 @@
-"""A model's field ``quantize:``: its format, its method, and its calibration data."""
+"""Check a model's field ``quantize:``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtbuild.manifest.yaml_text.tree import Node
 def resolve_quantization(
     located: LocatedValue, model: str, source: Source | None, paths: ProjectPaths, problems: Problems
 ) -> Quantization | None:
-    """The quantization that a model declares. If the declaration is invalid, return None and add its problems."""
+    """The quantization that a model declares. If it is invalid, returns None and adds its problems."""
     declared: QuantizeFields = located.value
     node, problems_before = located.node, len(problems)
     if source is not None and source.kind not in KINDS_WITH_LAYERS:
@@ -60,7 +60,7 @@ def resolve_quantization(
 def check_targets(
     quantization: Quantization, targets: Sequence[Target], model: str, origin: Origin, problems: Problems
 ) -> None:
-    """Add a problem for each target whose toolchain or GPU does not have the types of the format."""
+    """Add a problem for each target whose toolchain or GPU lacks an element type of the format."""
     for target in targets:
         reasons = _missing_types(quantization.format, target)
         if reasons:
@@ -73,7 +73,7 @@ def check_targets(
 
 
 def _missing_types(name: str, target: Target) -> list[str]:
-    """For each type that the format `name` needs and the target lacks, return a text with the type and the reason."""
+    """A text for each element type that the format `name` needs and the target lacks: the type, then the reason."""
     reasons = {
         type_: unsupported_reason(type_, target.toolchain, target.version, target.sm) for type_ in FORMATS[name].types
     }

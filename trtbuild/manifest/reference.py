@@ -1,4 +1,4 @@
-"""The text of docs/manifest.md. Its tables are generated from the field models, so that they agree with the code."""
+"""The text of docs/manifest.md. Its tables are made from the pydantic models of `format`, so they agree with the code."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ _PLUGINS = """\
 [TensorRT plugins](operators.md#tensorrt-plugins) explains the fields and the library.
 """
 
-#: heading, fields, prose above the table
+#: The heading of each section, the pydantic model of its fields, and the text above the table of fields.
 _SECTIONS: tuple[tuple[str, type[Fields], str], ...] = (
     ("Top level", fields.ManifestFields, "`version` is the only required field of a manifest.\n"),
     ("`targets.<name>`", fields.TargetFields, _TARGETS),
@@ -152,14 +152,14 @@ def manifest_reference() -> str:
         parts.append(f"{' '.join((kind.__doc__ or '').split())}\n")
         if prose:
             parts.append(prose)
-        if kind is not fields.DefaultsFields:  # the table of models has the same fields
+        if kind is not fields.DefaultsFields:  # the table of `ModelFields` has the same fields
             parts.append(_table(kind))
     return "\n".join(parts)
 
 
 def _table(kind: type[Fields]) -> str:
     lines = ["| field | must be | default | |", "|---|---|---|---|"]
-    # `source` first: it is the only field that `ModelFields` adds to those of the defaults.
+    # `source` comes first. pydantic lists it last, because `ModelFields` adds it to the fields of `DefaultsFields`.
     for name, info in sorted(kind.model_fields.items(), key=lambda item: item[0] != "source"):
         expected = ExpectedType(info.annotation, tuple(info.metadata))
         text = info.description or ""
@@ -171,7 +171,6 @@ def _table(kind: type[Fields]) -> str:
 
 
 def _release_sentences(setting: Setting) -> str:
-    """Sentences that name the releases with this builder setting. They follow its description."""
     sentences = (
         f" `{toolchain}` has no such setting." if first is None else f" `{toolchain}` has it from {first} on."
         for toolchain, first in setting.first_releases.items()

@@ -1,8 +1,6 @@
-"""One complete model: defaults applied, names looked up, shorthands expanded, paths relative to the project.
+"""Complete a model: apply the defaults, look up names, and make paths relative to the project.
 
-Each field comes from the model or, if the model does not have it, from the defaults of its manifest. `Model.places`
-has the places of the fields. An invalid field (`INVALID`) has a problem already, and checks that need the field are
-skipped.
+Checks that need an invalid field (`INVALID`) are skipped, because the field has a problem already.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ from trtbuild.manifest.shapes import Shapes, check_shapes, resolve_dims, resolve
 from trtbuild.manifest.source import resolve_source
 from trtbuild.manifest.yaml_text.problems import Problems
 
-#: The operating system's name of a processor → trtbuild's name.
+#: An operating system's name for a kind of processor → trtbuild's name.
 _CPUS = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
-#: The hint for each missing field that a model must have.
-_REQUIRED = {
+#: Required field → the hint if it is missing.
+_HINT_IF_MISSING = {
     "source": 'write `source: {python: "module:callable"}`',
     "inputs": "name each tensor that the model takes, such as `image: {dtype: float32}`",
     "profiles": "name at least one profile, such as `profiles: [photo]`",
@@ -50,10 +48,9 @@ def this_platform() -> str:
 def resolve_model(
     declared: DeclaredModel, namespace: Namespace, paths: ProjectPaths, outputs: list[OutputPath], problems: Problems
 ) -> Model | None:
-    """The model, or None if it cannot be created because of an invalid or missing field. All problems are added to
-    `problems`.
+    """The complete model, or None if a field is invalid or missing. Adds all problems of the model.
 
-    The model's outputs are added to `outputs` in both cases, for the comparison with the outputs of other models.
+    The model's outputs are added to `outputs` in both cases, to compare them with the outputs of other models.
     """
     return _Resolver(declared, namespace, paths, problems).resolve(outputs)
 
@@ -66,6 +63,7 @@ class _Resolver:
         self._paths = paths
         self._problems = problems
         self._fields = {**namespace.defaults, **declared.fields}
+        #: The name of a field, such as ``inputs.x`` → its place in the manifest.
         self._places = {name: located.name_origin for name, located in self._fields.items()}
 
     def resolve(self, outputs: list[OutputPath]) -> Model | None:
@@ -114,12 +112,11 @@ class _Resolver:
         )
 
     def _value(self, name: str) -> Any:
-        """The value of a field, or its default."""
+        """The value of a field, or pydantic's default."""
         located = self._fields.get(name)
         return located.value if located else ModelFields.model_fields[name].default
 
     def _settings(self, settings: Any, group: str) -> Any:
-        """`settings`, the defaults of a group, with the fields that the manifest sets."""
         changed = {
             name.removeprefix(f"{group}."): tuple(located.value) if isinstance(located.value, list) else located.value
             for name, located in self._fields.items()
@@ -128,20 +125,19 @@ class _Resolver:
         return replace(settings, **changed)
 
     def _required(self, name: str) -> LocatedValue | None:
-        """A required field, or None if it is invalid, missing or empty. Adds the problem of a missing or empty field."""
+        """A required field, or None if it is invalid, missing or empty. If it is missing or empty, adds the problem."""
         located = self._fields.get(name)
         if located is not None and located.value:
             return None if located.value is INVALID else located
         problem = "is missing" if located is None else "is empty"
         origin = located.name_origin if located else self._declared.name_origin
-        self._problems.add(origin, f"the field `{name}` of model {self._name!r} {problem}", _REQUIRED[name])
+        self._problems.add(origin, f"the field `{name}` of model {self._name!r} {problem}", _HINT_IF_MISSING[name])
         return None
 
     def _named_entries(
         self, field: str, table: dict[str, NamedEntry[Any]]
     ) -> Sequence[tuple[NamedEntry[Any], Origin]] | None:
-        """The entries that a field names, each with the place of the name. Adds a problem for each unknown or
-        repeated name."""
+        """The targets or profiles that a field names, each with the place in the field. Adds the problems of names."""
         located = self._required(field)
         if located is None:
             return None
@@ -149,7 +145,7 @@ class _Resolver:
         entries: dict[str, tuple[NamedEntry[Any], Origin]] = {}
         for name, element in zip(located.value, located.node.elements, strict=True):
             if name not in table and field in self._namespace.incomplete_sections:
-                continue  # it may be declared in the part that could not be read; that part has a problem already
+                continue  # the entry may be in the part that could not be read, which has a problem already
             if name not in table:
                 self._problems.add(element.origin, f"unknown {noun} {name!r}", suggestion(name, table, field))
             elif name in entries:
@@ -185,7 +181,7 @@ class _Resolver:
         if weights is not None and weights.value is not None:
             self._problems.add(
                 weights.name_origin,
-                f"model {self._name!r} has `quantize`, so its weights have to be known when scales are found",
+                f"model {self._name!r} has `quantize` and `weights`, but scales are computed without the weights file",
                 "load them in the function that builds the model, and remove `weights`",
             )
         return resolve_quantization(located, self._name, source, self._paths, self._problems)
@@ -219,7 +215,6 @@ class _Resolver:
             profiles += [profile] if profile else []
         if not profiles:
             return None
-        # The valid profiles are checked even if another profile is invalid.
         node = dims_field.node if dims_field else None
         check_shapes(inputs, dims, profiles, self._namespace.profiles, node, self._problems)
         return Shapes(inputs, dims, tuple(profiles))
@@ -232,7 +227,7 @@ class _Resolver:
         for name, patterns in located.value.patterns.items():
             list_node = located.node.items.get(name)
             for number, pattern in enumerate(patterns):
-                # A single pattern may be written as text, without a list.
+                # A single pattern may be written without a list. Then its place is that of the field.
                 is_list = list_node is not None and bool(list_node.elements)
                 origin = list_node.elements[number].origin if list_node and is_list else located.node.keys[name]
                 if precision_of.setdefault(pattern, name) != name:

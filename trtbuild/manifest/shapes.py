@@ -1,4 +1,7 @@
-"""A model's inputs, profiles and dims, and the check that they agree. The rules are in `core.model.declared_shapes`."""
+"""Read a model's inputs, profiles and dims, and check that they agree, with the rules of `core.model.declared_shapes`.
+
+In the field ``at`` of a dim, ``image.0`` names an axis: the first axis of the input ``image``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ ProfileEntry = NamedEntry[dict[str, ShapeFields]]
 
 @dataclass(frozen=True)
 class Shapes:
-    """A model's inputs, dims and profiles. The dims, and the shapes of each profile, are in the order of the inputs."""
+    """A model's inputs, dims and profiles. The dims, and the shapes in a profile, have the order of the inputs."""
 
     inputs: tuple[Input, ...]
     dims: tuple[NamedDim, ...]
@@ -27,7 +30,7 @@ class Shapes:
 
 
 def resolve_inputs(located: LocatedValue, problems: Problems) -> tuple[Input, ...]:
-    """The inputs in the order in which they are declared. `image:` without fields is an input with all defaults."""
+    """The inputs in their order in the manifest. ``image:`` without fields is an input with all defaults."""
     declared: dict[str, InputFields | None] = located.value
     return tuple(
         Input(name, fields.dtype, fields.keyword, _value_range(fields, located.node.items[name], problems))
@@ -38,7 +41,7 @@ def resolve_inputs(located: LocatedValue, problems: Problems) -> tuple[Input, ..
 
 
 def _value_range(fields: InputFields, node: Node, problems: Problems) -> ValueRange | None:
-    """The range of an input's values, or None. Adds a problem when the range does not fit the input's type."""
+    """The range of an input's values, or None. Adds a problem if the range does not fit the input's type."""
     if fields.range is None:
         return None
     result = value_range(fields.dtype, *fields.range)
@@ -49,47 +52,47 @@ def _value_range(fields: InputFields, node: Node, problems: Problems) -> ValueRa
 
 
 def resolve_dims(located: LocatedValue | None, inputs: tuple[Input, ...], problems: Problems) -> tuple[NamedDim, ...]:
-    """The dims and the places of each dim, in the order of the inputs' axes."""
+    """The dims with their axes, in the order of the inputs' axes."""
     declared: dict[str, DimFields] = (located.value if located else None) or {}
     order = {entry.name: index for index, entry in enumerate(inputs)}
-    dim_of_place: dict[tuple[str, int], str] = {}
+    dim_of_axis: dict[tuple[str, int], str] = {}
     dims = []
     for name, fields in declared.items():
         node = located.node.items[name] if located else None
-        places: list[tuple[str, int]] = []
-        for index, place_text in enumerate(fields.at):
-            input_name, _, axis = place_text.partition(".")
-            place = (input_name, int(axis))
+        axes: list[tuple[str, int]] = []
+        for index, axis_text in enumerate(fields.at):
+            input_name, _, number = axis_text.partition(".")
+            axis = (input_name, int(number))
             text = hint = ""
             if input_name not in order:
                 text = f"there is no input {input_name!r} for dim {name!r}"
                 hint = suggestion(input_name, order, "inputs")
-            elif place in dim_of_place:
-                text = f"{place_text} is already in dim {dim_of_place[place]!r}"
+            elif axis in dim_of_axis:
+                text = f"{axis_text} is already in dim {dim_of_axis[axis]!r}"
                 hint = "name one dim for each axis, once"
             if text and node:
-                problems.add(place_node(node, index).origin, text, hint)
+                problems.add(axis_node(node, index).origin, text, hint)
             else:
-                dim_of_place[place] = name
-                places.append(place)
-        if places:
-            places.sort(key=lambda place: (order[place[0]], place[1]))
-            dims.append(NamedDim(name, tuple(places), fields.multiple_of))
+                dim_of_axis[axis] = name
+                axes.append(axis)
+        if axes:
+            axes.sort(key=lambda axis: (order[axis[0]], axis[1]))
+            dims.append(NamedDim(name, tuple(axes), fields.multiple_of))
     return tuple(sorted(dims, key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name)))
 
 
-def place_node(node: Node, index: int) -> Node:
-    """The node of place number `index` in a dim, in any of the forms ``{at: [a.0]}``, ``[a.0]`` and ``a.0``."""
-    places = node.items.get("at", node)
-    return places.elements[index] if places.elements else places
+def axis_node(node: Node, index: int) -> Node:
+    """The node of axis number `index` of a dim, in any of the forms ``{at: [a.0]}``, ``[a.0]`` and ``a.0``."""
+    axes = node.items.get("at", node)
+    return axes.elements[index] if axes.elements else axes
 
 
 def resolve_profile(
     entry: ProfileEntry, model: str, use_origin: Origin, inputs: tuple[Input, ...], problems: Problems
 ) -> Profile | None:
-    """A profile with the inputs of a model, in their order, or None when the profile is invalid.
+    """A profile with the shapes of a model's inputs, in their order. None if the profile is invalid.
 
-    Adds a problem for each input that only the profile has, or only the model. The result has the inputs that both have.
+    Adds a problem for each input that only the profile has, or only the model. The result does not have such inputs.
     `use_origin` is the place where the model names the profile.
     """
     if entry.fields is None:
@@ -113,7 +116,7 @@ def resolve_profile(
 
 
 def shape_range(fields: ShapeFields) -> ShapeRange:
-    """The min, opt and max shape. If only ``shape`` is written, all three are equal to it."""
+    """The min, opt and max shape. All three are equal to ``shape`` if the profile has that field."""
     min_shape, opt_shape, max_shape = (tuple(shape or ()) for shape in (fields.min, fields.opt, fields.max))
     if fields.shape is not None:
         min_shape = opt_shape = max_shape = tuple(fields.shape)
@@ -121,7 +124,7 @@ def shape_range(fields: ShapeFields) -> ShapeRange:
 
 
 def check_profile(entry: ProfileEntry, problems: Problems) -> None:
-    """Add the problems of a profile that do not depend on the models that use it."""
+    """Add the problems of a profile that do not depend on a model."""
     if not entry.fields:
         return
     profile = Profile(entry.name, tuple((name, shape_range(fields)) for name, fields in entry.fields.items()))
@@ -140,14 +143,13 @@ def check_shapes(
 ) -> None:
     """Add a problem for each contradiction between a model's dims and profiles.
 
-    Inputs that are missing in a profile have a problem already and are skipped. Contradictions between the other inputs do
-    not depend on the missing inputs.
+    An input that is missing in a profile has a problem already, so it is left out here.
     """
     common = [entry.name for entry in inputs if all(entry.name in dict(profile.shapes) for profile in profiles)]
     dims = tuple(
-        NamedDim(dim.name, places, dim.multiple_of)
+        NamedDim(dim.name, axes, dim.multiple_of)
         for dim in dims
-        if (places := tuple(place for place in dim.at if place[0] in common))
+        if (axes := tuple(axis for axis in dim.at if axis[0] in common))
     )
     profiles = [
         Profile(profile.name, tuple((name, shape) for name, shape in profile.shapes if name in common))
@@ -161,22 +163,21 @@ def check_shapes(
 def add_shape_problem(
     problem: ShapeProblem, entries: dict[str, ProfileEntry], dims_node: Node | None, problems: Problems
 ) -> None:
-    """Add a problem at the size, list or dim that causes it."""
     origin = _shape_origin(problem, entries, dims_node)
     problems.add(origin, problem.text, problem.hint)
 
 
 def _shape_origin(problem: ShapeProblem, entries: dict[str, ProfileEntry], dims_node: Node | None) -> Origin:
-    """Where the manifest has the cause of a problem.
+    """The place in the manifest that causes a problem.
 
-    For a problem of a dim, this is the entry of `at` that names the problem's axis (``image.0``), or the name of the dim.
-    Otherwise it is the size at the problem's axis in the profile, or the whole list.
+    For a problem of a dim, this is the axis in ``at``, or the name of the dim. For a problem of a profile, it is the size
+    of the axis, or the whole shape.
     """
     if problem.dim is not None and dims_node is not None:
         node = dims_node.items[problem.dim]
         count = max(1, len(node.items.get("at", node).elements))
-        places = [place_node(node, index) for index in range(count)]
-        return next((place.origin for place in places if place.data == problem.place), dims_node.keys[problem.dim])
+        axes = [axis_node(node, index) for index in range(count)]
+        return next((axis.origin for axis in axes if axis.data == problem.place), dims_node.keys[problem.dim])
     node = entries[problem.profile or ""].node.items[problem.input or ""]
     node = node.items.get(problem.which or "") or node.items.get("shape") or node
     if problem.axis is not None and problem.axis < len(node.elements):

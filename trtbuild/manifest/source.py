@@ -1,4 +1,4 @@
-"""A model's source: its kind, its place, its arguments and its dependencies."""
+"""Check a model's field ``source:``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from trtbuild.manifest.yaml_text.tree import Node
 
 
 def kinds_of_source(declared: SourceFields) -> list[SourceKind]:
-    """The kinds that a source names: exactly one in a valid manifest."""
+    """The kinds that a source names. A valid source names exactly one."""
     return [kind for name, kind in SOURCE_KINDS.items() if getattr(declared, name) is not None]
 
 
 def resolve_source(located: LocatedValue, model: str, paths: ProjectPaths, problems: Problems) -> Source | None:
-    """The source that a model declares. Its problems are added to `problems`.
-
-    Returns None if the source does not have exactly one kind, or if it has `kwargs` and its kind takes none."""
+    """The source that a model declares, or None if its kind is unclear or takes no `kwargs`. Adds its problems."""
     declared: SourceFields = located.value
     node = located.node
     kinds = kinds_of_source(declared)

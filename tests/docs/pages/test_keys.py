@@ -11,7 +11,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "keys.md").read_text()
 
 
 def table(name: str) -> list[list[str]]:
-    """Return the cells of each row of a table of the page, without the header."""
+    """Return the cells of each row of a table, without the header."""
     (body,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", PAGE, re.DOTALL)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.strip().splitlines()]
     return rows[2:]  # the header has two lines

@@ -69,7 +69,7 @@ class Project:
     folder: Path
 
     def make(self, *arguments: str, program: str = "make", expect: int = 0) -> str:
-        """Run make (or `program`) and return its output, standard error included. `expect` is the exit status."""
+        """Run make (or `program`), and return its output and errors. `expect` is the exit status."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
         environment["PATH"] = f"{self.folder.parent / 'bin'}:{environment['PATH']}"
         environment["TRTBUILD_CACHE_DIR"] = str(self.folder.parent / "cache")
@@ -111,18 +111,18 @@ class Project:
 
 
 def block(language: str) -> str:
-    """Return the only code block of `language` on the page."""
     (code,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     return str(code)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Return the project after the first run of make, which builds all three models."""
+    """Return the project after the first run of make."""
     base = tmp_path_factory.mktemp("make")
     project = Project(base / "project")
     (base / "bin").mkdir()
     script = base / "bin" / "trtbuild"
+    # the command forks its process from one that has loaded torch already
     start = shlex.join([sys.executable, *servers.command("trtbuild.__main__", os.environ)])
     script.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
     script.chmod(0o755)
@@ -143,7 +143,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def project(built: Project) -> Iterator[Project]:
-    """Yield the project, for which make has nothing to do. After the test, restore the sources that the test changed."""
+    """Yield the built project. After the test, restore the sources that the test has changed."""
     before = _sources(built)
     assert built.runs() == ([], [])
     yield built

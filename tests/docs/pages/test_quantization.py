@@ -11,7 +11,6 @@ PAGE = (Path(__file__).parents[3] / "docs" / "quantization.md").read_text("utf-8
 
 
 def blocks(language: str) -> list[str]:
-    """Return all code blocks of `language`, in the order of the page."""
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 

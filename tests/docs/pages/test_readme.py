@@ -11,7 +11,8 @@ import pytest
 
 from tests.conftest import CommandLine
 
-pytestmark = pytest.mark.cold_workers  # all processes of the commands are new, as they are for users
+#: Each process loads torch itself, as for users. In other tests, processes are forked from one that has loaded torch.
+pytestmark = pytest.mark.cold_workers
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()

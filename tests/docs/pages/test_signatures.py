@@ -1,7 +1,4 @@
-"""docs/store-format.md is sufficient to implement the check of signatures again, as the first test does.
-
-The commands and environment variables of docs/threat-model.md exist.
-"""
+"""docs/store-format.md suffices to check signatures, and what docs/threat-model.md names exists."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ def test_a_record_is_found_and_verified_with_the_rules_of_the_page(tmp_path: Pat
         store = LocalStore(tmp_path, keyring)
         store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, {"by": keyring.own_domain}))
 
-    # "good" does not trust the record that "evil" stored under the key, so "good" stores its own under a second key
+    # "good" does not trust the record that "evil" stored under the key, so "good" has stored its record under another key
     key = recipe.key
     domain_key = hashlib.sha256(
         frame("S", "trtbuild.domain/1") + b"L" + eight_bytes(2) + frame("S", "good") + frame("S", key)
@@ -63,7 +60,7 @@ def test_a_record_is_found_and_verified_with_the_rules_of_the_page(tmp_path: Pat
         framed = sorted(frame("S", name) + frame(tag, value) for name, tag, value in items)
         signed = frame("S", "trtbuild.signature/1") + b"M" + eight_bytes(len(framed)) + b"".join(framed)
         public = Ed25519PublicKey.from_public_bytes(base64.b64decode(signature["publicKey"]))
-        public.verify(base64.b64decode(signature["signature"]), signed)  # raises an exception if the signature is wrong
+        public.verify(base64.b64decode(signature["signature"]), signed)  # raises an exception for a wrong signature
 
 
 def test_the_examples_of_the_page_are_right() -> None:

@@ -13,7 +13,6 @@ PAGE = (Path(__file__).parents[3] / "docs" / "state.md").read_text("utf-8")
 
 
 def block(title: str) -> str:
-    """Return the code block with this title."""
     (text,) = re.findall(rf'```\w+ title="{re.escape(title)}"\n(.*?)```', PAGE, re.DOTALL)
     return str(text)
 

@@ -1,4 +1,4 @@
-"""The commands of the tutorial, run in one shell and in their order, print the lines that the page shows."""
+"""The commands of the tutorial, run in their order in one shell, print the lines that the page shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
 
 
 def steps(page: str) -> list[tuple[str, str, list[str]]]:
-    """Return ("file", path, lines) and ("command", command, output lines), in order. Other blocks are left out."""
+    """Return ("file", path, lines) and ("command", command, output lines), in the order of the page."""
     found_steps: list[tuple[str, str, list[str]]] = []
     output_lines: list[str] = []
     for language, title, text in blocks(page):
@@ -35,7 +35,7 @@ def steps(page: str) -> list[tuple[str, str, list[str]]]:
 
 
 def without_numbers(line: str) -> str:
-    """Return `line` without digests, numbers, versions and widths of columns, which differ between runs."""
+    """Return `line` without what differs between runs: digests, numbers, versions and widths of columns."""
     return " ".join(re.sub(r"\b[0-9a-f]{12}\b|\d+(\.\d+)*(e-\d+)?", "#", line).split())
 
 
@@ -54,7 +54,7 @@ def start_shell(folder: Path) -> subprocess.Popen[str]:
 
 
 def run_in_shell(shell: subprocess.Popen[str], command: str) -> tuple[str, Path, list[str]]:
-    """Run a command in the shell. Return its exit status, the shell's folder afterwards, and the printed lines."""
+    """Run a command. Return its exit status, the shell's folder afterwards, and the printed lines."""
     assert shell.stdin is not None and shell.stdout is not None
     shell.stdin.write(f"{command}\nstatus=$?; echo; echo {END} $status $PWD\n")
     shell.stdin.flush()

@@ -1,7 +1,6 @@
 """Runs the jobs of the GitHub workflow of docs/ci.md, each in a fresh clone and all with one shared cache.
 
-A `Pipeline` has the parts of GitHub that the workflow needs. Its `pip` installs nothing. Its `trtbuild` is the real
-program, and prints JSON, so that the test can read the steps that ran.
+The programs of the jobs are `pip`, which installs nothing, and `trtbuild`, whose JSON is logged.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ exit $status
 
 @dataclass
 class Pipeline:
-    """Runs the commands of jobs in clones of the folder `sources`. The clones are in `root`, and share one remote cache."""
+    """Runs the commands of jobs in clones of the folder `sources`. The clones are in `root`, and share a remote cache."""
 
     root: Path
     sources: Path
@@ -58,8 +57,7 @@ class Pipeline:
         return folder
 
     def run_github_job(self, job: Mapping[str, Any], expressions: Mapping[str, str]) -> dict[str, str]:
-        """Run a job of a workflow in a fresh clone, and return the outputs of its steps. `expressions` are values of
-        ``${{ … }}``."""
+        """Run a job in a fresh clone, and return the outputs of its steps. `expressions` has the values of ``${{ … }}``."""
         clone = self.clone()
         outputs = self.root / f"{clone.name}-outputs"
         for step in job["steps"]:
@@ -69,7 +67,6 @@ class Pipeline:
         return dict(line.split("=", 1) for line in lines)
 
     def run(self, command: str, clone: Path, variables: Mapping[str, str] | None = None) -> None:
-        """Run one command for ``sh`` in a clone. The test fails if the command fails."""
         process = subprocess.run(
             ["sh", "-e", "-c", command.replace("plan --matrix github", f"plan --matrix github {self.plan_flags}")],
             cwd=clone,
@@ -88,10 +85,11 @@ class Pipeline:
         assert process.returncode == 0, f"$ {command}\n{process.stdout[-2000:]}{process.stderr[-4000:]}"
 
     def _programs(self) -> Path:
-        """Return the folder with two programs: `pip` logs its arguments, and `trtbuild` logs its output."""
+        """Return the folder with the programs `pip`, which logs its arguments, and `trtbuild`, which logs its output."""
         folder = self.root / "programs"
         if not folder.exists():
             folder.mkdir()
+            # forks its process from one that has loaded torch already
             trtbuild = shlex.join([sys.executable, *servers.command("trtbuild.cli.main", os.environ)])
             texts = {
                 "pip": f'#!/bin/sh\necho "$@" >> {self.root}/pip\n',
@@ -103,7 +101,7 @@ class Pipeline:
         return folder
 
     def steps_that_ran(self) -> Counter[tuple[str, str]]:
-        """Return how often each step (stage, key) has run, in all builds so far."""
+        """Return how often each step (stage, key) has run in all builds so far."""
         ran: Counter[tuple[str, str]] = Counter()
         for line in (self.root / "documents").read_text().splitlines():
             document = json.loads(line) if line.startswith("{") else {}
@@ -114,7 +112,7 @@ class Pipeline:
 
 
 def _commands(step: Mapping[str, Any], expressions: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
-    """Return the commands of a step, each with its environment variables. `THIS_ACTION`'s commands are in action.yml."""
+    """Return the commands of a step, each with its environment variables. action.yml has those of `THIS_ACTION`."""
     if "run" in step:
         return [
             (step["run"], {name: with_values(str(value), expressions) for name, value in step.get("env", {}).items()})

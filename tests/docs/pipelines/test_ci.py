@@ -1,5 +1,4 @@
-"""The pipelines of docs/ci.md: a test runs the commands of the GitHub jobs in fresh clones with one shared cache. The other
-tests check the YAML files of the pipelines."""
+"""The pipelines of docs/ci.md: a test runs the GitHub jobs, and the others check the YAML files."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ from trtbuild.toolchain.libraries import table
 WORKFLOW = yaml.safe_load((ROOT / "docs" / "github-actions" / "matrix.yml").read_text("utf-8"))
 GITLAB = yaml.safe_load((ROOT / "docs" / "gitlab" / "engines.yml").read_text("utf-8"))
 EMPTY_MATRIX = '{"include": []}'
-#: With this expression, the workflow chooses the extra of trtbuild.
+#: With this expression, the workflow chooses the extra with which trtbuild is installed.
 EXTRA_EXPRESSION = "matrix.runs-on == 'ubuntu-latest' && 'rtx' || 'tensorrt'"
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Pipeline:
-    """A pipeline of a project with two models. Each has two targets and `reference: true`. A matrix job has one model."""
+    """A pipeline of two models, each with two targets. `plan_flags` gives each model its own job in the matrix."""
     version = table.installed_version("tensorrt-rtx")
     targets = f'ada: {{sm: 89, version: "{version}"}}\n  blackwell: {{sm: 120, version: "{version}"}}'
     sources = copy_project(
@@ -71,14 +70,14 @@ def test_the_jobs_of_the_workflow_build_every_step_once(pipeline: Pipeline) -> N
             "blackwell",
         }
 
-    # Without PyTorch and TensorRT, the matrix has no job if the cache has all results, and two jobs if the cache is empty.
+    # without PyTorch and TensorRT: no job if the cache has all results, and two jobs if it is empty
     without_libraries = path_without_torch(pipeline.root, "tensorrt")
     for cache, job_count in ((pipeline.cache, 0), (pipeline.root / "empty", 2)):
         assert len(_plan_in_new_process(pipeline, cache, without_libraries)["include"]) == job_count
 
 
 def _plan_in_new_process(pipeline: Pipeline, cache: Path, python_path: str) -> Any:
-    """Return the matrix that a machine with this ``PYTHONPATH`` prints in a fresh clone, with `cache` as the team cache."""
+    """Return the matrix that trtbuild prints in a fresh clone, with this ``PYTHONPATH`` and team cache."""
     process = subprocess.run(
         [sys.executable, "-m", "trtbuild", "plan", "--matrix", "github"],
         cwd=pipeline.clone(),
@@ -119,7 +118,7 @@ def test_the_workflow_uses_only_inputs_that_the_action_has() -> None:
 
 
 def _child_pipeline(folder: Path, matrix: Any) -> Any:
-    """Return the child pipeline that the script of the GitLab job `convert` writes for a matrix."""
+    """Return the child pipeline that the GitLab job `convert` writes for a matrix."""
     (folder / "matrix.json").write_text(json.dumps(matrix))
     (script,) = [line for line in GITLAB["convert"]["script"] if line.startswith("python - <<'END'")]
     subprocess.run(

@@ -1,4 +1,4 @@
-"""The recipe for GitHub Actions: a test runs its jobs command by command. The cache is the nginx of docs/team-cache.md."""
+"""The jobs of the workflow docs/github-actions/build.yml share results. The cache is the nginx of docs/team-cache.md."""
 
 from __future__ import annotations
 
@@ -24,18 +24,15 @@ from trtbuild.store.trust.signing import Signer
 from trtbuild.toolchain.libraries import table
 
 ROOT = Path(__file__).parents[3]
-RECIPE = yaml.safe_load((ROOT / "docs" / "github-actions" / "build.yml").read_text("utf-8"))
+WORKFLOW = yaml.safe_load((ROOT / "docs" / "github-actions" / "build.yml").read_text("utf-8"))
 
 
-#: How the names of torch, ONNX and torch's GPU packages begin. `pip install 'trtbuild[rtx]'` does not install these.
+#: Prefixes of packages that `pip install 'trtbuild[rtx]'` does not install: torch, ONNX and torch's GPU libraries.
 TORCH_PREFIXES = ("torch", "onnx", "nvidia", "triton")
 
 
 def path_without_torch(folder: Path, *also_hidden: str) -> str:
-    """Return a ``PYTHONPATH`` that hides the packages of `TORCH_PREFIXES` from this interpreter.
-
-    It also hides all other packages whose names begin with one of `also_hidden`.
-    """
+    """Return a ``PYTHONPATH`` that hides packages whose names begin with one of `TORCH_PREFIXES` or `also_hidden`."""
     (site_packages,) = [path for path in site.getsitepackages() if path.endswith("site-packages")]
     packages, start = folder / "packages", folder / "start"
     packages.mkdir()
@@ -52,7 +49,7 @@ def path_without_torch(folder: Path, *also_hidden: str) -> str:
 
 @dataclass
 class Runner:
-    """The parts of GitHub that the recipe needs. `run` runs the commands of one job in a new checkout."""
+    """Runs jobs of the workflow as GitHub does, each in a new checkout of the folder `sources`."""
 
     root: Path
     sources: Path
@@ -61,7 +58,7 @@ class Runner:
     job_count: int = 0
 
     def run(self, job: str, *, secrets: bool = True, number: int = 17) -> Job:
-        """Run a job of the recipe to its end, or to the first command that fails. `number` is that of the pull request."""
+        """Run a job until a command fails. `number` is the number of the pull request."""
         self.job_count += 1
         home = self.root / f"runner{self.job_count}"
         home.mkdir()
@@ -69,10 +66,10 @@ class Runner:
         shutil.copytree(self.sources, checkout)
         expressions = {f"secrets.{name}": value if secrets else "" for name, value in self.secrets.items()}
         expressions["github.event.number"] = str(number)
-        variables = {**RECIPE["env"], **RECIPE["jobs"][job].get("env", {})}
+        variables = {**WORKFLOW["env"], **WORKFLOW["jobs"][job].get("env", {})}
         environment = {name: self._with_values(str(value), expressions) for name, value in variables.items()}
         job_result = Job(checkout, home)
-        for step in RECIPE["jobs"][job]["steps"]:
+        for step in WORKFLOW["jobs"][job]["steps"]:
             assert "env" not in step
             if "run" in step and not job_result.failed:
                 job_result.add(step["run"], self._shell(step["run"], home, environment))
@@ -116,7 +113,7 @@ class Runner:
 
 @dataclass
 class Job:
-    """A job that has run: its commands, with their exit statuses and outputs, and the job summary."""
+    """A job that has run, with its commands and their processes."""
 
     checkout: Path
     home: Path
@@ -166,11 +163,10 @@ def github(tmp_path_factory: pytest.TempPathFactory, nginx_server: Nginx) -> Ite
 
 
 def entries(folder: Path) -> set[str]:
-    """Return the names of all entries of a cache."""
     return {path.name for kind in ("ac", "cas") for path in (folder / kind).rglob("*") if path.is_file()}
 
 
-def test_the_jobs_of_the_recipe_share_results_as_documented(github: Runner, nginx_server: Nginx) -> None:
+def test_the_jobs_of_the_workflow_share_results_as_documented(github: Runner, nginx_server: Nginx) -> None:
     pull_requests = github.root / "pr-cache"
     built = github.run("main")
     assert not built.failed, built.output
@@ -234,26 +230,26 @@ def test_the_python_path_hides_torch(tmp_path: Path) -> None:
 
 def test_the_workflow_names_existing_secrets_and_extras() -> None:
     text = (ROOT / "docs" / "github-actions" / "build.yml").read_text("utf-8")
-    assert set(RECIPE[True]) == {"push", "pull_request"}  # PyYAML reads the key `on` as a boolean
+    assert set(WORKFLOW[True]) == {"push", "pull_request"}  # PyYAML reads the key `on` as a boolean
     used = set(re.findall(r"secrets\.([A-Z_]+)", text))
     explained = set(re.findall(r"^#  .* (TRTBUILD_[A-Z_]+) ", text, re.MULTILINE))
     assert used == explained
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     for extra in re.findall(r"trtbuild\[([a-z,]+)\]", text):
         assert all(re.search(rf"^{name} = \[", project, re.MULTILINE) for name in extra.split(","))
-    for job in RECIPE["jobs"].values():
+    for job in WORKFLOW["jobs"].values():
         assert json.dumps(job).count("signing_key") == 0
         assert all(set(step) <= {"uses", "with", "run"} for step in job["steps"])
-    assert "environment" in RECIPE["jobs"]["main"]
-    assert all("environment" not in RECIPE["jobs"][name] for name in ("pull-request", "deploy"))
+    assert "environment" in WORKFLOW["jobs"]["main"]
+    assert all("environment" not in WORKFLOW["jobs"][name] for name in ("pull-request", "deploy"))
 
 
 def variables(job: Any) -> dict[str, str]:
-    return {**RECIPE["env"], **job.get("env", {})}
+    return {**WORKFLOW["env"], **job.get("env", {})}
 
 
 def test_only_the_main_job_can_write_to_the_teams_cache_and_sign_as_ci() -> None:
-    for name, job in RECIPE["jobs"].items():
+    for name, job in WORKFLOW["jobs"].items():
         text = json.dumps(job)
         assert ("secrets.TRTBUILD_SIGNING_KEY" in text) == (name == "main")
         assert ("secrets.TRTBUILD_REMOTES" in text) == (name == "main")

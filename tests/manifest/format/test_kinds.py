@@ -1,4 +1,4 @@
-"""The values of fields: accepted forms, equal results for equal meanings, and the messages for other values."""
+"""The kinds of values: their accepted forms, and the messages about other values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ def value(kind: Any, data: object) -> Any:
 
 
 def message_for(kind: Any, data: object) -> str:
-    """The message and the hint of the error for a rejected value."""
     with pytest.raises(ValidationError) as caught:
         value(kind, data)
     error = caught.value.errors()[0]

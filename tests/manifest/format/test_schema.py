@@ -1,4 +1,4 @@
-"""The JSON Schema and the reader of manifests agree: both accept a manifest of these tests, or both reject it."""
+"""The JSON Schema and `load` accept and reject the same manifests."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_invalid_manifests_do_not_match_and_do_not_load(
 
 
 def objects(part: Any) -> list[dict[str, Any]]:
-    """Every object with properties in a schema."""
+    """All parts of a schema that have properties."""
     own = [part] if isinstance(part, dict) and "properties" in part else []
     inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
     return own + [entry for value in inner for entry in objects(value)]

@@ -1,7 +1,4 @@
-"""The messages about wrong fields, and the line and column in each message.
-
-The sign ``«`` in a manifest marks this line and column.
-"""
+"""The messages about wrong fields. « marks the line and column that a message must name."""
 
 from __future__ import annotations
 

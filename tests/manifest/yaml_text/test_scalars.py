@@ -22,7 +22,7 @@ from trtbuild.manifest.yaml_text.scalars import InvalidScalar, tagged_value, unq
         ("1GiB", "1GiB"), ("=", "="), ("٣", "٣"),
     ],
 )  # fmt: skip
-def test_plain_scalars(text: str, value: object) -> None:
+def test_unquoted_scalars_have_the_values_of_yaml_1_2(text: str, value: object) -> None:
     result = unquoted_value(text)
     assert result == value
     assert type(result) is type(value)
@@ -40,7 +40,7 @@ def test_leading_zeros_are_refused_because_yaml_versions_disagree(text: str) -> 
         unquoted_value(text)
 
 
-def test_rejects_numbers_that_python_or_ieee_cannot_hold() -> None:
+def test_too_large_numbers_are_refused() -> None:
     with pytest.raises(InvalidScalar, match="digits"):
         unquoted_value("9" * 5000)
     with pytest.raises(InvalidScalar, match="digits"):

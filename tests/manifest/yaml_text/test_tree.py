@@ -96,7 +96,7 @@ def test_rejects_invalid_text(text: str, line: int, column: int, words: str) -> 
 
 
 def test_rejects_half_a_surrogate_pair() -> None:
-    """The two parsers of PyYAML report different columns and messages."""
+    # PyYAML's two parsers report different columns and messages
     ((line, _, _),) = problems_of('a: "\\ud800"\n')
     assert line == 1
 

@@ -1,4 +1,1 @@
-"""The format of a manifest: fields, kinds of values, the JSON Schema, and the messages for mistakes.
-
-This folder uses `yaml_text`.
-"""
+"""The format of a manifest: fields, kinds of values, the JSON Schema, and the messages about mistakes."""

@@ -1,4 +1,4 @@
-"""The base class of the field models, and a helper for their JSON Schema."""
+"""The base class of the pydantic models that have the fields of a manifest, and a helper for their JSON Schema."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Fields(BaseModel):
-    """The base of the pydantic models for manifest fields: an unknown field or a value of another type is an error."""
+    """The base class. An unknown field, or a value of another type, is an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 def shorthand(field: str) -> Callable[[dict[str, Any]], None]:
-    """A value for `json_schema_extra`: in the schema, the value of `field` alone is a short form of the mapping."""
+    """A value for `json_schema_extra`: the schema accepts the value of `field` alone in place of the whole mapping."""
 
     def add(schema: dict[str, Any]) -> None:
         mapping = dict(schema)

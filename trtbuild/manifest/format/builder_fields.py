@@ -11,19 +11,19 @@ from trtbuild.manifest.format import kinds
 
 
 def builder_fields() -> dict[str, Any]:
-    """The arguments of `pydantic.create_model`: for each field its type, and its default with a description."""
+    """Arguments of `pydantic.create_model`: the name of each field → its type, and its default with a description."""
     types, defaults = get_type_hints(BuilderSettings), vars(BuilderSettings())
     arguments: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
         kind = _type(types[name], setting)
-        # For tactic sources, the example is an empty list, because its meaning differs from that of null.
+        # The example of tactic sources is an empty list, because it means something else than null.
         examples: list[Any] | None = [[]] if kind == kinds.TacticSources | None else None
         arguments[name] = (kind, Field(defaults[name], description=setting.description, examples=examples))
     return arguments
 
 
 def _type(annotation: Any, setting: Setting) -> Any:
-    """`annotation`, the type of a setting, with the manifest's checks."""
+    """The type of a setting, with the manifest's checks of its values."""
     if type(None) in get_args(annotation):
         (kind_without_none,) = (kind for kind in get_args(annotation) if kind is not type(None))
         return _type(kind_without_none, setting) | None

@@ -1,10 +1,7 @@
-"""The fields of a manifest as pydantic models: kinds, ranges and defaults.
+"""The fields of a manifest as pydantic models: types, ranges and defaults.
 
-`input_fields`, `source_fields` and `builder_fields` have the fields of three groups.
-
-Other modules check rules that need more than one entry or the file system: `files`, `declared`, `namespace`, `resolve`,
-`contradictions`, `shapes`, `source`, `quantization`, `plugins` and `outputs`. Editors and docs/manifest.md show the
-docstrings and descriptions of the fields.
+`input_fields`, `source_fields` and `builder_fields` have more fields. Rules about several entries or about files are in the
+modules of the folder above. Editors and docs/manifest.md show the docstrings and descriptions of the fields.
 """
 
 from __future__ import annotations
@@ -254,7 +251,7 @@ class DefaultsFields(Fields):
 class ModelFields(DefaultsFields):
     """A model: its source, its inputs, and the engines and outputs to build."""
 
-    # `source` is required. `resolve` checks this. If pydantic did, a missing `source` would make all fields invalid.
+    # `resolve` checks that there is a `source`. If pydantic checked it, all fields of a model without it would be invalid.
     model_config = ConfigDict(json_schema_extra={"required": ["source"]})
 
     source: SourceFields | None = Field(None, description="Where the model comes from.")

@@ -1,8 +1,7 @@
-"""The kinds of single values in a manifest, such as sizes (``1GiB``), SMs and platforms: their written forms, their
-checks, and the normal form of each.
+"""The kinds of single values in a manifest, such as sizes in bytes, SMs (GPU architectures) and platforms.
 
-Values with an equal meaning (``"1GiB"`` and 1073741824) become equal here, so that they get equal keys. `Allowed` describes
-the allowed values of a kind: messages, the JSON Schema and docs/manifest.md use this text.
+A kind is a type with its checks. Values with equal meanings, such as ``"1GiB"`` and 1073741824, become equal here, so they
+get equal keys in the cache.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from trtbuild.core.model.builder_settings import INT32_MAX
 
 @dataclass(frozen=True)
 class Allowed:
-    """The allowed values, as a text that can follow "must be"."""
+    """Describes the allowed values in messages and in docs/manifest.md. The text can follow the words "must be"."""
 
     text: str
 
 
 def invalid_value(text: str, hint: str | None = None) -> PydanticCustomError:
-    """A pydantic error with this text and hint. The message to the user is exactly this text."""
+    """A pydantic error whose text and hint become the message to the user, unchanged."""
     return PydanticCustomError("trtbuild", "{text}", {"text": text, "hint": hint})
 
 
 def join_names(names: Sequence[str], word: str) -> str:
-    """Names in a sentence: "`a`, `b` and `c`", where `word` is "and"."""
+    """The text "`a`, `b` and `c`" for three names and the word "and"."""
     *first, last = (f"`{name}`" for name in names)
     return f"{', '.join(first)} {word} {last}" if first else last
 
@@ -53,7 +52,7 @@ def _reject_keyword(name: str) -> str:
     return name
 
 
-#: Names of models, profiles and targets. They are parts of step names, paths and command lines.
+#: Names of models, profiles and targets. Step names, paths and command lines contain them.
 Name = Annotated[
     str,
     Field(pattern=_NAME_PATTERN, max_length=128),
@@ -118,15 +117,14 @@ Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
 Size = Annotated[int, Field(ge=0, le=INT32_MAX), Allowed("a whole number ≥ 0")]
 Shape = Annotated[list[Size], Field(max_length=8), Allowed("a list of at most 8 sizes")]
 
-#: The architectures that at least one recent TensorRT supports. Each toolchain reports the SMs that it can build for.
+#: The architectures that at least one recent TensorRT release supports.
 KNOWN_SMS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
 
 
 def _check_sm(value: Any) -> Any:
-    """`value`, if it is a known SM, or neither a number nor text. Otherwise raise an error that names the SM that was
-    probably meant, or all SMs."""
+    """Return a known SM. For any other number or text, raise an error that suggests an SM."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return value
+        return value  # pydantic reports the wrong type
     if isinstance(value, int) and value in KNOWN_SMS:
         return value
     number_text = str(value).casefold().removeprefix("sm").lstrip("_ ")
@@ -136,7 +134,7 @@ def _check_sm(value: Any) -> Any:
     elif re.fullmatch(r"[0-9]{1,4}", number_text):
         number = int(number_text)
     if number is not None and number not in KNOWN_SMS and number * 10 in KNOWN_SMS:
-        number *= 10  # "sm: 9" means Hopper, SM 90
+        number *= 10  # 9 means Hopper, SM 90
     known = ", ".join(map(str, KNOWN_SMS))
     if number in KNOWN_SMS:
         raise invalid_value(
@@ -174,7 +172,7 @@ def _parse_bytes(value: Any) -> Any:
             else f"write {_BYTES_ALLOWED}",
         )
     fraction = match[2] or ""
-    # Integer arithmetic, because 0.1 has no exact float, and equal sizes must become equal numbers.
+    # The arithmetic uses integers, because equal sizes must become equal numbers, and 0.1 has no exact float.
     scaled = int(match[1] + fraction) * _UNITS[match[3]]
     size, remainder = divmod(scaled, 10 ** len(fraction))
     if remainder:
@@ -220,7 +218,7 @@ _CALLABLE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*
 
 
 def _check_callable(value: str) -> str:
-    if re.fullmatch(_CALLABLE_PATTERN[1:-1], value):  # without ^ and $, which only the JSON Schema needs
+    if re.fullmatch(_CALLABLE_PATTERN[1:-1], value):  # without ^ and $, which are for the JSON Schema
         return value
     module, _, name = value.partition(":")
     guess = module.removesuffix(".py").replace("/", ".").strip(".")
@@ -259,7 +257,7 @@ ModulePatterns = Annotated[
     _one_or_more_schema({"type": "string"}, [["head", "*.norm*"]]),
 ]
 
-#: The name of a TensorRT plugin. It is the name of an ONNX node's operator.
+#: The name of a TensorRT plugin. The ONNX node that calls the plugin has this name as its operator.
 PluginName = Annotated[str, Field(min_length=1), Allowed("the name of a plugin, such as RoiPlugin")]
 
 #: A version or a namespace of a plugin.
@@ -300,7 +298,7 @@ def _normal_operator(value: str) -> str:
 
 
 def _normal_operators(values: list[str]) -> list[str]:
-    """The names, sorted and without duplicates. An overload is removed when its operator is named, too."""
+    """The names, sorted and without duplicates. An overload is removed if its operator is in the list, too."""
     names = set(values)
     return sorted(name for name in names if name.count(".") < 2 or name.rpartition(".")[0] not in names)
 

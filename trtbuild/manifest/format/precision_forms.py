@@ -1,4 +1,4 @@
-"""The two forms of the field `precision`: one name for the whole model, or a mapping with the precisions of modules."""
+"""The two forms of the field `precision`: one type for the whole model, or a mapping with the types of modules."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _EXAMPLE = '{default: float16, float32: ["*.norm"]}'
 
 
 def expand(value: Any) -> Any:
-    """Return `value` as a mapping: ``float16`` is short for ``{default: float16}``. Raises the error of `invalid_value` for
-    an empty mapping, and for a value that is neither a precision nor a mapping."""
+    """Return `value` as a mapping: ``float16`` is short for ``{default: float16}``.
+
+    Raises the error of `invalid_value` for an empty mapping, and for a value that is neither a precision nor a mapping."""
     if isinstance(value, dict) and value:
         return value
     if isinstance(value, str) and value in _NAMES:
@@ -31,8 +32,9 @@ def expand(value: Any) -> Any:
 
 
 def check_effect(default: str, patterns: Mapping[kinds.Precision, list[str]]) -> None:
-    """Raise the error of `invalid_value` if modules are listed under the default precision only: such a list has no
-    effect."""
+    """Raise the error of `invalid_value` if modules are listed under the default precision only.
+
+    Such a list has no effect, so it is probably a mistake."""
     if any(patterns.values()) and not any(listed for name, listed in patterns.items() if name != default):
         raise invalid_value(
             f"`precision` lists modules under `{default}` only, and {default} is its default anyway",

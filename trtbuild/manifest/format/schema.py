@@ -1,4 +1,4 @@
-"""The JSON Schema of a manifest, made from the field models, in a form that suits completion in editors."""
+"""The JSON Schema of a manifest, made from the pydantic models of its fields. Editors use it for completion."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def manifest_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a manifest. Every call returns a new object."""
     schema = _tidy(ManifestFields.model_json_schema(ref_template="#/$defs/{model}"))
     definitions = {_without_suffix(name): part for name, part in schema.pop("$defs").items()}
-    # For a builder setting, null is a value. In all other definitions, null and [] are only pydantic's defaults for missing
-    # fields, so they are removed.
+    # A builder setting may be null. For other fields, null and [] mean only that the field is missing, so they are not
+    # shown as defaults.
     for name, part in definitions.items():
         for field in part.get("properties", {}).values():
             if name != _without_suffix(BuilderFields.__name__) and field.get("default", 0) in (None, []):
@@ -30,10 +30,9 @@ def _without_suffix(name: str) -> str:
 
 
 def _tidy(part: Any, keys_are_names: bool = False) -> Any:
-    """A part of the schema without generated titles, with shorter names, and without `patternProperties`.
+    """A part of the schema without pydantic's titles, with shorter names, and without `patternProperties`.
 
-    `keys_are_names` is True if the keys of `part` are names of properties or definitions. Otherwise they are keywords of
-    JSON Schema.
+    If `keys_are_names`, the keys of `part` are names of properties or definitions. Otherwise they are JSON Schema keywords.
     """
     if isinstance(part, list):
         return [_tidy(entry) for entry in part]
@@ -46,7 +45,7 @@ def _tidy(part: Any, keys_are_names: bool = False) -> Any:
     if "$ref" in tidied:
         tidied["$ref"] = _without_suffix(tidied["$ref"])
     if len(patterns := tidied.pop("patternProperties", {})) == 1:
-        # Inside patternProperties, editors do not complete names, and a name that does not match would be accepted.
+        # Editors do not complete names inside `patternProperties`, and it accepts names that do not match the pattern.
         (pattern, value), names = next(iter(patterns.items())), tidied.get("propertyNames", {})
         tidied |= {"additionalProperties": value, "propertyNames": {"pattern": pattern, **names}}
     return tidied

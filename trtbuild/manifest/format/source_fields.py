@@ -1,4 +1,4 @@
-"""The fields of `source`, with one field for each kind of source (`core.model.source_kinds`)."""
+"""The fields of `source`. Each kind of source has a field (`core.model.source_kinds`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from trtbuild.manifest.format.kinds import PathText
 
 
 def _source_field(kind: SourceKind) -> Any:
-    """The type and the `Field` of the field for one kind of source."""
     if hasattr(BaseModel, kind.name):
         raise TypeError(f"{kind.name!r} cannot be a kind of source: pydantic's models have an attribute of this name")
     value = kinds.CallableName if kind.file is None else PathText

@@ -1,4 +1,4 @@
-"""The written form of the range of an input's values: a list of two numbers."""
+"""The field `range` of an input, a list with the smallest and the largest value of its elements."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _RANGE_ALLOWED = "the smallest and the largest value, such as [0, 30521]"
 
 
 def _check_ends(value: Any) -> Any:
-    """Return `value` if it is a list of two numbers, otherwise raise an error. `manifest.shapes` checks that the
-    numbers fit the input's type, which is unknown here."""
+    """Return `value` if it is a list of two numbers. Otherwise raise an error.
+
+    `manifest.shapes` checks that the numbers fit the input's type, which is unknown here."""
     if isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value):
         return value
     if isinstance(value, dict) and value.keys() == {"min", "max"}:
@@ -26,7 +27,6 @@ def _check_ends(value: Any) -> Any:
     raise invalid_value(f"`range` must be {_RANGE_ALLOWED}", hint)
 
 
-#: Two numbers; the input's type decides which numbers are allowed.
 RangeEnds = Annotated[
     list[Any],
     BeforeValidator(_check_ends),

@@ -1,7 +1,7 @@
-"""Messages for pydantic's errors: the place, the invalid value, the allowed values, and the nearest name.
+"""Check values with pydantic, and write messages for its errors.
 
-pydantic names a place by a `loc` such as ``("inputs", "image", "dtype")``. The same path leads through the node tree to a
-line and a column, and through the field models to the allowed values.
+An error of pydantic has a `loc`, which is a path such as ``("inputs", "image", "dtype")``. This path leads through the YAML
+nodes to the line and column, and through the pydantic models to the allowed values.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from trtbuild.manifest.format.source_fields import SourceFields
 from trtbuild.manifest.yaml_text.problems import Problems
 from trtbuild.manifest.yaml_text.tree import Node, kind_of
 
-#: Text and numbers that stand for true and false, in lower case → the boolean in YAML.
+#: Text in lower case → the boolean that is probably meant.
 _BOOLEAN_WORDS = {
     "yes": "true", "on": "true", "y": "true", "1": "true", "true": "true",
     "no": "false", "off": "false", "n": "false", "0": "false", "false": "false",
 }  # fmt: skip
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-#: Hints for a field whose value is only one word, which is a part of a valid value.
+#: Field → the hint if its value is one word, and therefore only a part of a valid value.
 _COMPLETIONS = {"torch_executed_ops": "write aten.{}", "at": "write {}.0 for its first axis"}
 
 
 class ExpectedType(NamedTuple):
-    """The type of the values at a place, and its pydantic metadata."""
+    """The expected type of a value, with pydantic's metadata about the type."""
 
     annotation: Any
     metadata: tuple[Any, ...] = ()
@@ -61,7 +61,7 @@ class ExpectedType(NamedTuple):
                 return ExpectedType(annotation, tuple(_constraints(metadata)))
 
     def type_inside(self, step: str | int) -> ExpectedType | None:
-        """The expected type of a field, an entry or an element of a value of this type; None when it is unknown."""
+        """The expected type of a field, entry or element of a value of this type. None if it is unknown."""
         kind = self.bare_type
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             info = kind.model_fields.get(str(step))
@@ -75,7 +75,7 @@ class ExpectedType(NamedTuple):
 
 
 def _constraints(metadata: Sequence[Any]) -> list[Any]:
-    """The metadata as single constraints. In `Annotated[int, Field(ge=1)]`, the constraint is inside a `FieldInfo`."""
+    """The single constraints in metadata. In `Annotated[int, Field(ge=1)]`, `Ge(1)` is inside a `FieldInfo`."""
     constraints: list[Any] = []
     for entry in metadata:
         constraints += list(getattr(entry, "metadata", ())) or [entry]
@@ -83,7 +83,7 @@ def _constraints(metadata: Sequence[Any]) -> list[Any]:
 
 
 def allowed_text(expected: ExpectedType) -> str:
-    """The allowed values, as a text that can follow "must be"."""
+    """The allowed values, as a text that can follow the words "must be"."""
     kind, metadata = expected.unwrap()
     for entry in metadata:
         if isinstance(entry, Allowed):
@@ -96,7 +96,7 @@ def allowed_text(expected: ExpectedType) -> str:
     if kind is int:
         minimum = next((entry.ge for entry in metadata if isinstance(entry, Ge)), None)
         maximum = next((entry.le for entry in metadata if isinstance(entry, Le)), None)
-        if isinstance(maximum, int) and maximum < 2**31 - 1:  # the bound of int32 is not interesting for the reader
+        if isinstance(maximum, int) and maximum < 2**31 - 1:  # the largest int32 would not help the user
             return f"a whole number from {minimum} to {maximum}"
         return "a whole number" if minimum is None else f"a whole number ≥ {minimum}"
     if kind is str:
@@ -106,22 +106,19 @@ def allowed_text(expected: ExpectedType) -> str:
     return "a mapping"
 
 
-def check(kind: Any, name: str, node: Node, key: Origin, problems: Problems) -> Any | None:
-    """`node` as a value of `kind`. If it is invalid, its problems are added, and the result is None, or a pydantic model
-    without its invalid fields.
+def check(kind: Any, label: str, node: Node, key: Origin, problems: Problems) -> Any | None:
+    """The value of `node` as `kind`, which is a type or a pydantic model. `label` is the node's name, and `key` its place.
 
-    `name` is the node's name, and `key` is the place of this name."""
-    value, _ = check_fields(kind, name, node, key, problems)
+    If the value is invalid, adds its problems. The result is then None, or the pydantic model without its invalid fields.
+    """
+    value, _ = check_fields(kind, label, node, key, problems)
     return value
 
 
 def check_fields(
     kind: Any, label: str, node: Node, key: Origin, problems: Problems
 ) -> tuple[Any | None, frozenset[str]]:
-    """Like `check`, but also return the names of the invalid fields.
-
-    The caller can then check the rules for the other fields, so that all problems are found at once.
-    """
+    """Like `check`, but also return the names of the invalid fields."""
     adapter = _adapter(kind)
     try:
         return adapter.validate_python(node.data), frozenset()
@@ -139,11 +136,11 @@ def check_fields(
     try:
         return adapter.validate_python(data), frozenset(invalid)
     except ValidationError:
-        return None, frozenset(invalid)  # a required field is missing; its problem was added above
+        return None, frozenset(invalid)  # a required field is missing, and its problem was added above
 
 
 def _misspelt_places(kind: Any, errors: Sequence[Any]) -> set[tuple[str | int, ...]]:
-    """The places of the known fields that are nearest to a field with an unknown name."""
+    """The `loc` of each field that was probably meant by an unknown name."""
     places = set()
     for details in errors:
         parent: ExpectedType | None = ExpectedType(kind)
@@ -156,10 +153,10 @@ def _misspelt_places(kind: Any, errors: Sequence[Any]) -> set[tuple[str | int, .
 
 
 def _without_invalid(data: dict[str, Any], places: Sequence[tuple[str | int, ...]]) -> tuple[dict[str, Any], set[str]]:
-    """`data` without its invalid parts, and the names of the fields that were removed.
+    """`data` without its invalid fields, and their names. `places` has the `loc` of each error.
 
-    For an invalid dim, only this dim is removed. An invalid input remains, without fields, because profiles and dims name
-    it.
+    If a dim is invalid, only this dim is removed. An invalid input remains, but without its fields, because profiles and
+    dims name it.
     """
     remaining = dict(data)
     invalid = set()
@@ -174,7 +171,7 @@ def _without_invalid(data: dict[str, Any], places: Sequence[tuple[str | int, ...
     return {name: value for name, value in remaining.items() if name not in invalid}, invalid
 
 
-#: Adapters by the `id` of the kind, because kinds with metadata have no hash. The kind is stored, so its id stays valid.
+#: `id` of a kind → the kind and its adapter. Kinds with metadata have no hash. The kind is stored, so its id stays valid.
 _adapters: dict[int, tuple[Any, TypeAdapter[Any]]] = {}
 
 
@@ -187,7 +184,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 class _Location(NamedTuple):
     """The node to which a `loc` leads, the place of its key, its expected type, and the expected type of its parent.
 
-    If the text lacks a part of `loc`, `node` is the innermost node that the text has. An unknown expected type is None."""
+    If the YAML text lacks the node, `node` is the innermost one that it has. `expected` is None if it is unknown."""
 
     node: Node
     key_origin: Origin
@@ -201,7 +198,7 @@ def _locate(loc: tuple[str | int, ...], kind: Any, root: Node, key: Origin) -> _
     expected: ExpectedType | None = ExpectedType(kind)
     parent = ExpectedType(kind)
     for step in loc:
-        # Shorthands are expanded before the check, so `loc` may have steps that are not in the text.
+        # Short forms are expanded before the check, so `loc` may have steps that are not in the YAML text.
         if isinstance(step, str) and step in node.items:
             key_origin, node = node.keys[step], node.items[step]
         elif isinstance(step, int) and step < len(node.elements):
@@ -213,10 +210,10 @@ def _locate(loc: tuple[str | int, ...], kind: Any, root: Node, key: Origin) -> _
 
 
 def _add_problem(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin, problems: Problems) -> None:
-    """Add the problem of one of pydantic's errors. The other arguments are those of `check_fields`."""
+    """Add the problem of one pydantic error, `details`. The other arguments are those of `check_fields`."""
     error, context, value = details["type"], details.get("ctx", {}), details.get("input")
     loc: tuple[str | int, ...] = details["loc"]
-    # With this `loc`, pydantic reports an invalid key of a mapping, or an unknown field with the name `[key]`.
+    # pydantic ends the `loc` of an invalid key with "[key]". An unknown field may also have this name.
     is_about_key = loc[-1:] == ("[key]",) and error != "extra_forbidden"
     if is_about_key:
         loc = loc[:-1]

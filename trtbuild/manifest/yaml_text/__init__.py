@@ -1,4 +1,1 @@
-"""YAML text as nodes with their places, and messages for syntax errors.
-
-This folder uses no other module of `trtbuild.manifest`.
-"""
+"""YAML text as a tree of nodes with their lines and columns, and messages about syntax errors."""

@@ -7,14 +7,14 @@ from trtbuild.errors import ManifestErrors, Problem
 
 
 class Problems:
-    """The problems found so far. Equal problems count once, because several models may share an invalid profile."""
+    """The problems that were found so far. Equal problems count once, as when several models use an invalid profile."""
 
     def __init__(self) -> None:
         self._problems: dict[Problem, None] = {}
         self._closed_places: set[Origin] = set()
 
     def add(self, origin: Origin, text: str, hint: str | None = None, *, closes_place: bool = False) -> None:
-        """Add a problem. With `closes_place`, later problems at its place are dropped, because they only follow from it."""
+        """Add a problem. With `closes_place`, later problems at its place are dropped, because this one causes them."""
         if origin in self._closed_places:
             return
         if closes_place:

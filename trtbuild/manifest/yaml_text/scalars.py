@@ -1,16 +1,15 @@
-"""The values of YAML scalars, by the core schema of YAML 1.2 and not by YAML 1.1.
+"""The values of YAML scalars, by the core schema of YAML 1.2. PyYAML itself follows YAML 1.1.
 
 Rules
 1. Only ``true`` and ``false`` (also True, TRUE, …) are booleans. ``yes``, ``no``, ``on`` and ``off`` are text.
 2. Numbers are decimal integers, ``0x`` and ``0o`` integers, and floats (``1e3`` is 1000.0). Dates, ``1:30`` and
-   ``1_000`` are text. An integer with a leading zero is rejected, because YAML 1.1 reads it in base 8 and YAML 1.2 in base
-   10.
+   ``1_000`` are text. An integer with a leading zero is rejected. YAML 1.1 reads it in base 8, and YAML 1.2 in base 10.
 3. A quoted or block scalar is text.
 4. Half of a UTF-16 surrogate pair (``"\\ud800"``) is rejected, because it cannot be encoded in a file or a path.
-5. NaN is rejected, because NaN is not equal to itself, so a step with a NaN would never be up to date. A float that
-   overflows to infinity is rejected, too. Infinity (``.inf``) is a value.
-6. The tags ``!!str``, ``!!int``, ``!!float``, ``!!bool`` and ``!!null`` are accepted if the text is a value of the type. A
-   scalar with the tag ``!`` is text. Other tags are errors.
+5. NaN is rejected: it is not equal to itself, so a step with a NaN would never be up to date. Infinity (``.inf``) is
+   allowed, but a number that is too large for a float is rejected.
+6. The tags ``!!str``, ``!!int``, ``!!float``, ``!!bool`` and ``!!null`` are allowed if the text is a value of that type. A
+   scalar with the tag ``!`` is text. Other tags are rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _HEX_OR_OCTAL = re.compile(r"0(?:o[0-7]+|x[0-9a-fA-F]+)\Z", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
 _INFINITY = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z", re.ASCII)
 _NAN = frozenset({".nan", ".NaN", ".NAN"})
-#: Longer integers are mistakes. Python also limits the length of integers that it parses.
+#: The most digits of an integer. Python also limits the length of integers that it parses.
 _INT_DIGITS = 100
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
@@ -41,7 +40,7 @@ _TYPES_BY_TAG: dict[str, tuple[type, ...]] = {
 
 
 class InvalidScalar(ValueError):
-    """A scalar that is not allowed in a manifest. `hint` names a correct form, a limit or the reason."""
+    """A scalar that is not allowed in a manifest."""
 
     def __init__(self, text: str, hint: str | None = None) -> None:
         super().__init__(text)
@@ -55,7 +54,7 @@ def unquoted_value(text: str) -> Scalar:
         return None
     if text in _BOOLS:
         return _BOOLS[text]
-    # Most scalars are names. A look at the first character is faster than a regular expression.
+    # Most scalars are names. The first character shows this faster than a regular expression.
     if text[0] not in "+-.0123456789":
         return text
     if _INT.match(text):
@@ -92,9 +91,7 @@ def unquoted_value(text: str) -> Scalar:
 
 
 def tagged_value(text: str, tag: str | None, is_unquoted: bool) -> Scalar:
-    """The value of a scalar with an optional tag. `is_unquoted` is False for quoted and for block scalars.
-
-    Raises InvalidScalar."""
+    """The value of a scalar. `is_unquoted` is False for quoted and for block scalars. Raises InvalidScalar."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise InvalidScalar("half of a surrogate pair is not a character", "write the whole character")
     if tag is None:
@@ -112,5 +109,5 @@ def tagged_value(text: str, tag: str | None, is_unquoted: bool) -> Scalar:
 
 
 def tag_text(tag: str) -> str:
-    """A tag as the manifest writes it: ``!!int``."""
+    """A tag as a manifest has it, such as ``!!int``."""
     return f"!!{tag.removeprefix(_TAG_PREFIX)}" if tag.startswith(_TAG_PREFIX) else tag

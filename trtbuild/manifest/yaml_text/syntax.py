@@ -1,8 +1,8 @@
-"""Messages for YAML syntax errors: the place of the mistake, and a hint. The parser may stop at a later place.
+"""Messages for YAML syntax errors, with the place of the mistake and a hint.
 
-PyYAML's parser in Python has better messages ("found character '\\t' …") than libyaml. The `problem` and `context` of the
-Python parser's error (PyYAML 6.0, scanner.py and parser.py) select our message. Errors without an entry in `_WORDINGS` keep
-PyYAML's text.
+A file is parsed by libyaml. After an error, PyYAML's slower parser in Python parses the file again, because its messages
+are more precise. The fields `problem` and `context` of its error select a message of `_WORDINGS`. The texts in these fields
+are those of PyYAML 6.0 (scanner.py and parser.py). If no message fits, PyYAML's text is shown.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from trtbuild.manifest.yaml_text.problems import Problems
 
 @dataclass(frozen=True)
 class _Wording:
-    """The message for errors whose `problem` and `context` match. An empty `context` matches all. `at` selects the place of
-    `problem` or of `context`.
+    """The message for errors whose `problem` and `context` match. An empty `context` matches all errors.
 
-    ``{0}`` is the first group of `problem`. ``{line}`` is the line of the context, where the mapping, list or text began.
+    `at` selects the place that the message names. A context is the mapping, list or text in which the problem is, and its
+    place is where it began. ``{line}`` is the line of this place. ``{0}`` is the first group of `problem`.
     """
 
     problem: str
@@ -103,12 +103,12 @@ _WORDINGS: Sequence[_Wording] = (
     ),
 )
 
-#: A key and its value without a space between them. URLs do not match.
+#: A key and a value without a space between them, such as ``version:1``. URLs do not match.
 _MISSING_SPACE = re.compile(r"\s*([\w.-]+):([^\s/:].*)")
 
 
 def add_syntax_problem(text: str, error: yaml.MarkedYAMLError, file: str, problems: Problems) -> None:
-    """Add the syntax error of `text`. `error` is the error of the faster parser, which has worse messages."""
+    """Add the problem of `text`. `error` is libyaml's error."""
     error = _python_parser_error(text) or error
     if _add_missing_space(text, error, file, problems):
         return
@@ -130,9 +130,9 @@ def add_syntax_problem(text: str, error: yaml.MarkedYAMLError, file: str, proble
 
 
 def _add_missing_space(text: str, error: yaml.MarkedYAMLError, file: str, problems: Problems) -> bool:
-    """Add a problem for ``version:1``, and return whether there is one.
+    """Add the problem of a line such as ``version:1``, and return whether there is one.
 
-    YAML reads ``version:1`` as text that continues up to the first `:` of the next line.
+    YAML reads ``version:1`` as text that continues in the next line. So the parser reports the `:` of the next line.
     """
     mark = error.problem_mark
     if mark is None or mark.line == 0 or not (error.problem or "").startswith("mapping values are not allowed"):

@@ -1,14 +1,14 @@
-"""YAML text as a tree of nodes with their places, in which anchors are resolved.
+"""YAML text as a tree of nodes with their places. An alias (``*a``) is replaced by the node of its anchor (``&a``).
 
 Rules
 1. `scalars` defines the values of scalars.
-2. There is one document, whose root is a mapping. Keys are text, and a key occurs once in its mapping.
-3. Anchors and aliases work, except an alias inside its own anchor. Merge keys (``<<``) are rejected, because they are not
-   in YAML 1.2. ``defaults`` and ``include`` replace them.
-4. A file has at most `MAX_BYTES` bytes. After its aliases are expanded, it has at most `MAX_DEPTH` levels below the
-   root, and `MAX_NODES` nodes. Otherwise a few lines with aliases of aliases could fill the memory.
+2. A file has one document, whose root is a mapping. Keys are text, and a key occurs once in its mapping.
+3. An alias inside its own anchor is rejected. Merge keys (``<<``) are rejected, because YAML 1.2 does not have them.
+   Manifests have ``defaults`` and ``include`` instead.
+4. A file has at most `MAX_BYTES` bytes. Its tree has at most `MAX_DEPTH` levels below the root, and `MAX_NODES` nodes.
+   Each use of an alias counts. Otherwise a few lines with aliases of aliases could fill the memory.
 
-The tree is built from parser events. `yaml.compose` would not count expanded aliases or limit the depth.
+The tree is built from the parser's events, because `yaml.compose` has no such limits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_BYTES = 16 << 20
 MAX_DEPTH = 64
 MAX_NODES = 500_000
 
-#: The parser of libyaml, if PyYAML was built with it. It is ten times as fast as PyYAML's own parser.
+#: The parser of libyaml, if PyYAML has it. It is ten times as fast as PyYAML's own parser.
 _FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Characters that YAML 1.2 does not allow: those outside its production `c-printable`.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -46,10 +46,10 @@ _COLLECTION_TAGS = {"mapping": "tag:yaml.org,2002:map", "list": "tag:yaml.org,20
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A value with its place. `data` is the plain value of the whole subtree, `size` is the number of its nodes, and
-    `height` is the number of levels below this node.
+    """A value with its place. `data` is the value as Python object, without places.
 
-    A mapping has `items` (key → node of the value) and `keys` (key → place of the key). A list has `elements`."""
+    A mapping has `items` (key → node of the value) and `keys` (key → place of the key). A list has `elements`. `size` is
+    the number of nodes in the subtree, and `height` is the number of levels below this node."""
 
     file: str
     line: int
@@ -71,8 +71,7 @@ class Node:
 
 
 def parse_tree(content: bytes, file: str, problems: Problems) -> Node | None:
-    """The root mapping of a file, or None if the file cannot be parsed or its root is not a mapping. All problems are added
-    to `problems`."""
+    """The root of a file, or None if the file cannot be parsed or its root is not a mapping. Adds all problems."""
     text = _decode(content, file, problems)
     if text is None:
         return None
@@ -95,7 +94,7 @@ def parse_tree(content: bytes, file: str, problems: Problems) -> Node | None:
 
 
 def kind_of(value: object) -> str:
-    """A description of a plain value: ``the text 'abc'``, ``the number 3``, ``a list``."""
+    """A description of a value for messages: ``the text 'abc'``, ``the number 3``, ``a list``."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -140,7 +139,7 @@ def _origin_at(file: str, text: str, index: int) -> Origin:
 
 
 class _ParsingStopped(Exception):
-    """The file cannot be read further; the problem has been added."""
+    """The file cannot be read further. The problem has been added."""
 
 
 class _TreeBuilder:
@@ -174,7 +173,7 @@ class _TreeBuilder:
         node = Node(self._file, mark.line + 1, mark.column + 1)
         self._check_depth(depth, node.origin)
         if event.anchor is not None:
-            self._anchors[event.anchor] = None  # None until the node ends, because an alias inside the node is a cycle
+            self._anchors[event.anchor] = None  # until the node ends: an alias inside the node would be a cycle
         if isinstance(event, ScalarEvent):
             try:
                 node.data = tagged_value(event.value, event.tag, event.implicit[0])
@@ -246,7 +245,7 @@ class _TreeBuilder:
                 self._problems.add(
                     key.origin, "merge keys (<<) are not supported", "repeat the fields, or put them in `defaults`"
                 )
-                for name, origin in child.keys.items():  # so that its fields are not reported as missing
+                for name, origin in child.keys.items():  # so that these fields are not reported as missing
                     node.items.setdefault(name, child.items[name])
                     node.keys.setdefault(name, origin)
             elif not isinstance(key.data, str):

@@ -3,7 +3,7 @@
     <package>/.runtime/<library>-<version>/<gpu>-sm<sm>-driver<version>.kernels
 
 Rules
-1. Each combination of GPU model, driver and library version has its own file. The library also checks this combination.
+1. Each combination of GPU model, driver and library version has its own file.
 2. The file only makes the start of a process faster. If it is missing, damaged or refused, kernels are compiled again,
    without an error. A digest at the start of the file detects damage.
 3. The file contains code for the GPU, and no digest in the package covers the file. So it is not read if a user other than

@@ -112,7 +112,7 @@ class Memory(Protocol):
     def contiguous_copy(self, array: Any, stream: int) -> Array: ...
 
     def as_contiguous(self, array: Any, stream: int) -> Array:
-        """Return `array` if it is contiguous, otherwise a contiguous copy."""
+        """Return `array`, or a contiguous copy if it is not contiguous."""
         ...
 
     def copy(self, source: Any, target: Any, stream: int) -> None:

@@ -53,7 +53,7 @@ class _Copy2D:
 
 
 class FakeDriver:
-    """`fails` maps the name of a function to the error that it returns."""
+    """The fake module. `fails` maps the name of a function to the error that it returns."""
 
     CUresult = CUresult
     CUmemAllocationType = CUmemLocationType = CUmemPool_attribute = CUstreamCaptureMode = CUpointer_attribute = _Names()

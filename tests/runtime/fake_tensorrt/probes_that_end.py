@@ -21,7 +21,7 @@ def _switch(bench: Bench, context: Any, profile: int) -> Callable[[], Any]:
 
 @probe_alone
 def a_shared_profile(bench: Bench) -> Any:
-    """The engine was built with PROFILE_SHARING_0806. Two contexts use profile 0, and two use profile 1."""
+    """Two contexts use profile 0, and two use profile 1. The engine was built with PROFILE_SHARING_0806."""
     engine = bench.engine("affine")
     first, second, third, fourth = (bench.bare_context(engine) for _ in range(4))
     return bench.each(

@@ -31,8 +31,8 @@ class _Context:
     def __init__(self, engine: _Engine) -> None:
         self._engine, self._trt = engine, engine.trt
         self._shapes: dict[str, tuple[int, ...]] = {}
-        #: The last shapes of outputs of unknown size. They are kept when input shapes change, because this is the worse case
-        #: for the runtime. No probe shows whether the real library forgets them.
+        #: The last shapes of outputs of unknown size. They are kept when input shapes change. No probe shows whether the
+        #: real library forgets them, and this is the worse case for the runtime.
         self._last_output_shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
@@ -130,7 +130,7 @@ class _Context:
 
     @property
     def all_binding_shapes_specified(self) -> bool:
-        """Whether all shapes are known and within the profile. As in the real class, False if an input is in host memory."""
+        """Whether all shapes are known and within the profile. False if an input is in host memory, as in TensorRT."""
         if self._missing() or self._out_of_range() or self._engine.sample.on_host:
             return False
         return not any(-1 in shape for shape in self._output_shapes() or [(-1,)])

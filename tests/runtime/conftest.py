@@ -21,10 +21,8 @@ from tests.runtime.rigs import rig  # noqa: F401 - a fixture
 
 @dataclass(frozen=True)
 class Built:
-    """`package` has a reference program (for the CPU). `bare` has the same model, but no reference program.
-
-    PyTorch computes all of `torch_only`.
-    """
+    """`package` also runs on a CPU, by its reference program. `bare` has the same model, but no reference program. PyTorch
+    computes all of `torch_only`."""
 
     package: Path
     bare: Path
@@ -42,7 +40,7 @@ class Built:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Build the packages once per test run, with the real command line and TensorRT-RTX."""
+    """Build the packages once per test run, with TensorRT-RTX."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     project = base / "runtime-package"
@@ -66,7 +64,7 @@ Inputs = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 @pytest.fixture
 def inputs() -> Inputs:
-    """A function that returns a batch of images of the given size, and a scale for each."""
+    """A function that returns images of the given size, and a scale for each."""
 
     def make(batch: int = 2, height: int = 8, width: int = 9) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(batch * 10000 + height * 100 + width)

@@ -1,8 +1,7 @@
-"""A fake of ``cuda.bindings.driver`` on a `FakeGpu`. It has the functions that `cuda_memory` and `cuda_objects` of
-`trtbuild.runtime.memory` call.
+"""A fake of ``cuda.bindings.driver`` on a `FakeGpu`, with the functions that trtbuild calls.
 
-As in the real module, the first value of each result is the error. Without a current device, three functions fail: two of
-them only with the default stream. The driver of an H200 did the same.
+As in the real module, the first value of each result is the error. Functions that call `_has_context` fail without a
+current device, as the driver of an H200 did.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class CUresult(enum.IntEnum):
 
 
 def _alive(event: Any) -> Any:
-    """Return `event`. Raises Misuse for a destroyed event, because the real driver would end the process."""
+    """Return `event`. Raises Misuse for a destroyed event, with which the real driver would end the process."""
     if event.destroyed:
         raise Misuse("an event that was destroyed")
     return event
@@ -54,7 +53,7 @@ class _Copy2D:
 
 
 class FakeDriver:
-    """The fake module. `fails` maps a function's name to the error that the function returns."""
+    """The fake module. `fails` maps the name of a function to the error that it returns."""
 
     CUresult = CUresult
     CUmemAllocationType = CUmemLocationType = CUmemPool_attribute = CUstreamCaptureMode = CUpointer_attribute = _Names()
@@ -176,7 +175,7 @@ class FakeDriver:
         return (OK,)
 
     def cuMemcpyHtoDAsync(self, target: int, source: int, size: int, stream: int) -> Any:
-        # all addresses are in host memory, so the copies in both directions are equal
+        # the fake's addresses are all in host memory, so both directions are the same
         return self._push(stream, lambda: self.gpu.write(target, self.gpu.read(source, (size,), np.uint8)))
 
     def cuMemcpyDtoHAsync(self, target: int, source: int, size: int, stream: int) -> Any:

@@ -1,7 +1,7 @@
-"""A fake GPU: its memory is host memory, and the work on a stream runs when a caller waits for the stream.
+"""A fake GPU: its memory is host memory, and the work on a stream runs only when a caller waits for the stream.
 
-So the rules of streams are tested: if memory is freed or reused too early, the test fails, because the work that
-reads the memory has not run yet. Behaviour that CUDA leaves undefined raises `Misuse`.
+So a test fails if memory is freed or reused too early, because the work that reads it has not run yet. Behaviour that CUDA
+leaves undefined raises `Misuse`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Event:
 
 
 class FakeGpu:
-    """One or more devices of one machine. With `deferred`, work runs as late as possible, otherwise immediately."""
+    """The devices of one machine. With `deferred`, work runs as late as possible, otherwise immediately."""
 
     def __init__(self, *, deferred: bool = True, devices: int = 1) -> None:
         self.deferred = deferred
@@ -57,7 +57,7 @@ class FakeGpu:
         self.captures: dict[int, list[Callable[[], None]]] = {}
         #: (size, stream) → addresses of freed blocks, which `allocate` reuses.
         self._idle: dict[tuple[int, int | None], list[int]] = {}
-        #: Address of a freed block → the block, and the stream and position of the work after which the block is free.
+        #: Address of a freed block → the block, and the stream and position of the work that may still use it.
         self._freed: dict[int, tuple[Any, int, int]] = {}
         self._numbers = itertools.count(4096)
         self._current = threading.local()
@@ -65,7 +65,7 @@ class FakeGpu:
     # -- devices
 
     def current(self) -> int | None:
-        """The calling thread's current device."""
+        """Return the calling thread's current device."""
         return getattr(self._current, "stack", [None])[-1]
 
     def push_device(self, ordinal: int) -> None:
@@ -77,10 +77,8 @@ class FakeGpu:
     # -- memory
 
     def allocate(self, size_bytes: int, stream: int | None = None) -> int:
-        """Return the address of a separate block, aligned to 256 bytes and not to 512.
-
-        As in a pool, the last block of this size that was freed on `stream` is reused first.
-        """
+        """Return the address of a block, aligned to 256 bytes and not to 512. As in a pool, the block of this size that was
+        freed last on `stream` is reused."""
         with self.lock:
             idle = self._idle.get((max(size_bytes, 1), stream))
             if idle:
@@ -95,7 +93,7 @@ class FakeGpu:
             return int(block.ctypes.data)
 
     def free(self, address: int) -> None:
-        """Free the block immediately: a later `check` of its bytes raises Misuse."""
+        """Free the block immediately."""
         with self.lock:
             block = self.blocks.pop(address, None)
             if block is None:
@@ -103,7 +101,7 @@ class FakeGpu:
             block[:] = _POISON
 
     def free_on(self, address: int, stream: int) -> None:
-        """Free the block after the work that is on `stream` now. Later work on `stream` can reuse the block."""
+        """Free the block after the present work on `stream`. Later work on `stream` can reuse the block."""
         with self.lock:
             block = self.blocks.pop(address, None)
             if block is None:
@@ -119,7 +117,7 @@ class FakeGpu:
                     return
             for start, (block, stream, position) in self._freed.items():
                 if start <= address and address + size_bytes <= start + len(block) and self.pending(stream, position):
-                    return  # the block is freed only after the work that calls this method
+                    return  # the work that calls this method comes before the end of the block
         raise Misuse(f"{what} is not in allocated memory")
 
     def write(self, address: int, data: Any) -> None:
@@ -140,20 +138,20 @@ class FakeGpu:
             return handle
 
     def stream(self) -> int:
-        """Return the first stream that is not the legacy stream. If there is no such stream, create one."""
+        """Return the first stream except the legacy stream. If there is no such stream, create one."""
         if len(self.streams) == 1:
             self.new_stream(blocking=False)
         return next(handle for handle in self.streams if handle != LEGACY)
 
     def push(self, stream: int, work: Callable[[], None]) -> int:
-        """Enqueue `work` and return its position on the stream, or 0 if the stream is being captured."""
+        """Enqueue `work`, and return its position on the stream. During a capture, return 0."""
         with self.lock:
             if stream in self.captures:
                 self.captures[stream].append(work)
                 return 0
             stream = LEGACY if stream == 1 else stream
             target = self.streams[stream]
-            before: list[tuple[int, int]] = []  # streams, and how much of their work must run before this work
+            before: list[tuple[int, int]] = []  # (stream, the number of its works that must run before this work)
             if stream == LEGACY:
                 before = [
                     (handle, len(other.works))
@@ -205,10 +203,8 @@ class FakeGpu:
             self.push(waiting_stream, lambda: self.run_to(event.stream, event.position))
 
     def claim_workspace(self, address: int, size_bytes: int, stream: int, position: int) -> None:
-        """Record that work at `position` of `stream` uses this memory.
-
-        Raises Misuse if pending work of another stream uses a part of this memory.
-        """
+        """Record that work at `position` of `stream` uses this memory. Raises Misuse if pending work of another stream uses
+        a part of it."""
         with self.lock:
             self.workspaces = [
                 (*block, other, end) for *block, other, end in self.workspaces if self.pending(other, end)

@@ -24,8 +24,8 @@ from trtbuild.runtime.memory.cuda_memory import CudaMemory
 from trtbuild.toolchain.libraries.execution_table import calls_of
 from trtbuild.toolchain.running.execution import TensorRT
 
-#: The output sizes of the small engines in `SAMPLES`, as in a package's index. Symbol 0 is the first dynamic axis of the
-#: first input, symbol 1 the second. A size with `data` depends on values.
+#: The output sizes of the small engines in `SAMPLES`, as in a package's index. ``["sym", 0]`` is the size of the first
+#: dynamic axis of the first input, and ``["sym", 1]`` that of the second. A size with ``data`` depends on values.
 _SIZES: dict[str, list[tuple[Any, ...]]] = {
     "affine": [(["sym", 0], 4)],
     "unshared": [(["sym", 0], 4)],
@@ -57,7 +57,7 @@ def partition(sample: str) -> Partition:
 
 @dataclass
 class Rig:
-    """The fakes, and the runtime's memory, library and workspaces, which use the fakes."""
+    """The fakes, and the runtime's objects that use them."""
 
     gpu: FakeGpu
     driver: FakeDriver
@@ -77,7 +77,7 @@ class Rig:
             return self.memory.upload(values, str(values.dtype), stream)
 
     def values(self, *shape: int, stream: int, start: int = 0) -> tuple[DeviceArray, Any]:
-        """Return the numbers from `start` on, as an array of the fake GPU and as an array of NumPy."""
+        """Return the numbers from `start` on, as an array of the fake GPU and as a NumPy array."""
         data = (np.arange(np.prod(shape)) + start).reshape(shape).astype(np.float32)
         return self.array(data, stream), data
 

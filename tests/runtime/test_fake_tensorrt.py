@@ -1,4 +1,4 @@
-"""The fake of TensorRT 8.6 gives the same answers as a real one (recording.json), and rejects misuse of GPU memory."""
+"""The fake TensorRT gives the answers of a real TensorRT 8.6 (recording.json), and rejects misuse of GPU memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_differences_are_reported_except_memory_sizes_of_another_build() -> None
     wide["device_memory"] += 512  # another build of the engine may need more
     (line,) = differences(RECORDED["answers"], changed)
     assert line.startswith("/addresses/returns/null input/returns: True was recorded")
-    wide["device_memory"] += 1  # the memory size of every engine is a multiple of 512
+    wide["device_memory"] += 1  # TensorRT's memory sizes are multiples of 512
     assert len(differences(RECORDED["answers"], changed)) == 2
 
 

@@ -1,4 +1,4 @@
-"""The runtime can be imported without third-party packages: it imports them only inside functions."""
+"""The runtime can be imported without third-party packages, because it imports them only inside functions."""
 
 from __future__ import annotations
 

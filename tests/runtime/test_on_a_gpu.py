@@ -1,4 +1,4 @@
-"""A package of engines on a GPU, from `load` to results, without torch. TensorRT 8.6 and CUDA are fakes."""
+"""A package of engines on a GPU, from `load` to results, without torch. Fakes replace TensorRT 8.6 and CUDA."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def _range(low: int, mid: int, high: int) -> dict[str, list[int]]:
 
 
 def write_package(root: Path, plans: Mapping[str, bytes], **target: Any) -> None:
-    """Write a package of two engines, `first` and `second`. `second` reads the result of `first`.
+    """Write a package of the engines `first` and `second`. `second` reads the result of `first`.
 
-    `plans` are their plans, by name. The package returns the results of both engines, and the input. `target` has
-    additional fields for the package's target.
+    `plans` maps an engine's name to its plan. The model returns the results of both engines, and the input. `target` has
+    more fields for the package's target.
     """
     files = {}
     for name, plan in plans.items():
@@ -101,7 +101,7 @@ Load = Callable[..., Loaded]
 
 @pytest.fixture
 def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """A function that writes a package with `write_package` and loads it on the fake GPU. torch cannot be imported."""
+    """A function that calls `write_package`, and loads the package on the fake GPU. torch cannot be imported."""
 
     def write_and_load(**plans: bytes) -> Loaded:
         write_package(tmp_path / "rows", plans or {name: rig.trt.plan("affine") for name in ("first", "second")})
@@ -166,14 +166,14 @@ def test_several_threads_can_call_one_module(load: Load, rig: Rig) -> None:
 def test_warmup_runs_every_profile(load: Load, rig: Rig) -> None:
     loaded = load()
     loaded.warmup()
-    assert rig.trt.calls["execute_async_v3"] == 2 * 2 * 3  # engines, profiles, and their opt, min and max
+    assert rig.trt.calls["execute_async_v3"] == 2 * 2 * 3  # 2 engines, 2 profiles, 3 shapes: opt, min and max
     value, data = rig.values(32, 4, stream=rig.stream())
     np.testing.assert_array_equal(loaded.module()(value)["middle"].numpy(), data * 2 + 1)
 
 
 @pytest.mark.parametrize("way", ["a call", "a call with CUDA graphs", "a warm-up"])
 def test_an_engine_never_gets_a_shape_beyond_its_own_profile(load: Load, rig: Rig, way: str) -> None:
-    """TensorRT accepts such a shape. But a run of the engine then fails, and ``infer_shapes`` ends the process."""
+    """TensorRT accepts such a shape. But then a run fails, and ``infer_shapes`` ends the process."""
     narrow = ((((1, 4), (1, 4), (1, 4)),), SAMPLES["affine"].profiles[1])
     rig.trt.samples["narrow"] = replace(SAMPLES["affine"], profiles=narrow)
     loaded = load(first=rig.trt.plan("affine"), second=rig.trt.plan("narrow"))

@@ -1,7 +1,7 @@
 """Packages on a machine that has only the lean or the dispatch runtime of TensorRT, from `load` to results.
 
-The runtime is a fake. It runs engines as TensorRT 8.6 does. It has the module name of a small runtime, and the version
-that the test chooses.
+A fake of TensorRT 8.6 replaces the runtime. It has the module name of a small runtime, and the version that the test
+chooses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trtbuild.toolchain.libraries import devices, runtimes, table
 
 __all__ = ["rig"]
 
-#: The attributes that plans of 8.6 need. trtbuild checks that the classes of a later runtime still have them.
+#: The attributes that trtbuild uses for engines of 8.6. It checks that the classes of a later runtime still have them.
 _NAMES_OF_ENGINES = SimpleNamespace(create_execution_context_without_device_memory=None, device_memory_size=0)
 _NAMES_OF_CONTEXTS = SimpleNamespace(device_memory=0)
 
@@ -34,8 +34,8 @@ Install = Callable[..., list[Any]]
 
 @pytest.fixture
 def install(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """A function that installs runtimes of the given versions, and no full TensorRT. It returns the list of the runtime
-    objects that trtbuild creates."""
+    """A function that installs runtimes of the given versions, and no full TensorRT. It returns a list, to which each
+    runtime object that trtbuild creates is added."""
 
     def install_runtimes(**versions: str) -> list[Any]:
         monkeypatch.setattr(runtimes, "installed_runtime", versions.get)
@@ -88,7 +88,7 @@ def test_the_lean_runtime_of_the_same_version_runs_plans_that_do_not_contain_it(
     path = package(rig, tmp_path / "rows", version_compatible=True, exclude_lean_runtime=True)
     value, data = rig.values(3, 4, stream=rig.stream())
     np.testing.assert_array_equal(trtbuild.load(path).module()(value)["middle"].numpy(), data * 2 + 1)
-    assert not hasattr(created_runtimes[0], "engine_host_code_allowed")  # trtbuild has not set it
+    assert not hasattr(created_runtimes[0], "engine_host_code_allowed")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ N = ("sym", 0)
 
 
 def arguments_of(size: Expression) -> Arguments:
-    """Arguments of a model with one input, which has one axis of this size."""
+    """Return the `Arguments` of a model whose only input has one axis of this size."""
     profile = PackedProfile("all", (ShapeRange((0,), (9,), (99,)),))
     inputs = (PackedTensor("x", "float32", (size,)),)
     index = PackageIndex("net", inputs, (), None, (PackedDim("n", 0, 99, 1),), (profile,), "float32", {}, True, {}, {})

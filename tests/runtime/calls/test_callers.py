@@ -14,7 +14,7 @@ from trtbuild.runtime.calls import callers
 
 
 def caller_in(file: str) -> Callable[[Callable[[], object]], None]:
-    """Return a function that calls its argument, and whose code has the file name `file`."""
+    """Return a function that calls its argument. The code of the function seems to be in `file`."""
     namespace: dict[str, Any] = {}
     exec(compile("def run(call):\n    call()\n", file, "exec"), namespace)
     return namespace["run"]  # type: ignore[no-any-return]

@@ -49,7 +49,7 @@ def test_repr_says_that_no_engine_runs(module: Any) -> None:
 
 
 def test_runs_without_the_models_source(built: Built, module: Any, inputs: Inputs) -> None:
-    """A named tuple has its original class only if the class's module is loaded. The runtime never imports this module."""
+    """A named tuple has its original class only if the model's module is loaded, and the runtime does not import it."""
     assert "net_of_the_tests" not in sys.modules
     image, scale = inputs()
     fields = module(image, scale=scale)["found"]
@@ -85,7 +85,7 @@ def test_uses_numpy_arrays_without_a_copy(module: Any, inputs: Inputs) -> None:
     assert torch.equal(results["list"][0], module(image, scale=scale)["list"][0])
     assert results["image"].data_ptr() == image.data_ptr()
     frozen = np.array(image.numpy())
-    frozen.setflags(write=False)  # the call copies arrays that are read-only
+    frozen.setflags(write=False)  # the call copies a read-only array
     assert torch.equal(module(frozen, scale=scale)["list"][0], results["list"][0])
 
 
@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[BadCall, str]] = {
 def test_rejects_a_wrong_call(case: str, module: Any, inputs: Inputs) -> None:
     call, text = REFUSED[case]
     image, scale = inputs()
-    for _ in range(2):  # the second round follows a correct call, whose checks may be cached
+    for _ in range(2):  # before the second round there was a correct call, whose checks may be cached
         with pytest.raises(CallRefused) as raised:
             call(module, image, scale)
         assert text in str(raised.value) and raised.value.hint

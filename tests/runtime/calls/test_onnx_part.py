@@ -1,4 +1,4 @@
-"""The reference program of an ONNX model: onnxruntime runs it, with weights that are not in the model's bytes."""
+"""The reference program of an ONNX model: onnxruntime runs the model, which does not contain its weights."""
 
 from __future__ import annotations
 

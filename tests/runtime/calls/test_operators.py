@@ -1,4 +1,4 @@
-"""The operator of ``.pt2`` files, without a GPU: symbolic shapes, the reference program, opened engines, and errors."""
+"""The operator that runs engines in ``.pt2`` files, tested without a GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def as_bytes(data: bytes) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def program() -> bytes:
-    """The reference program (for the CPU) of ``x @ w, x`` for 1 to 16 rows. Its second output is a view of its input."""
+    """The reference program of an engine, for 1 to 16 rows. Its second output is a view of its input."""
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -52,7 +52,7 @@ def program() -> bytes:
 
 @pytest.fixture
 def text(program: bytes) -> str:
-    """The JSON text about the engine (`trtbuild.core.partition.engine_text`)."""
+    """The JSON text that describes the engine (`trtbuild.core.partition.engine_text`)."""
     return replace(
         TEXT,
         outputs=(TensorType("float32", (("sym", 0), 3)), TensorType("float32", (("sym", 0), 8))),

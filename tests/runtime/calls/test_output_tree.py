@@ -96,7 +96,7 @@ def test_replaces_a_missing_or_changed_class_by_fields(name: str) -> None:
 
 
 def test_calls_only_named_tuples_and_dataclasses(tmp_path: Path) -> None:
-    """A package can name any class. A call of the class in this tree would run a command."""
+    """A package can name any class. A call of the class in this test would run a command."""
     assert "subprocess" in sys.modules
     command = ["touch", str(tmp_path / "ran")]
     items = [{"kind": "list", "items": [{"kind": "constant", "value": to_json(word)} for word in command]}]
@@ -107,7 +107,7 @@ def test_calls_only_named_tuples_and_dataclasses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["lazy_module:Result", "lazy_module:Result.Inner"])
 def test_imports_nothing_to_find_a_class(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Many Python packages import their modules in ``__getattr__``, when an attribute is read for the first time."""
+    """Many Python packages import a module in ``__getattr__``, when an attribute is read for the first time."""
     module, asked = types.ModuleType("lazy_module"), []
 
     def import_attribute(attribute: str) -> object:

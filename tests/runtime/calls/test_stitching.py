@@ -1,4 +1,4 @@
-"""Values are passed from part to part without a copy, and are freed after their last use."""
+"""Values pass from part to part (a partition, ready to run) without a copy, and are freed after their last use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Value:
 
 
 class FakePart:
-    """Returns `count` new values. Records its inputs, and which outputs of the parts were alive during the call."""
+    """Returns `count` new values. Records its inputs, and the outputs of all parts that were alive during the call."""
 
     def __init__(self, name: str, count: int, alive: weakref.WeakSet[Value]) -> None:
         self.name, self.count, self.alive = name, count, alive
@@ -107,7 +107,7 @@ def test_a_model_without_parts_returns_its_inputs() -> None:
 
 
 def test_a_weight_that_is_an_output_is_copied() -> None:
-    """The caller may write into the returned tensor."""
+    """Otherwise a caller that writes to the result would change the weight."""
     partitions = Partitions((partition("a", ["input:0"], 1),), ("weight:3", "a:0"))
     parts = {"a": FakePart("a", 1, weakref.WeakSet())}
     stitched = StitchedParts(

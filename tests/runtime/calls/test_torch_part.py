@@ -1,4 +1,4 @@
-"""Partitions that PyTorch runs, on any device. The weights are the first inputs, and the constants are in the program."""
+"""Partitions that PyTorch runs: results, weights, devices, and inputs of engines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALL = Call(profile=0, sizes=(3,), stream=0, device="cpu")
 
 
 class Net(torch.nn.Module):
-    """A model with a weight, a constant of the graph, tensors that the graph creates, and a nested graph."""
+    """A model with a weight, a constant, tensors that the graph creates, and a nested graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def test_threads_read_programs_at_the_same_time(program: bytes) -> None:
 
 
 def test_ignores_autocast_of_the_caller() -> None:
-    """The next engine needs the dtypes that the package defines."""
+    """An engine that reads the output needs the dtype that the package defines."""
     torch_part = TorchPart(ProgramGraph(memoryview(_linear()), torch.device("cpu"), "a test"), [torch.eye(4)])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.nn.functional.linear(torch.ones(1, 4), torch.eye(4)).dtype is torch.bfloat16
@@ -104,7 +104,7 @@ def _linear() -> bytes:
 
 
 def test_the_program_creates_tensors_on_the_device(program: bytes) -> None:
-    """The meta device replaces a GPU: an operator fails if one of its tensors is still on the CPU."""
+    """The meta device stands for a GPU: an operator fails if one of its tensors is still on the CPU."""
     first, second = part(program, "meta")([torch.randn(3, 4, device="meta")], CALL)
     assert first.device == second.device == torch.device("meta") and first.shape == (4, 3)
 

@@ -1,4 +1,4 @@
-"""The engines of a package on one GPU share a workspace on each stream, and a cache of compiled kernels."""
+"""The engines of a package share their activation memory on each stream, and a cache of compiled kernels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Kernels:
 
 
 def _compile_at_run_time(rig: Rig) -> list[Kernels]:
-    """Let the rig's engines create kernel caches, as in TensorRT-RTX. Returns a list to which each new cache is added."""
+    """Let the rig's engines create kernel caches, as in TensorRT-RTX. Return a list, to which each new cache is added."""
     caches: list[Kernels] = []
     load = rig.library.load_engine
 

@@ -1,4 +1,4 @@
-"""One engine of a package: shapes, addresses, contexts, threads, streams, lifetimes. TensorRT 8.6 and CUDA are fakes."""
+"""One engine: shapes, addresses, contexts, threads, streams, lifetimes. Fakes replace TensorRT 8.6 and CUDA."""
 
 from __future__ import annotations
 

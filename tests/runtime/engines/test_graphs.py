@@ -1,4 +1,4 @@
-"""An engine is captured as one CUDA graph for each shape, and the replays give correct results."""
+"""An engine is captured as a CUDA graph for each shape. Replays of the graph give correct results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_drops_the_oldest_graph_first(rig: Rig, monkeypatch: pytest.MonkeyPatch)
         value, data = rig.values(rows, 4, stream=stream)
         (output,) = part([value], rig.call(rows, stream=stream))
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
-    assert rig.trt.contexts_made == 4  # each graph has a context; the graph of 1 row is captured twice
+    assert rig.trt.contexts_made == 4  # each graph has a context, and the graph of 1 row is captured twice
 
 
 def test_an_engine_that_cannot_be_captured_runs_with_a_warning(rig: Rig) -> None:

@@ -1,7 +1,4 @@
-"""The calls of TensorRT that set up a context, the inputs and outputs that are rejected, and runs that fail.
-
-TensorRT 8.6 and CUDA are fakes.
-"""
+"""The calls of TensorRT for one run, rejected inputs and outputs, and failed runs. Fakes replace TensorRT 8.6 and CUDA."""
 
 from __future__ import annotations
 
@@ -60,7 +57,7 @@ def test_rejects_output_sizes_that_differ_from_the_package(rig: Rig) -> None:
 
 
 def test_rejects_an_unknown_output_size_where_the_package_has_a_known_one(rig: Rig) -> None:
-    """In the engine the size depends on data, but callers of the package expect the known size."""
+    """In the engine, the size depends on data."""
     known = dataclasses.replace(partition("nonzero"), outputs=(TensorType("int32", (1, ["sym", 0])),))
     with rig.memory.on_device():
         engine = rig.library.load_engine(rig.trt.plan("nonzero"))
@@ -98,7 +95,7 @@ def test_a_failed_run_raises_tensorrts_message_and_the_next_run_works(
     assert rejected
     calls_before = rig.trt.calls["set_input_shape"]
     np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)
-    # after the failed run, the context may be in any state, so everything is set again
+    # the failed run may have left the context in any state, so everything is set again
     assert rig.trt.calls["set_input_shape"] == calls_before + 1
 
 
@@ -157,7 +154,7 @@ def test_sets_shapes_again_after_calls_with_other_shapes(rig: Rig, monkeypatch: 
         value, data = rig.values(call.sizes[0], 4, stream=stream)
         (output,) = part([value], call)
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
-    assert rig.trt.calls["set_input_shape"] == 5  # only the second call has the shape of the call before it
+    assert rig.trt.calls["set_input_shape"] == 5  # of 6 calls, only the second has the shape of the call before it
     assert len(requests) == 3  # the output shapes of each `Call` are computed once
 
 
@@ -171,7 +168,7 @@ def test_does_not_set_unchanged_shapes_and_addresses_again(rig: Rig) -> None:
     address = results.pop()[0].data_ptr()
     rig.trt.calls.clear()
     (reused,) = part([value], rig.call(2, stream=stream))
-    # the output gets the memory of the freed output, whose address is already set
+    # the output gets the memory of the freed output, so its address is already set
     assert reused.data_ptr() == address and rig.trt.calls == {"execute_async_v3": 1}
 
 

@@ -1,4 +1,4 @@
-"""The file of kernels that TensorRT-RTX compiled: its path and its permissions. Problems with the file cause no error."""
+"""The file of kernels that TensorRT-RTX compiled: its path and its permissions. A damaged file causes no error."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Workspaces have the alignment that TensorRT requires, even if the allocator's alignment is smaller. Their
-addresses are never null, and their sizes never decrease."""
+"""Workspaces (activation memory) have TensorRT's alignment, even if the alignment of the allocator is smaller."""
 
 from __future__ import annotations
 

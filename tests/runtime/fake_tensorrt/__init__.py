@@ -1,12 +1,10 @@
 """A fake TensorRT module. It answers the calls of trtbuild's runtime as TensorRT 8.6 does, and computes with NumPy.
 
-`FakeTensorRT(gpu)` is the module. It answers the probes of probes.py as a real TensorRT 8.6 did: benchmarks/gpu_record.py
-wrote the answers of the real library to recording.json. Where the real library ends the process, the fake raises
-`ProcessEnded`. Behaviour that TensorRT leaves undefined raises Misuse. Examples are a context on two streams or in two
-threads at once, a context with too little memory, and addresses that are not aligned to 256 bytes.
+The calls in probes.py have the same answers as in a real TensorRT 8.6: benchmarks/gpu_record.py wrote its answers to
+recording.json. Where the real library ends the process, the fake raises `ProcessEnded`. Misuse that the real library does
+not report raises `Misuse`: for example a context on two streams at once, or an address that is not aligned to 256 bytes.
 
-A plan consists of ``FAKE-PLAN:``, the name of a `Sample`, and padding. Bytes without this beginning, and plans that do
-not have 4096 bytes, are refused.
+A plan (a serialized engine) is ``FAKE-PLAN:``, the name of a `Sample`, and padding to 4096 bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ class FakeTensorRT:
         self.gpu = gpu
         self.samples = samples or dict(SAMPLES)
         self.logger: Any = None
-        #: The number of contexts that were created, and of those that still exist.
+        #: The number of contexts that were created, and that still exist.
         self.contexts_made = 0
         self.contexts_alive = 0
         #: Name of a method → the number of its calls.
@@ -59,11 +57,11 @@ class FakeTensorRT:
         self.Runtime = lambda logger: _Runtime(self, logger)
 
     def plan(self, name: str) -> bytes:
-        """The plan of a sample."""
+        """Return the plan of a sample."""
         return (_MAGIC + name.encode() + b"\0").ljust(_SIZE, b"\xfe")
 
     def counted(self, name: str) -> None:
-        """Add one to the number of calls of the method `name`."""
+        """Count a call of the method `name`."""
         self.calls[name] = self.calls.get(name, 0) + 1
 
     def say(self, lines: messages.Messages) -> None:
@@ -103,9 +101,9 @@ class _Engine:
         tensors |= {f"o{k}": entry for k, entry in enumerate(sample.outputs)}
         self.tensors = {name: tensors[name] for name in sample.order or tensors}
         self.num_io_tensors = len(self.tensors)
-        #: Whether only one context at a time may use a profile. False if all input shapes are static.
+        #: Whether only one context at a time may use a profile. If all input shapes are static, several contexts may.
         self.keeps_profiles_apart = not sample.shared and any(-1 in shape for _, shape in sample.inputs)
-        self.in_use: list[int] = []  # profiles that a context uses, if profiles are not shared
+        self.in_use: list[int] = []  # the profiles that contexts use, if `keeps_profiles_apart`
         self.device_memory_size = sample.memory_bytes
 
     def get_tensor_name(self, index: int) -> str:
@@ -142,7 +140,7 @@ class _Engine:
     # -- methods that the real class does not have
 
     def has(self, name: str, call: str) -> bool:
-        """Return whether the engine has the tensor `name`. If not, log TensorRT's error for `call`."""
+        """Whether the engine has the tensor `name`. If not, log TensorRT's error for `call`."""
         if name not in self.tensors:
             self.trt.say(messages.no_tensor(call, name))
         return name in self.tensors

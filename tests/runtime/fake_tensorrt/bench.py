@@ -1,7 +1,7 @@
-"""Probes of a TensorRT library: a probe is a function that gets a `Bench`, and its answer is plain JSON.
+"""Probes of a TensorRT library: a probe is a function that makes calls with a `Bench`, and returns an answer as plain JSON.
 
-An answer contains the results or exceptions of calls, and the errors and warnings that the library logged. If a call
-ends the process, benchmarks/gpu_record.py makes the answer with `died`. `Bench.note` gets each call's name before the call.
+An answer contains the results or exceptions of the calls, and the errors and warnings that the library logged. If a call
+ends the process, benchmarks/gpu_record.py creates the answer with `died`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.runtime.fake_tensorrt.samples import SAMPLES, numpy_type
 
 
 class Gpu(Protocol):
-    """The memory and the stream of a GPU. `synchronize` returns the text of an error, or an empty text."""
+    """A GPU. `synchronize` returns the text of an error, or an empty text."""
 
     def allocate(self, size_bytes: int) -> int: ...
     def write(self, address: int, data: Any) -> None: ...
@@ -28,30 +28,29 @@ class Gpu(Protocol):
 
 @dataclass
 class Bench:
-    """The module of the real or the fake library, a plan of each sample (a small engine), and a real or fake GPU."""
+    """The real or the fake library, a plan (serialized engine) of each sample, and a real or fake GPU."""
 
     trt: Any
     plans: dict[str, bytes]
     gpu: Gpu
     logged: list[tuple[str, str]] = field(default_factory=list)
-    #: Called before each call that `each` makes, with the call's name and the answers so far. `ask` passes an empty name.
+    #: Gets the name of each call of `each` before the call, and the earlier answers. `ask` passes an empty name.
     note: Callable[[str, dict[str, Any]], None] = lambda name, answers: None
 
     def engine(self, sample: str) -> Any:
-        """Return a new engine of a sample."""
         return self.runtime.deserialize_cuda_engine(self.plans[sample])
 
     def bare_context(self, engine: Any) -> Any:
-        """A new context without memory, with the profile that TensorRT chose."""
+        """Return a context without memory, with the profile that TensorRT chooses."""
         return engine.create_execution_context_without_device_memory()
 
     def memory(self, engine: Any) -> int:
-        """Activation memory for a context, aligned to 512 bytes but not to 1024."""
+        """Return the address of activation memory, aligned to 512 bytes but not to 1024."""
         address = self.gpu.allocate(engine.device_memory_size + 2048)
         return address + -address % 1024 + 512
 
     def context(self, engine: Any, profile: int = 0) -> Any:
-        """Return a context with memory and a profile. Sets the profile only if needed: setting it may end the process."""
+        """Return a context with memory and a profile. Sets the profile only if needed, because that may end the process."""
         context = self.bare_context(engine)
         context.device_memory = self.memory(engine)
         if context.active_optimization_profile != profile:
@@ -75,7 +74,7 @@ class Bench:
         self.runtime = self.trt.Runtime(self.logger())
 
     def fill(self, dtype: str, shape: tuple[int, ...]) -> tuple[int, Any]:
-        """Write the values -1, 0, 1, … to new memory; return the address and the values."""
+        """Write the values -1, 0, 1, … to new memory. Return the address and the values."""
         count = int(np.prod(shape))
         data = (np.arange(count) - 1).reshape(shape).astype(numpy_type(dtype))
         address = self.gpu.allocate(max(data.nbytes, 256))
@@ -110,9 +109,9 @@ class Bench:
         answers: dict[str, Any] = {}
         for name, call in calls.items():
             self.note(name, answers)
-            mark = len(self.logged)
+            before = len(self.logged)
             answer = outcome(call)
-            answers[name] = {**answer, "said": [[severity, normal(text)] for severity, text in self.logged[mark:]]}
+            answers[name] = {**answer, "said": [[severity, normal(text)] for severity, text in self.logged[before:]]}
         return answers
 
 
@@ -122,19 +121,17 @@ ALONE: set[str] = set()
 
 
 def probe(function: Callable[[Bench], Any]) -> Callable[[Bench], Any]:
-    """Add `function` to the probes."""
     PROBES[function.__name__] = function
     return function
 
 
 def probe_alone(function: Callable[[Bench], Any]) -> Callable[[Bench], Any]:
-    """Add `function` to the probes that need their own process."""
     ALONE.add(function.__name__)
     return probe(function)
 
 
 def ask(bench: Bench, name: str) -> dict[str, Any]:
-    """The answer of one probe."""
+    """Return the answer of a probe."""
     bench.logged.clear()
     bench.note("", {})
     answer = outcome(lambda: PROBES[name](bench))
@@ -142,18 +139,18 @@ def ask(bench: Bench, name: str) -> dict[str, Any]:
 
 
 def died(status: int, call: str, before: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a probe whose call `call` ended the process with `status`. `before`: the answers of earlier calls."""
+    """Return the answer of a probe whose call `call` ended the process. `before` has the answers of earlier calls."""
     return {"died": status, "in": call, "before": before} if call else {"died": status}
 
 
 def normal(text: str) -> str:
-    """A message without addresses, because they differ from run to run, and with single spaces."""
+    """Return a message with single spaces and without addresses, which differ from run to run."""
     text = re.sub(r"0x[0-9a-f]+", "0x…", text)
     return re.sub(r"\s+", " ", text).strip()
 
 
 def outcome(call: Callable[[], Any]) -> dict[str, Any]:
-    """The result of `call` as plain values, or its exception."""
+    """Make a call, and return its result or its exception as plain values."""
     try:
         return {"returns": _plain(call())}
     except Exception as error:

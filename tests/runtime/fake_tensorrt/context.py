@@ -16,7 +16,7 @@ from tests.runtime.fake_tensorrt.samples import SAMPLES, numpy_type
 if TYPE_CHECKING:
     from tests.runtime.fake_tensorrt import _Engine
 
-#: TensorRT 8.6 requires this alignment for activation memory, and rounds the sizes of outputs up to a multiple of it.
+#: TensorRT 8.6 requires this alignment of activation memory, and rounds up the sizes of outputs to a multiple of it.
 MEMORY_ALIGNMENT = 512
 
 
@@ -31,14 +31,14 @@ class _Context:
     def __init__(self, engine: _Engine) -> None:
         self._engine, self._trt = engine, engine.trt
         self._shapes: dict[str, tuple[int, ...]] = {}
-        #: The last shapes of outputs of unknown size. (No probe (probes.py) shows whether the real library forgets them
-        #: when input shapes change. The fake does not forget them, which is the worse case for the runtime.)
+        #: The last shapes of outputs of unknown size. They are kept when input shapes change. No probe shows whether the
+        #: real library forgets them, and this is the worse case for the runtime.
         self._last_output_shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
         self._memory = 0
         self._profiler: Any = None
-        self._last: tuple[int, int] | None = None  # stream and position of the work that was enqueued last
+        self._last: tuple[int, int] | None = None  # the stream and position of the last work
         self._busy = threading.Lock()
         self._trt.contexts_made += 1
         self._trt.contexts_alive += 1
@@ -80,11 +80,11 @@ class _Context:
             if self.active_optimization_profile in engine.in_use:
                 engine.in_use.remove(self.active_optimization_profile)
             engine.in_use.append(profile)
-        self.active_optimization_profile = profile  # shapes stay, even if they are beyond the new profile
+        self.active_optimization_profile = profile  # shapes stay, even if the new profile does not allow them
         return True
 
     def set_input_shape(self, name: str, shape: Any) -> bool:
-        """Accept sizes beyond the profile, as the real class does. Only later calls fail, for example a run."""
+        """As in the real class, sizes beyond the profile are accepted. Only later calls fail, for example a run."""
         self._trt.counted("set_input_shape")
         shape, engine = tuple(shape), self._engine
         if not engine.has(name, "setInputShape"):
@@ -103,7 +103,7 @@ class _Context:
         return True
 
     def _missing(self) -> list[str]:
-        """The inputs whose shapes are not known."""
+        """Return the inputs whose shapes are not known."""
         inputs = {f"i{k}": declared for k, (_, declared) in enumerate(self._engine.sample.inputs)}
         return [name for name, declared in inputs.items() if -1 in self._shapes.get(name, declared)]
 
@@ -111,7 +111,7 @@ class _Context:
         return [self._shapes.get(f"i{k}", declared) for k, (_, declared) in enumerate(self._engine.sample.inputs)]
 
     def _out_of_range(self) -> messages.Messages:
-        """The messages for a shape that is beyond the profile."""
+        """Return the message for the first shape that is beyond the profile."""
         profile, engine = self.active_optimization_profile, self._engine
         for number, shape in enumerate(self._input_shapes()):
             low, _, high = engine.sample.profiles[profile][number]
@@ -122,7 +122,7 @@ class _Context:
         return []
 
     def _output_shapes(self) -> list[tuple[int, ...]] | None:
-        """The shapes of the outputs, or None if the shapes of the inputs are not compatible."""
+        """Return the shapes of the outputs, or None if the shapes of the inputs are not compatible."""
         try:
             return self._engine.sample.shapes(self._input_shapes())
         except ValueError:
@@ -130,7 +130,7 @@ class _Context:
 
     @property
     def all_binding_shapes_specified(self) -> bool:
-        """Whether all shapes are known and within the profile. False if an input is in host memory."""
+        """Whether all shapes are known and within the profile. False if an input is in host memory, as in TensorRT."""
         if self._missing() or self._out_of_range() or self._engine.sample.on_host:
             return False
         return not any(-1 in shape for shape in self._output_shapes() or [(-1,)])
@@ -174,7 +174,7 @@ class _Context:
         return True
 
     def get_max_output_size(self, name: str) -> int:
-        """The largest size in bytes of an output of unknown size, for elements of 4 bytes."""
+        """Return the largest size in bytes of an output of unknown size, for elements of 4 bytes."""
         (_, _, high), *_ = self._engine.sample.profiles[self.active_optimization_profile]
         return _rounded(int(np.prod(high)) * 4)
 
@@ -189,7 +189,7 @@ class _Context:
     def _execute(self, stream: int) -> bool:
         trt, gpu, sample = self._trt, self._trt.gpu, self._engine.sample
         trt.counted("execute_async_v3")
-        # behaviour that TensorRT leaves undefined
+        # misuse that TensorRT does not report
         if self.active_optimization_profile < 0:
             raise Misuse("a context without an optimization profile")
         if gpu.current() != self._engine.device:
@@ -211,12 +211,12 @@ class _Context:
         if self._output_shapes() is None:
             trt.say(messages.incompatible(*self._input_shapes()) * message_count)
             return False
-        # more undefined behaviour, which matters only if TensorRT reports no error
+        # more misuse that TensorRT does not report
         if sample.on_host:
             raise Misuse("an engine with an input in host memory")
         shapes = self._input_shapes()
         if any(address % gpu.alignment for address in self._addresses.values()):
-            raise Misuse("an address that is not aligned: kernels may read many bytes at once")
+            raise Misuse("an address is not aligned, but kernels may read many bytes at once")
         if self._last is not None and self._last[0] != stream and gpu.pending(*self._last):
             raise Misuse("one context works on two streams at once")
         needed = self._engine.device_memory_size
@@ -243,7 +243,7 @@ class _Context:
         def work() -> None:
             if needed:
                 gpu.check(memory, needed, "the context's memory")
-                gpu.write(memory, np.full(needed, 0xAB, np.uint8))  # an engine overwrites its memory
+                gpu.write(memory, np.full(needed, 0xAB, np.uint8))  # as an engine, which overwrites this memory
             inputs = []
             for index, (shape, (dtype, _)) in enumerate(zip(shapes, sample.inputs, strict=True)):
                 address, kind = addresses[f"i{index}"], np.dtype(numpy_type(dtype))
@@ -266,7 +266,7 @@ class _Context:
         return work
 
 
-#: The errors of ``__del__``, which cannot raise them.
+#: The errors of ``__del__``, which cannot raise errors.
 _FAULTS: list[str] = []
 
 

@@ -19,10 +19,8 @@ class ProcessEnded(BaseException):
 
 
 class Dims:
-    """A shape as TensorRT's Python module returns it. It has only a length and items.
-
-    Without a shape, ``__len__`` returns -1, so ``len`` raises ValueError.
-    """
+    """A shape as TensorRT's Python module returns it, which cannot be iterated. None stands for an unknown shape: then
+    ``len`` raises ValueError, because ``__len__`` returns -1."""
 
     def __init__(self, sizes: tuple[int, ...] | None) -> None:
         self._sizes = sizes

@@ -1,4 +1,4 @@
-"""The messages of TensorRT 8.6 for rejected calls, as (severity, text), equal to those in recording.json."""
+"""The messages of TensorRT 8.6 for rejected calls, as (severity, text). They are in recording.json, too."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ OUTPUT_MISSING = _check(
 
 
 def out_of_range(binding: int, axis: int, shape: Shape, low: Shape, high: Shape) -> Messages:
-    """The message for a shape outside the profile. `binding` is an index over all tensors of all profiles."""
+    """Return the message for a shape outside the profile. `binding` counts the tensors of all profiles."""
     size, smallest, largest = shape[axis], low[axis], high[axis]
     line, limit = (2016, "profileMaxDims.d[i] >=") if size > largest else (2017, "profileMinDims.d[i] <=")
     return _check(
@@ -75,7 +75,7 @@ def out_of_range(binding: int, axis: int, shape: Shape, low: Shape, high: Shape)
 
 
 def incompatible(first: Shape, second: Shape) -> Messages:
-    """The message about the first layer of the network, an elementwise layer, for shapes that do not broadcast."""
+    """Return the message for shapes that do not broadcast in the network's first layer."""
     a, b = next((a, b) for a, b in zip(first, second, strict=True) if a != b and 1 not in (a, b))
     return [
         (
@@ -89,7 +89,7 @@ def incompatible(first: Shape, second: Shape) -> Messages:
 
 
 def no_tensor(call: str, name: str) -> Messages:
-    """The message for a `call` with a tensor name that the engine does not have."""
+    """Return the message for a `call` with a tensor name that the engine does not have."""
     return _internal(
         "engine.cpp::getProfileObliviousBindingIndex::1316] Error Code 3: Internal Error "
         f"({call} given invalid tensor name: {name})"

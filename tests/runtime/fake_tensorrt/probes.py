@@ -1,8 +1,8 @@
-"""Probes of a TensorRT library: functions whose answers are plain JSON.
+"""Probes of a TensorRT library: functions that make calls and return the answers as plain JSON.
 
-benchmarks/gpu_record.py calls the probes with the real library, and the tests call them with the fake. `PROBES`
-contains all probes: those of this file, those about shapes (probes_of_shapes.py), and finally those that may end the
-process (probes_that_end.py).
+benchmarks/gpu_record.py runs the probes with the real library, and the tests run them with the fake. `PROBES` has the
+probes of this file, then those about shapes (probes_of_shapes.py), then those that may end the process
+(probes_that_end.py).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def optimization_profiles(bench: Bench) -> Any:
 
 @probe
 def profiles_of_new_contexts(bench: Bench) -> Any:
-    """Create three contexts of each listed engine, one after the other, and report the profile of each context."""
+    """Create three contexts of each engine, and return the profile of each context."""
     contexts = []
 
     def make(engine: Any) -> Any:
@@ -254,4 +254,4 @@ def memory_is_an_address(bench: Bench) -> Any:
     )
 
 
-from tests.runtime.fake_tensorrt import probes_of_shapes, probes_that_end  # noqa: E402, F401 - these modules add their probes, in order
+from tests.runtime.fake_tensorrt import probes_of_shapes, probes_that_end  # noqa: E402, F401 - these modules add probes

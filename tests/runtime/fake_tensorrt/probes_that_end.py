@@ -1,9 +1,7 @@
 """Probes that end the process, or may end it. A call that ends the process is the last call of its probe.
 
 The Python bindings of TensorRT 8.6 release the GIL in ``infer_shapes`` and ``set_optimization_profile_async``. If the
-library rejects the call, the bindings set a Python error without the GIL, and the process ends by SIGSEGV. The probes
-whose names begin with ``ends_the_process`` test this. Two other probes end the process as well. Both call
-``infer_shapes`` with shapes beyond the profile. In one of these probes, the shapes were set for an earlier profile.
+library rejects the call, the bindings set a Python error without the GIL, and the process ends by SIGSEGV.
 
 In the names of calls, "the other" is profile 1, and "it" or "its" refers to the context of the call before.
 """
@@ -23,7 +21,7 @@ def _switch(bench: Bench, context: Any, profile: int) -> Callable[[], Any]:
 
 @probe_alone
 def a_shared_profile(bench: Bench) -> Any:
-    """Four contexts of an engine that was built with PROFILE_SHARING_0806: two use profile 0, and two use profile 1."""
+    """Two contexts use profile 0, and two use profile 1. The engine was built with PROFILE_SHARING_0806."""
     engine = bench.engine("affine")
     first, second, third, fourth = (bench.bare_context(engine) for _ in range(4))
     return bench.each(
@@ -39,7 +37,7 @@ def a_shared_profile(bench: Bench) -> Any:
 
 @probe_alone
 def profiles_that_are_not_shared(bench: Bench) -> Any:
-    """Two contexts of an engine without shared profiles use profiles 0 and 1. Then both contexts are replaced."""
+    """Two contexts use profiles 0 and 1. Then new contexts replace both."""
     engine = bench.engine("unshared")
     contexts = {"first": bench.bare_context(engine), "second": bench.bare_context(engine)}
 

@@ -1,7 +1,7 @@
-"""Small engines: their computation in NumPy, their inputs and profiles, and their construction with the network API.
+"""Small engines: their computation in NumPy, their inputs and profiles, and their construction with TensorRT's network API.
 
-The fake runs `compute`. benchmarks/gpu_record.py calls `network` to build the engine with the real library. Tensors have
-the same names as in converted models: ``i0…``, ``o0…``.
+The fake runs `compute`. benchmarks/gpu_record.py builds the engine of the real library with `network`. The names of inputs
+and outputs are ``i0…`` and ``o0…``, as in converted models.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ Range = tuple[Shape, Shape, Shape]
 
 @dataclass(frozen=True)
 class Sample:
-    """A small engine. Each input and output is (torch dtype, shape), with -1 for a dynamic size.
-
-    `profiles` has the min, opt and max of each input of each profile.
-    """
+    """A small engine. Each input and output is (torch dtype, shape), with -1 for a dynamic size. `profiles` has the min,
+    opt and max shape of each input."""
 
     inputs: tuple[tuple[str, Shape], ...]
     outputs: tuple[tuple[str, Shape], ...]
@@ -32,13 +30,13 @@ class Sample:
     shared: bool = True
     #: Activation memory in bytes, from recording.json.
     memory_bytes: int = 0
-    #: Inputs that TensorRT reads in host memory. Their values are shapes, and the profiles contain ranges of these values.
+    #: Inputs that TensorRT reads in host memory. Their values are shapes, and the profiles limit these values.
     on_host: tuple[int, ...] = ()
     #: The order of the tensors in the engine, if it differs from the order in the network.
     order: tuple[str, ...] = ()
 
     def shapes(self, shapes: list[Shape]) -> list[Shape]:
-        """The output shapes for input `shapes`. Sizes that depend on data are -1. Raises ValueError for invalid shapes."""
+        """Return the output shapes, with -1 for sizes that depend on data. Raises ValueError for incompatible `shapes`."""
         zeros = [np.zeros(shape, _NUMPY[dtype]) for shape, (dtype, _) in zip(shapes, self.inputs, strict=True)]
         computed = [array.shape for array in self.compute(*zeros)]
         if self.compute is nonzero:
@@ -51,7 +49,7 @@ WIDTH = 256
 
 
 def half_of_identity() -> Any:
-    """The weight of the sample `wide`. This sample has exact results and needs activation memory."""
+    """Return the weight of the sample `wide`, whose results are exact, and which needs activation memory."""
     return (np.eye(WIDTH) * 0.5).astype(np.float32)
 
 
@@ -203,5 +201,5 @@ SAMPLES: dict[str, Sample] = {
 
 
 def numpy_type(dtype: str) -> Any:
-    """The NumPy type of the element type that PyTorch calls `dtype`."""
+    """Return the NumPy type for torch's name of an element type."""
     return _NUMPY[dtype]

@@ -1,4 +1,4 @@
-"""Arrays without torch: accepted arrays, rejected arrays, and the order of work on streams. CUDA is a fake."""
+"""Arrays without torch: accepted arrays, rejected arrays, and the order of work on streams. A fake replaces CUDA."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Interface:
 
 
 class Capsules:
-    """Another library's array, which supports DLPack. With `is_old`, `__dlpack__` has no argument `max_version`."""
+    """Another library's array, which supports DLPack. With `is_old`, it supports only DLPack before 1.0."""
 
     def __init__(self, array: DeviceArray, device: tuple[int, int] = (dlpack.CUDA, 0), is_old: bool = False) -> None:
         self.array, self.device, self.is_old = array, device, is_old
@@ -98,7 +98,7 @@ def test_the_reader_waits_for_the_writers_stream(gpu: FakeGpu, memory: CudaMemor
 
 def test_passes_the_readers_stream_to_dlpack(memory: CudaMemory) -> None:
     own = memory.upload(FLOATS, "float32", memory.stream())
-    for stream, expected in ((0, 1), (memory.stream(), memory.stream())):  # 1 is DLPack's number of the default stream
+    for stream, expected in ((0, 1), (memory.stream(), memory.stream())):  # DLPack's handle of the default stream is 1
         foreign = Capsules(own)
         memory.adopt(foreign, "x", stream)
         assert foreign.requested_streams == [expected]

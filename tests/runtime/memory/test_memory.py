@@ -1,4 +1,4 @@
-"""The choice between `TorchMemory` and `CudaMemory`. `TorchMemory` is tested with tensors in host memory and with fakes."""
+"""`TorchMemory`, tested with tensors in host memory and with fakes, and the choice between it and `CudaMemory`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STREAM = 4096
 
 
 class HostMemory(TorchMemory):
-    """A `TorchMemory` whose tensors are in host memory, to test the parts of the class that do not need CUDA."""
+    """A `TorchMemory` whose tensors are in host memory. It tests the methods that do not need CUDA."""
 
     def __init__(self, stream: int) -> None:
         self._has_one_gpu = True
@@ -50,7 +50,7 @@ class HostMemory(TorchMemory):
 
 def test_an_engine_computes_on_torch_tensors() -> None:
     gpu = FakeGpu(deferred=False)
-    gpu.check = lambda *_: None  # type: ignore[method-assign] - torch allocates the memory, not the fake GPU
+    gpu.check = lambda *_: None  # type: ignore[method-assign] - the fake GPU does not know torch's memory
     gpu.alignment = 64  # torch's alignment on the CPU
     trt = FakeTensorRT(gpu)
     calls = calls_of("tensorrt", trt.__version__)
@@ -129,7 +129,7 @@ def test_rejects_arrays_in_host_memory_on_a_gpu() -> None:
 
 
 class FakeCuda:
-    """``torch.cuda`` with streams, and with captures whose end raises an error. `current` is the current stream."""
+    """``torch.cuda`` with streams, and with captures whose end raises an error."""
 
     CUDAGraph = object
 

@@ -1,4 +1,4 @@
-"""The copies that make a strided array contiguous: the result is that of NumPy, and the copies are few."""
+"""The copies that make a strided array contiguous: they are few, and the result is the same as in NumPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IMAGES = BLOCK.reshape(2, 3, 4, 5)
 
 
 def copied(array: np.ndarray) -> tuple[np.ndarray, list[Rows]]:
-    """Execute the copies that `rows_of` yields for a view of BLOCK. Return the contiguous array and the list of copies."""
+    """Execute the copies of `rows_of` for a view of BLOCK. Return the contiguous array and the list of copies."""
     strides = [step // array.itemsize for step in array.strides]
     first = (array.__array_interface__["data"][0] - BLOCK.ctypes.data) // array.itemsize
     rows, result = list(rows_of(array.shape, strides)), np.full(array.size, -1, np.int32)
@@ -53,7 +53,7 @@ def test_copies_a_view_with_few_copies(array: np.ndarray, copies: int) -> None:
 
 
 def test_copies_each_row_separately_if_the_pitch_is_too_large() -> None:
-    """The first columns of an int64 matrix with rows of 2 GiB. cuMemcpy2D needs a smaller pitch."""
+    """The array is the first 5 columns of an int64 matrix with rows of 2 GiB, which are too long for cuMemcpy2D."""
     too_large, allowed = 2**28, 2**28 - 1
     assert list(rows_of((3, 5), (too_large, 1))) == [
         Rows(target=5 * row, source=too_large * row, length=5) for row in range(3)

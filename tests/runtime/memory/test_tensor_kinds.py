@@ -1,4 +1,4 @@
-"""Tensors whose memory does not contain their values are converted or rejected. An engine never reads their memory."""
+"""Tensors whose memory does not contain their values are copied or rejected, so that no engine reads wrong values."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from trtbuild.toolchain.running.execution import TensorRT
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Two engines that each compute 2x + 1 on torch tensors in host memory. TensorRT is a fake."""
+    """Two engines of a fake TensorRT, which each compute 2x + 1 on torch tensors in host memory."""
     gpu = FakeGpu(deferred=False)
-    gpu.check = lambda *_: None  # type: ignore[method-assign] - the fake GPU does not have torch's memory
+    gpu.check = lambda *_: None  # type: ignore[method-assign] - the fake GPU does not know torch's memory
     gpu.alignment = 64  # torch's alignment on the CPU
     trt = FakeTensorRT(gpu)
     calls = calls_of("tensorrt", trt.__version__)
@@ -46,7 +46,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def aligned(values: torch.Tensor) -> torch.Tensor:
-    """Return the same values at an aligned address, as on a GPU. An engine reads such a tensor without a copy."""
+    """Return the same values at an aligned address, so that an engine reads them without a copy, as on a GPU."""
     buffer = torch.empty(values.numel() + ALIGNMENT, dtype=values.dtype)
     start = -buffer.data_ptr() % ALIGNMENT // values.element_size()
     result = buffer[start : start + values.numel()].view(values.shape).copy_(values)
@@ -55,7 +55,7 @@ def aligned(values: torch.Tensor) -> torch.Tensor:
 
 
 def negated(values: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous tensor of these values. Its memory has `-values`, which PyTorch negates on each read."""
+    """Return a contiguous tensor of these values. Its memory contains `-values`, which PyTorch negates on each read."""
     result = torch._neg_view(aligned(-values))
     assert result.is_neg() and result.is_contiguous() and torch.equal(result, values)
     return result

@@ -60,7 +60,7 @@ PLUS = target("plus", 86, sms=(80, 86, 89, 120), compatibility="ampere_plus")
 def test_prefers_the_exact_sm_to_a_portable_plan() -> None:
     index = package(PLUS, target("ada", 89), target("ampere", 86))
     assert choose_target(index, here(89)).name == "ada"
-    assert choose_target(index, here(86)).name == "ampere"  # `plus` has the same SM, but is for more SMs
+    assert choose_target(index, here(86)).name == "ampere"  # `plus` has this SM, too, but is for more SMs
     assert choose_target(index, here(120)).name == "plus"
     assert choose_target(index, here(86), "plus").name == "plus"
 
@@ -168,7 +168,7 @@ def test_chooses_the_profile_with_the_nearest_opt(size: int, expected: int | Non
 
 
 def test_compares_distances_to_opt_as_ratios() -> None:
-    """In the first case, 8 / 2 equals 32 / 8, so the first of the two profiles is chosen."""
+    """In the first case, 8 / 2 equals 32 / 8, so both profiles are equally near, and the first one is chosen."""
     assert choose_profile([profile("a", 1, 2, 64), profile("b", 1, 32, 64)], [(8, 3)]) == 0
     assert choose_profile([profile("a", 1, 2, 64), profile("b", 1, 31, 64)], [(8, 3)]) == 1
     assert choose_profile([profile("a", 1, 4, 64), profile("b", 1, 13, 64)], [(8, 3)]) == 1

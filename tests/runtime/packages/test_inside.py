@@ -1,4 +1,4 @@
-"""Links in a package to paths in the package are followed. Other links are followed only with ``follow_links=True``."""
+"""A link in a package to a path outside of the package is followed only with ``follow_links=True``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HINT = "copy the package with the targets of its links (cp -rL), or use trtbuild
 
 
 def move_out(package: Path, name: str) -> Path:
-    """Move a file or directory out of the package, and put a link in its place. Returns the new path."""
+    """Move a file or directory out of the package, and put a link in its place. Return the new path."""
     outside = package.parent / f"outside-{name.replace('/', '-')}"
     shutil.move(package / name, outside)
     (package / name).symlink_to(outside)
@@ -92,7 +92,7 @@ def test_the_path_of_the_package_can_contain_links(package: Path, tmp_path: Path
 
 
 def test_an_opened_package_ignores_later_changes_of_its_link(package: Path, tmp_path: Path) -> None:
-    """The link to the newest release is changed while the package is open."""
+    """``current`` is a link to a release. It is changed while the package is open."""
     newer = tmp_path / "release-4"
     shutil.copytree(package, newer)
     name = program_name(package)
@@ -126,7 +126,7 @@ def test_does_not_read_provenance_behind_a_link_out_of_the_package(package: Path
     (package.parent / "elsewhere").write_text('{"schema": "trtbuild.provenance/1", "index": "0", "verified": []}')
     (package / "provenance.json").symlink_to(package.parent / "elsewhere")
     loaded = trtbuild.load(package, device="cpu")
-    # `void` is the reason to ignore a provenance file that was read. The file `elsewhere` is about another index.
+    # `void` is the reason why a provenance file that was read is ignored. The file `elsewhere` is about another index.
     assert loaded.provenance.void is None
     assert trtbuild.load(package, device="cpu", follow_links=True).provenance.void is not None
 

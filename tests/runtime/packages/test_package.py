@@ -26,7 +26,7 @@ def test_returns_the_same_bytes_that_were_verified(package: Path) -> None:
     files = opened.read(names)
     for name, data in files.items():
         assert hashlib.sha256(data).hexdigest() == opened.index.files[name].sha256
-        with open(package / name, "r+b") as file:  # the same file, rewritten in place
+        with open(package / name, "r+b") as file:  # writes into the same file
             file.write(b"\xff" * len(data))
         assert hashlib.sha256(data).hexdigest() == opened.index.files[name].sha256
     assert opened.digest == hashlib.sha256((package / "index.json").read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Call a package: check arguments, run partitions in order, and return outputs with the structure of the model's outputs.
+"""Call a package: check the arguments, run the partitions in order, and return outputs with the model's structure.
 
 This folder uses `memory` and `packages`.
 """

@@ -1,11 +1,13 @@
-"""Check a call's arguments and bind them to the model's inputs. The decision for a set of shapes is cached.
+"""Check a call's arguments and bind them to the model's inputs. The result for a set of shapes is cached.
+
+A *dim* is a dynamic dimension of the model, such as the batch size. Several axes may share one dim.
 
 Rules
-1. Arguments are passed in the same way as to the original ``forward``: positional inputs in order, keyword inputs by name.
-   A positional input may also be passed by name. Names come from the package.
-2. Nothing is converted automatically: another dtype, rank or device is an error. A tensor that is not contiguous is
-   accepted. Engines copy it, because they need contiguous memory (`trtbuild.runtime.engines.runs`). A tensor whose memory
-   does not contain its values is copied here, before its address is used (`ArrayOperations.materialize`).
+1. Arguments are passed as to the original ``forward``: positional inputs in order, keyword inputs by name. A positional
+   input may also be passed by name.
+2. Another dtype, rank or device is an error: nothing is converted. A tensor that is not contiguous is accepted. It is
+   copied later, before an engine reads it (`trtbuild.runtime.engines.runs`). A tensor whose memory does not contain its
+   values is copied here (`ArrayOperations.materialize`).
 3. All axes of a dim must have the same size, which must be a multiple of the dim's `multiple_of`. One profile must allow
    the sizes of all dims.
 4. If the shapes were checked in an earlier call, only dtypes, devices and memory (rule 2) are checked again.
@@ -24,28 +26,26 @@ from trtbuild.errors import CallRefused
 from trtbuild.runtime.calls.call import Array, Call
 from trtbuild.runtime.packages.choice import choose_profile, out_of_range_text
 
-#: The largest number of cached sets of shapes. When it is reached, the cache is cleared, so that memory stays bounded.
+#: The largest number of cached sets of shapes. When it is reached, the cache is cleared.
 _MOST_CACHED = 4096
 
 
 class ArrayOperations(Protocol):
-    """The operations on the arrays of a runtime (torch tensors, or `DeviceArray`s), and their device."""
+    """The operations on the arrays of one device: torch tensors, or `DeviceArray`s. `name` is for error messages."""
 
-    #: The types of tensors that need not be adopted.
+    #: The types of arrays that are used as they are. `adopt` wraps arrays of other types.
     own_types: frozenset[type]
-    #: The value that the attribute `device` of a valid argument has.
+    #: The attribute `device` of a valid argument.
     device: Any
-    #: Whether outputs of parts that PyTorch computes must be contiguous if engines read them.
+    #: Whether engines read arrays of this device, so that outputs of PyTorch must be made contiguous for them.
     requires_contiguous: bool
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
-        """Wrap `value` as a tensor of this runtime. The memory is copied only if the tensor cannot use it. `name` is for
-        errors. Raises CallRefused."""
+        """Wrap an array of another library. It is copied only if its memory cannot be used. Raises CallRefused."""
         ...
 
     def needs_materializing(self, array: Array) -> bool:
-        """Whether the memory of `array` may differ from its values. If so, `materialize` must be called. The type of
-        `array` is one of `own_types`."""
+        """Whether the memory of `array` may differ from its values. If so, `materialize` must be called."""
         ...
 
     def materialize(self, array: Array, name: str) -> Array:
@@ -58,22 +58,23 @@ class ArrayOperations(Protocol):
         ...
 
     def dtype(self, name: str) -> object:
-        """Return the value that the attribute `dtype` has for arrays of the element type `name`."""
+        """Return the attribute `dtype` of arrays of the element type `name`, such as ``float32``."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The result of checking the shapes of a call: the number of the profile, and the value of each symbol. The size of a
-    dim is its `multiple_of` times the value of its symbol."""
+    """The result of checking the shapes of a call: the number of the chosen profile, and `sizes`.
+
+    `sizes` has one number for each dim: its size divided by its `multiple_of`."""
 
     profile: int
     sizes: tuple[int, ...]
-    #: Stream → the `Call` object that the parts of the package (its partitions, ready to run) get.
+    #: Stream → the `Call` object for calls with these shapes on this stream.
     calls: dict[int, Call] = field(default_factory=dict, compare=False)
 
 
-#: The inputs, the decision for their shapes, and whether an input was adopted.
+#: The inputs, the decision for their shapes, and whether `ArrayOperations.adopt` has wrapped an input.
 BoundArguments = tuple[Sequence[Array], Decision, bool]
 
 
@@ -88,8 +89,8 @@ class Arguments:
         self._numbers = {entry.name: number for number, entry in enumerate(index.inputs)}
         #: The number of inputs if all are positional, otherwise -1.
         self._count_if_all_positional = len(index.inputs) if len(self._positional) == len(index.inputs) else -1
-        #: Names in the package's order. If `_in_order` is True, the positional inputs come first.
         self._names = [entry.name for entry in index.inputs]
+        #: Whether all positional inputs come before the keyword inputs.
         self._in_order = self._positional == list(range(len(self._positional)))
         self._own_types, self._device, self._needs_materializing = (
             arrays.own_types,
@@ -100,7 +101,7 @@ class Arguments:
         self._decisions: dict[tuple[Any, ...], Decision] = {}
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], stream: int) -> BoundArguments:
-        """Return the inputs in the package's order, the decision for their shapes, and whether an input was adopted. Raises
+        """Check the arguments, and return them in the package's order, with the decision for their shapes. Raises
         CallRefused."""
         if not kwargs and len(args) == self._count_if_all_positional:
             values = args
@@ -121,7 +122,7 @@ class Arguments:
         return values, decision, adopted
 
     def explain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise CallRefused if an argument cannot be read."""
+        """Explain an error of torch: raise CallRefused if an argument is a tensor that engines cannot read."""
         for name, value in zip(self._names, self._in_package_order(args, kwargs), strict=True):
             if isinstance(value, tuple(self._own_types)):
                 self._arrays.materialize(value, f"input {name!r}")
@@ -134,11 +135,11 @@ class Arguments:
             try:
                 return [*args, *[kwargs[name] for name in self._names[count:]]]
             except KeyError:
-                pass  # the function below finds the wrong name
+                pass  # the method below finds the wrong name
         return self._checked_in_package_order(args, kwargs)
 
     def _checked_in_package_order(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
-        """Return the arguments in the package's order, after a check of every name. Raises CallRefused."""
+        """Check every name, and return the arguments in the package's order. Raises CallRefused."""
         values: list[object] = [None] * len(self._inputs)
         if len(args) > len(self._positional):
             raise CallRefused(
@@ -218,8 +219,10 @@ class Arguments:
         return Decision(profile, values)
 
     def _symbol_values(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """Return the value of each symbol. Raises CallRefused if a size contradicts the inputs' symbolic shapes."""
-        values: dict[int, int] = {}  # by symbol
+        """Return `Decision.sizes`. Raises CallRefused if a size contradicts the package's shapes.
+
+        In these shapes, a symbol is the variable of a dim. Its value is one of `Decision.sizes`."""
+        values: dict[int, int] = {}  # symbol → its value
         places: dict[int, tuple[int, int]] = {}  # symbol → the input and the axis from which its value follows
         unsolved: list[tuple[int, int, Expression, int]] = []
         for number, (entry, shape) in enumerate(zip(self._inputs, shapes, strict=True)):
@@ -254,10 +257,10 @@ class Arguments:
         return all_values
 
     def _solve(self, number: int, axis: int, expression: Expression, size: int) -> tuple[int | None, int]:
-        """Return the symbol of an axis and its value, from the size of the axis.
+        """Return the symbol in `expression`, and the value for which the expression is `size`: ``2 * s0 + 1`` and 7 give
+        (0, 3).
 
-        The symbol is None if the expression has several symbols, or does not grow linearly. Raises CallRefused if no
-        value of the symbol gives this size.
+        The symbol is None if the expression is not linear in one symbol. Raises CallRefused if no value gives `size`.
         """
         symbols = symbols_of(expression)
         if len(symbols) != 1:
@@ -272,7 +275,7 @@ class Arguments:
         value, remainder = divmod(size - base, factor)
         values[symbol] = value
         if remainder == 0 and evaluate(expression, values) != size:
-            return None, 0  # the expression is not linear
+            return None, 0  # not linear
         if remainder or value < 0:
             below = max(0, size - base) // factor * factor + base
             nearest_sizes = f"{below} or {below + factor}" if below > base else f"{below + factor}"
@@ -285,7 +288,7 @@ class Arguments:
     # -- names
 
     def _axis_and_dim_text(self, number: int, axis: int) -> str:
-        """Return the input, its dim and its axis as text for an error message."""
+        """Name an axis in an error message: ``input 'x', dim 'batch' (axis 0)``."""
         entry = self._inputs[number]
         dims = [self._index.dims[symbol].name for symbol in sorted(symbols_of(entry.shape[axis]))]
         dim = f"dim {' and '.join(map(repr, dims))} (axis {axis})" if dims else f"axis {axis}"
@@ -295,12 +298,12 @@ class Arguments:
         return f"{self._inputs[number].name}.{axis}"
 
     def _symbolic_shape(self, entry: PackedTensor) -> str:
-        """Return a shape with the names of its dims: ``(batch, 3, height)``."""
+        """Return a shape as text with the names of its dims: ``(batch, 3, height)``."""
         return _shape_text(size_text(size, self._index.dims) for size in entry.shape)
 
 
 def _sizes_text(factor: int, base: int) -> str:
-    """Return the sizes factor * n + base, for n = 0, 1, ..., as text."""
+    """Describe the sizes factor * n + base, for n = 0, 1, ..., in words."""
     if base == 0:
         return f"a multiple of {factor}"
     smallest = base if base > 0 else base % factor

@@ -1,25 +1,23 @@
-"""The properties of one call of a package. All partitions of the package get the same `Call`."""
+"""The properties of one call of a package. All partitions get the same `Call`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-#: A tensor of this runtime: a torch tensor, or an array of `trtbuild.runtime.memory.arrays`. It has `shape`, `dtype` and
-#: `device`.
+#: A torch tensor, or a `DeviceArray` (`trtbuild.runtime.memory.arrays`).
 Array = Any
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """The properties of one call.
+    """The properties of one call. A later call with the same properties may use the same object.
 
-    `profile` is the number of the optimization profile, and `sizes` has the value of each symbol of the graph.
-    `stream` is the CUDA stream for the work: 0 stands for the default stream, and for the CPU. `device` is the value of
-    the attribute `device` of the arrays.
+    `profile` is the number of the optimization profile. `sizes` has the value of each symbol, the variable that stands for
+    a dynamic dimension in the graph. `stream` is the handle of the CUDA stream: 0 is the default stream, and is also used
+    on the CPU. `device` is the arrays' attribute `device`.
 
-    A later call with the same properties may use the same object. If `has_fixed_shapes` is True, the shapes of the inputs
-    are the same in all calls that use the object."""
+    If `has_fixed_shapes` is True, all calls that use this object have inputs of the same shapes."""
 
     profile: int
     sizes: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Find the line of user code that a call came from, for warnings and messages."""
+"""Find the line of user code that called trtbuild, for warnings and messages."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ from trtbuild.runtime.packages.package import Package
 
 
 class Engines(Protocol):
-    """Creates runnable parts of a package from plans, on one GPU. The driver layer provides the object, because the runtime
-    does not import TensorRT."""
+    """Creates engines on one GPU from plans (serialized engines). The driver layer implements this class, because the
+    runtime does not import TensorRT."""
 
     memory: Memory
 
@@ -42,7 +42,7 @@ class Engines(Protocol):
         ...
 
     def store_kernels(self) -> None:
-        """Store the kernels that were compiled for this GPU. Kernels of a profile that has not run may be missing."""
+        """Store the kernels that TensorRT-RTX has compiled for this GPU."""
         ...
 
     def close(self) -> None: ...
@@ -52,8 +52,8 @@ class Loaded:
     """An open package, for one device. Its files have been read, and verified unless `trtbuild.load` got ``verify=False``.
     The first call of `module()`, `runner()` or `warmup()` creates the engines.
 
-    `target` is the target whose engines run. On the CPU it is None, and PyTorch or onnxruntime computes the reference
-    program.
+    `target` is the target whose engines run. On the CPU it is None, because PyTorch or onnxruntime computes the reference
+    program there.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Loaded:
         self._files: Mapping[str, memoryview] | None = files
         self._create_engines = create_engines
         self._engines: Engines | None = None
-        #: The objects that all runners share: the operations on arrays of the device, the parts that PyTorch or
-        #: onnxruntime computes (by partition), and the value weights (by slot). A part reads a value weight like an input,
-        #: or the weight is an output of the model or the first value of a state.
+        #: The objects that all runners share: the operations on arrays, partition → the part that PyTorch or onnxruntime
+        #: computes, and slot (a weight's number) → value weight. A value weight is one that a part reads like an input,
+        #: that the model returns, or with which a state begins.
         self._shared_by_runners: tuple[ArrayOperations, Mapping[str, Part], Mapping[int, Any]] | None = None
         self._runners: dict[bool, Runner] = {}
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class Loaded:
     @property
     def quantized(self) -> tuple[str, ...]:
         """The quantized types of the engines' networks, such as ``("int8",)``. Empty for a model without quantizers, and
-        for a package from a version of trtbuild that did not record them."""
+        for a package of an early version of trtbuild, which did not record them."""
         return self.package.index.quantized
 
     @property
@@ -106,9 +106,9 @@ class Loaded:
         return parse(self.package.read_unlisted(PROVENANCE_FILE), self.package.digest)
 
     def module(self, *, cuda_graphs: bool = False) -> Any:
-        """Return the model: a ``torch.nn.Module`` if torch is installed, otherwise a callable. With `cuda_graphs` each
-        engine's work is captured once for each set of shapes and then replayed. Raises PackageError, ToolchainMissing,
-        EngineError."""
+        """Return the model: a ``torch.nn.Module`` if torch is installed, otherwise a callable. With `cuda_graphs`, each
+        engine is captured as a CUDA graph for each set of shapes, and then replayed. Raises PackageError,
+        ToolchainMissing, EngineError."""
         runner = self.runner(cuda_graphs=cuda_graphs)
         if self.is_reference or _has_torch():
             return as_torch_module(runner)
@@ -123,13 +123,13 @@ class Loaded:
             return self._runners[uses_graphs]
 
     def warmup(self) -> None:
-        """Run every profile at its opt, min and max shapes, with inputs of zeros. Then store the kernels that were compiled
-        for this GPU. On the CPU nothing is run or stored."""
+        """Run every profile at its opt, min and max shapes, with zeros. Then store the kernels that TensorRT-RTX has
+        compiled for this GPU. On the CPU, do nothing."""
         runner = self.runner()
         if self._engines is None:
             return
         if self.package.index.state:
-            runner = runner.session(advances=False)  # the state of the module does not change
+            runner = runner.session(advances=False)  # so that the state of `module()` does not change
         memory = self._engines.memory
         with memory.on_device():
             stream = memory.stream()
@@ -144,7 +144,7 @@ class Loaded:
         self._engines.store_kernels()
 
     def close(self) -> None:
-        """Free memory and engines. Modules of this package cannot be called afterwards."""
+        """Free memory and engines. The modules of this package cannot be called afterwards."""
         with self._lock:
             engines = self._engines
             for runner in self._runners.values():
@@ -236,7 +236,7 @@ class Loaded:
         self, target: PackedTarget, files: Mapping[str, memoryview], arrays: ArrayOperations, *, everything: bool
     ) -> tuple[dict[str, Part], Mapping[int, Any]]:
         """Create the parts that PyTorch or onnxruntime computes: all parts if `everything` is True, otherwise only the
-        Torch partitions. Returns the parts by partition, and the value weights by slot."""
+        Torch partitions. Returns partition → part, and slot → value weight (see `_shared_by_runners`)."""
         torch_partitions = [entry for entry in target.partitions.partitions if everything or entry.kind == "torch"]
         value_slots = value_weight_slots(target.partitions) | {entry.slot for entry in self.package.index.state}
         slots = value_slots.union(*(partition.weights for partition in torch_partitions))
@@ -271,8 +271,8 @@ class Loaded:
 
 
 def target_to_run(index: PackageIndex, target: PackedTarget | None) -> PackedTarget:
-    """Return `target`. If it is None, return the target that runs without engines. Raises NoFittingTarget if the package
-    does not have such a target."""
+    """Return `target`, or for None the target that runs without engines. Raises NoFittingTarget if the package has no
+    target of this kind."""
     result = target or index.target_without_engines
     if result is None:
         raise NoFittingTarget(
@@ -283,8 +283,8 @@ def target_to_run(index: PackageIndex, target: PackedTarget | None) -> PackedTar
 
 
 def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
-    """List the programs, weights and engines that a run of `target` needs. If `target` is None, list the files for a run
-    without engines. A library of plugins is not in the list. Raises NoFittingTarget."""
+    """List the programs, weights and engines that a run of `target` needs. None stands for a run without engines. A
+    library of plugins is not in the list. Raises NoFittingTarget."""
     index = package.index
     to_run = target_to_run(index, target)
     torch_partitions = [entry for entry in to_run.partitions.partitions if target is None or entry.kind == "torch"]

@@ -1,4 +1,4 @@
-"""The callable model: a package's parts with the signature and the output structure of the original module."""
+"""The callable model: it takes the arguments of the original module, and returns outputs of the same structure."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Runner:
     """Runs a package for positional and keyword tensors. Calls from several threads are safe. For a model with state,
     each thread needs its own `session`.
 
-    `device` is the device of inputs and outputs (``cpu``, ``cuda:0``). `target` is the target whose engines run, or None if
-    the reference program runs.
+    `device` is the device of inputs and outputs (``cpu``, ``cuda:0``). `target` is the target whose engines run. It is
+    None if the reference program runs.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Runner:
         self.target = target
         self._arguments = Arguments(index, arrays)
         self._stitched: StitchedParts | None = stitched
-        #: The name of a partition → the part that runs it.
+        #: Name of a partition → the object that runs it.
         self.parts = stitched.parts
         self._memory = memory
         self._arrays = arrays
         self._state = state
         self._device = arrays.device
         self._restore = restorer(index.output_tree)
-        #: The sessions that this runner has created, which `close` closes, too.
+        #: The sessions that this runner has created. `close` closes them, too.
         self._sessions: weakref.WeakSet[Runner] = weakref.WeakSet()
         self._parent: Runner | None = None
 
@@ -61,13 +61,13 @@ class Runner:
 
     @property
     def memory(self) -> Memory | None:
-        """The memory of the GPU that the package runs on, or None on the CPU."""
+        """The memory of the GPU that the package runs on. It is None on the CPU."""
         return self._memory
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs of the original module. They are new tensors, except inputs that the module returns. On a
-        GPU, the work may still be running on the caller's stream after the call. Raises CallRefused for arguments that the
-        model does not accept."""
+        GPU, the caller's stream may still be computing them when the call returns. Raises CallRefused for arguments that
+        the model does not accept."""
         memory = self._memory
         if memory is None or memory.is_device_current():
             return self._restore(self._run(args, kwargs, memory))
@@ -75,7 +75,7 @@ class Runner:
             return self._restore(self._run(args, kwargs, memory))
 
     def flat_outputs(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
-        """Compute the outputs, as a flat sequence in the order of the package's index."""
+        """Compute the outputs as a sequence, in the order of the package's index."""
         memory = self._memory
         if memory is None or memory.is_device_current():
             return self._run(args, kwargs, memory)
@@ -100,46 +100,47 @@ class Runner:
         except RuntimeError:  # torch's error for tensors without a shape or an address
             self._arguments.explain(args, kwargs)
             raise
-        if adopted and memory is not None:
+        if adopted and memory is not None:  # keeps arrays of other libraries until the GPU has finished this call
             memory.record_call(stream)
         return outputs
 
     # -- state
 
     def session(self, *, advances: bool = True) -> Runner:
-        """Return a runner of the same engines with another state, which begins with the values that the trace found. If
-        `advances` is False, calls do not change this state. Raises UsageError for a model without state."""
+        """Return a runner of the same engines with its own state, which begins with the first values: those that the
+        buffers had in the trace. If `advances` is False, calls do not change this state. Raises UsageError for a model
+        without state."""
         state, stitched = self._own_state("session()"), self._stitched
         if stitched is None:
             raise self._closed_error()
         session = Runner(
             self.index, stitched, self._arrays, self._memory, self.target, state.new_session(advances=advances)
         )
-        session._parent = self  # keeps this runner alive, so that closing the package reaches sessions of sessions
+        session._parent = self  # keeps this runner alive, so that `close` reaches sessions of sessions
         self._sessions.add(session)
         return session
 
     def reset_state(self) -> None:
-        """Begin again with the first values of the state: those that the trace found. Raises UsageError for a model without
-        state, and CallRefused while another thread is in a call."""
+        """Begin again with the first values of the state. Raises UsageError for a model without state, and CallRefused
+        while another thread is in a call."""
         self._own_state("reset_state()").reset()
 
     def get_state(self) -> dict[str, Any]:
-        """Return copies of the present state, by buffer name. Raises the errors of `reset_state`."""
+        """Return buffer name → a copy of its present value. Raises the errors of `reset_state`."""
         state = self._own_state("get_state()")
         with self._on_device() as stream:
             return state.get(stream)
 
     def set_state(self, values: Mapping[str, Any]) -> None:
-        """Replace the state by copies of `values`, by buffer name. A buffer that is not in `values` keeps its value. Raises
-        the errors of `reset_state`, and CallRefused for an unknown name or a wrong dtype, shape or device."""
+        """Copy `values` (buffer name → value) into the state. Other buffers keep their values. Raises the errors of
+        `reset_state`, and CallRefused for an unknown name or a wrong dtype, shape or device."""
         state = self._own_state("set_state()")
         with self._on_device() as stream:
             try:
                 state.set(values, stream)
             finally:
                 if self._memory is not None:
-                    self._memory.record_call(stream)  # releases the arrays of `Memory.adopt` after the copy
+                    self._memory.record_call(stream)  # keeps arrays of other libraries only until they are copied
 
     def _own_state(self, call: str) -> State:
         if self._state is None:
@@ -151,7 +152,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[int]:
-        """Make the GPU the current device, and yield the caller's stream. On the CPU, yield 0."""
+        """Make the GPU the current device in the block, and yield the caller's stream. On the CPU, yield 0."""
         if self._memory is None:
             yield 0
             return
@@ -170,7 +171,7 @@ class Runner:
         return call
 
     def close(self) -> None:
-        """Release the parts, and close all sessions. A later call of this runner or of a session raises PackageError."""
+        """Free the parts, and close all sessions. Later calls of this runner and of its sessions raise PackageError."""
         self._stitched, self.parts = None, {}
         for session in list(self._sessions):
             session.close()
@@ -179,7 +180,7 @@ class Runner:
         return f"<trtbuild {self.summary()}>"
 
     def summary(self) -> str:
-        """Return the model and its device as text, for messages."""
+        """Describe the model and its device, for messages."""
         name = repr(self.index.model)
         if self.is_reference:
             return f"{name} on the CPU: the reference program in {self.index.reference_library}, no engine"
@@ -187,8 +188,8 @@ class Runner:
 
 
 def as_torch_module(runner: Runner) -> Any:
-    """Create a ``torch.nn.Module`` around `runner`. It has no parameters, because the engines or the reference program have
-    the weights. So it cannot be trained."""
+    """Create a ``torch.nn.Module`` around `runner`. The module has no parameters, so it cannot be trained: the weights are
+    in the engines or in the reference program."""
     return _module_class()(runner)
 
 
@@ -199,7 +200,7 @@ def _module_class() -> type:
     any_global_hook = torch.nn.modules.module._has_any_global_hook
 
     class PackageModule(torch.nn.Module):  # type: ignore[misc]
-        """The module of a package. It calls `runner`."""
+        """The module of a package, which calls `runner`."""
 
         def __init__(self, runner: Runner) -> None:
             super().__init__()
@@ -265,8 +266,7 @@ def _module_class() -> type:
                 raise self._cannot_move(f"to {device}", f'load the package with device="{device}"')
 
         def _apply(self, fn: Any, recurse: bool = True) -> Any:
-            # called by half() and similar methods, or for a parent module that is moved
-            return self
+            return self  # half() and similar methods call this, and so does a parent module that is moved
 
         def _cannot_move(self, destination: str, hint: str) -> PackageError:
             return PackageError(f"{self.runner.summary()}; it cannot be moved {destination}", hint=hint)

@@ -1,10 +1,9 @@
 """The reference program of a model with an ONNX source: onnxruntime computes its only partition, on the CPU.
 
 Rules
-1. The package contains the converted model. The model's weights are external, with the names ``w0…``. They are bound to the
-   onnxruntime session once, when the part is created.
-2. Values are tensors on the CPU, and onnxruntime reads their memory. bfloat16, which NumPy does not have, is passed as
-   int16 with the same bits.
+1. The ONNX model in the package does not contain its weights, ``w0…``. They are bound once, when the part is created.
+2. onnxruntime reads the memory of the CPU tensors. bfloat16 is passed as int16 with the same bits, because NumPy does not
+   have bfloat16.
 """
 
 from __future__ import annotations
@@ -20,19 +19,18 @@ if TYPE_CHECKING:
 
     from trtbuild.runtime.calls.call import Call
 
-#: Element types that NumPy does not have: torch's name → the number in onnx.TensorProto.DataType, and torch's name of
-#: an integer type of the same size.
+#: Element types that NumPy does not have: torch's name → the number in onnx.TensorProto.DataType, and an integer type of
+#: the same size.
 _BIT_TYPES = {"bfloat16": (16, "int16")}
 
 
 def is_onnx(path: str) -> bool:
-    """Whether the program at `path` in a package is an ONNX model. Other programs are PyTorch programs."""
+    """Whether the program at `path` in a package is an ONNX model, and not a PyTorch program."""
     return path.endswith(".onnx")
 
 
 class OnnxPart:
-    """A partition that onnxruntime computes. `weights` are the partition's weights, in order. Inputs and outputs are CPU
-    tensors."""
+    """A partition that onnxruntime computes on CPU tensors."""
 
     def __init__(self, program: bytes | memoryview, weights: Sequence[torch.Tensor], description: str) -> None:
         """`description` names the part in error messages. Raises ToolchainMissing without onnxruntime, and PackageDamaged
@@ -66,13 +64,13 @@ class OnnxPart:
         self._outputs = [entry.name for entry in self._session.get_outputs()]
 
     def __call__(self, values: Sequence[Any], call: Call) -> Sequence[Any]:
-        """Compute the outputs, on the CPU."""
+        """Compute the outputs."""
         inputs = {name: _ort_value(self._value_class, value) for name, value in zip(self._inputs, values, strict=True)}
         return [_torch_tensor(result) for result in self._session.run_with_ort_values(self._outputs, inputs)]
 
 
 def _ort_value(value_class: Any, tensor: torch.Tensor) -> Any:
-    """Convert a tensor to an onnxruntime.OrtValue. `value_class` is the class ``onnxruntime.OrtValue``."""
+    """Convert a tensor to an ``onnxruntime.OrtValue``, which is the `value_class`."""
     import torch
 
     value = tensor.detach().contiguous()

@@ -3,14 +3,15 @@
     engine(Tensor[] inputs, Tensor[] weights, Tensor plan, Tensor reference, SymInt[] sizes, str about) -> Tensor[]
 
 Rules
-1. `plan` is the engine's plan and `reference` is its reference program, both as uint8 tensors. A `reference` with a single
-   0 means that there is no program. `weights` are the weights of the reference program; the plan contains its own weights.
-   `sizes` are the values of the model's symbols. `about` is the text of `core.partition.engine_text`.
-2. On a GPU the plan runs, on the caller's stream. On the CPU the reference program runs, from which the engine was
-   built. Without a reference program, a call on the CPU raises an error. Its hint says how to get a reference program.
-3. An engine is opened once for each text and device. When it is opened, its bytes are hashed, and must have the digest in
-   the text. The file itself must be trusted like any ``.pt2`` file.
-4. Under FakeTensor the shapes are computed from the size expressions in the text. So symbolic sizes stay symbolic.
+1. `plan` is the engine's plan (its serialized form), and `reference` is its reference program, both as uint8 tensors. A
+   `reference` with a single 0 means that there is no program. `weights` are the weights of the reference program: the plan
+   contains its own. `sizes` has the value of each symbol, the variable that stands for a dynamic dimension. `about` is the
+   text of `core.partition.engine_text`.
+2. On a GPU the plan runs, on the caller's stream. On the CPU, PyTorch runs the reference program, from which the engine
+   was built. Without it, a call on the CPU raises an error.
+3. An engine is opened once for each text and device. Then its bytes must have the digest in the text. The file itself must
+   be trusted like any ``.pt2`` file.
+4. Under FakeTensor, shapes are computed from the size expressions in the text. So symbolic sizes stay symbolic.
 5. The operator does not change its inputs, and its outputs share no memory with them. It has no gradient.
 """
 
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
 OPERATOR_NAME = "trtbuild::engine"
 _SCHEMA = "(Tensor[] inputs, Tensor[] weights, Tensor plan, Tensor reference, SymInt[] sizes, str about) -> Tensor[]"
 
-#: Opens an engine. The arguments are its text, its plan in host memory, and its device.
+#: Creates an engine from its text, its plan in host memory, and its device.
 Opener = Callable[[EngineText, memoryview, "torch.device"], Part]
 
 
 @dataclass(frozen=True)
 class _OpenEngine:
-    """An engine that is ready to run on one device. `profiles` are the ranges of its inputs."""
+    """An engine that is ready to run on one device. `profiles` are the ranges of its input shapes."""
 
     text: EngineText
     part: Part
@@ -51,7 +52,7 @@ class _OpenEngine:
 
 
 class _Engines:
-    """The engines of this process, by text and device (rule 3)."""
+    """The opened engines of this process, by text and device (rule 3)."""
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
@@ -75,7 +76,7 @@ _library: Any = None
 
 
 def register(opener: Opener) -> None:
-    """Register the operator with torch; a second call does nothing. Imports torch."""
+    """Register the operator with torch. A second call does nothing."""
     global _library
     if _library is not None:
         return
@@ -148,7 +149,7 @@ def _out_of_range_error(
 
 
 def _verified_bytes(tensor: torch.Tensor, sha256: str, description: str) -> memoryview:
-    """Return the bytes of a uint8 tensor, in host memory. Raises PackageDamaged if they do not have the digest."""
+    """Return the bytes of a uint8 tensor. Raises PackageDamaged if their digest is not `sha256`."""
     data = memoryview(tensor.detach().cpu().contiguous().numpy())
     if hashlib.sha256(data).hexdigest() != sha256:
         raise PackageDamaged(f"{description} does not have the digest that is in the file", hint="write the file again")
@@ -158,7 +159,7 @@ def _verified_bytes(tensor: torch.Tensor, sha256: str, description: str) -> memo
 # -- on the CPU --
 
 
-#: The reference programs that this process has opened, by the argument `about`.
+#: The argument `about` → its reference program, which this process has opened.
 _reference_graphs: dict[str, Any] = {}
 
 
@@ -192,8 +193,7 @@ def _reference_outputs(
 
 
 def _copy_shared(outputs: list[torch.Tensor], arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return `outputs`, and copy those that share memory with an argument or with another output (rule 5). All results are
-    contiguous, like the outputs of an engine."""
+    """Return contiguous `outputs`, and copy those that share memory with an argument or with another output (rule 5)."""
     used_addresses = {value.untyped_storage().data_ptr() for value in arguments}
     results = []
     for value in outputs:
@@ -232,7 +232,7 @@ def _fake_outputs(
 
 def _evaluated_size(expression: Expression, symbols: Sequence[Any], unknown: dict[int, Any]) -> Any:
     """Evaluate a size expression, as `core.values.expressions.evaluate` does. The values of the symbols may be symbolic.
-    `unknown` has the sizes that depend on data, by their numbers in the expressions. A missing size is added."""
+    `unknown` maps the number of a size that depends on data to its value. A missing size is added."""
     import torch
 
     if isinstance(expression, int):

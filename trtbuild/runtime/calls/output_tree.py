@@ -4,12 +4,9 @@ Rules
 1. Lists, tuples, dicts, constants and None are restored.
 2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) become instances of their class, if the Python
    module of the class is loaded in this process. Nothing is imported, because a package must not run user code. If the
-   module is not loaded, or the class does not accept the fields, a `Fields` object replaces the instance. Its fields can
-   be read by name and by position.
-3. A number (a size, for example) is restored as a Python number. On a GPU, reading the number waits for the work of the
-   call.
-4. The package contains the name of the class, and could name any class, such as ``subprocess:Popen``. So only named tuples
-   and dataclasses are called.
+   module is not loaded, or the class does not accept the fields, a `Fields` object replaces the instance.
+3. A number (a size, for example) is restored as a Python number. On a GPU, this waits for the work of the call.
+4. A package could name any class, such as ``subprocess:Popen``. So only named tuples and dataclasses are called.
 """
 
 from __future__ import annotations
@@ -57,7 +54,7 @@ class Fields:
 
 
 def restorer(tree: Any) -> Restore:
-    """Return a function that puts flat outputs into `tree`, the output structure in a package's index."""
+    """Return a function that puts flat outputs into the structure `tree`, which is from a package's index."""
     kind = tree["kind"]
     if kind == "tensor":
         index = tree["index"]
@@ -87,9 +84,8 @@ def _python_number(scalar: Any) -> Any:
 
 
 def _items_restorer(trees: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function that restores the value of each of `trees`."""
     if len(trees) > 1 and all(tree["kind"] == "tensor" for tree in trees):
-        # Most models have only tensors here. `itemgetter` takes a fifth of the time of the general case.
+        # Most models return only tensors. `itemgetter` takes a fifth of the time of the general case.
         return itemgetter(*[tree["index"] for tree in trees])
     items = [restorer(tree) for tree in trees]
     return lambda outputs: [item(outputs) for item in items]

@@ -1,17 +1,19 @@
 """The state of a module between calls, such as the keys and values of a KV cache.
 
+A session is a series of calls with its own state. A part is a partition that is ready to run.
+
 Rules
-1. A call reads the arrays of its session, and its new states replace them. An output of one call is an input of the next
-   call, without a copy. Apart from rules 4 and 5, a new state is copied only if the same array is also an output, an input
-   or another new state.
-2. No part (a partition, ready to run) writes to its inputs, so all sessions begin with the same arrays of first values. A
-   caller may write to the results, so an old state that the model returns is copied for the caller.
+1. A call reads the arrays of its session, and replaces them by its new states. So an output of one call is an input of the
+   next call, without a copy. Apart from rules 4 and 5, a new state is copied only if the same array is also an output, an
+   input or another new state.
+2. No part writes to its inputs, so all sessions begin with the same arrays of first values. A caller may write to the
+   results, so an old state that the model returns is copied for the caller.
 3. Calls of one session run one after the other. A call that begins while another thread is in a call of the same session
-   raises an error, because no result would be right. If a call fails, the state is the one from before this call.
+   raises an error, because no result would be right. A call that fails does not change the state.
 4. PyTorch's results may be views of its inputs, or of one another. So if PyTorch computes a part, an output that shares
    memory with a state is copied for the caller. A new state that shares memory with an input of the caller is copied, too.
-5. A call on another stream than the previous call waits for the work of that call, and copies the state. The copy is
-   needed because memory is freed in the order of the stream for which it was allocated.
+5. A call on another stream than the previous call waits for that call's work, and copies the state. The copy is needed
+   because memory is freed in the order of the stream for which it was allocated.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ from trtbuild.runtime.calls.call import Array
 class StateLayout:
     """The facts that all sessions of a package share.
 
-    `first_values` are those of `entries`, in their order. `copied` are the positions of the entries whose new value is
-    copied (rule 1). `copied_outputs` are the model's outputs that are copied (rule 2). `has_views` is whether PyTorch
-    computes a part (rule 4)."""
+    `first_values` are the first values of `entries`. `copied` has the numbers of the entries whose new value is copied
+    (rule 1). `copied_outputs` has the numbers of the model's outputs that are copied (rule 2). `has_views` is whether
+    PyTorch computes a part (rule 4)."""
 
     model: str
     entries: tuple[StateTensor, ...]
@@ -75,7 +77,7 @@ class StateLayout:
 class State:
     """The state of one session. If `advances` is False, calls do not change the state.
 
-    ``wait(reader, writer)`` lets the stream `reader` wait for the work of the stream `writer`. It is None on the CPU.
+    ``wait(reader, writer)`` lets the stream `reader` wait for the stream `writer`. It is None on the CPU.
     """
 
     def __init__(
@@ -96,8 +98,7 @@ class State:
 
     @contextlib.contextmanager
     def call(self, stream: int) -> Iterator[_StateCall]:
-        """Yield an object with the arrays for one call on `stream`. Raises CallRefused if another thread is in a call of
-        this session."""
+        """Yield the arrays for one call on `stream`. Raises CallRefused if another thread is in a call of this session."""
         with self._exclusive():
             yield _StateCall(self, self._current(stream), stream)
 
@@ -107,15 +108,15 @@ class State:
             self._arrays = self.layout.first_values
 
     def get(self, stream: int) -> dict[str, Array]:
-        """Return copies of the present values, by buffer name. Raises CallRefused, as `call` does."""
+        """Return buffer name → a copy of its present value. Raises CallRefused, as `call` does."""
         with self._exclusive():
             arrays = self._current(stream)
             copies = [self._operations.contiguous_copy(array, stream) for array in arrays]
         return {entry.name: copy for entry, copy in zip(self.layout.entries, copies, strict=True)}
 
     def set(self, values: Mapping[str, Any], stream: int) -> None:
-        """For each name in `values`, replace the buffer by a copy of the value. Other buffers keep their values. Raises
-        CallRefused for an unknown name, and for another dtype, shape or device; then nothing is replaced."""
+        """Copy `values` (buffer name → value) into the state. Other buffers keep their values. Raises CallRefused for an
+        unknown name, and for another dtype, shape or device. Then nothing is replaced."""
         names = [entry.name for entry in self.layout.entries]
         unknown = [name for name in values if name not in names]
         if unknown:
@@ -131,11 +132,11 @@ class State:
             self._arrays = tuple(arrays)
 
     def new_session(self, *, advances: bool = True) -> State:
-        """Return the state of a new session of the same package, with the first values."""
+        """Return the state of a new session of the same package."""
         return State(self.layout, self._operations, self._wait, advances=advances)
 
     def keep(self, inputs: Sequence[Array], outputs: Sequence[Array], stream: int) -> Sequence[Array]:
-        """Keep the new states of a call, and return the outputs of the model. `inputs` are those of the caller."""
+        """Keep the new states of a call, and return the outputs of the model. `inputs` are the caller's inputs."""
         layout, contiguous_copy = self.layout, self._operations.contiguous_copy
         returned = list(outputs[: layout.output_count])
         for number in layout.copied_outputs:
@@ -154,7 +155,7 @@ class State:
         return returned
 
     def _copy_shared(self, arrays: Sequence[Array], others: Sequence[Array], stream: int) -> list[Array]:
-        """Return `arrays`, and copy those that share memory with one of `others`. All are tensors of PyTorch."""
+        """Return `arrays`, and copy those that share memory with one of `others`."""
         memory_of_others = {_memory_of(other) for other in others}
         return [
             self._operations.contiguous_copy(array, stream) if _memory_of(array) in memory_of_others else array
@@ -165,7 +166,7 @@ class State:
         """Copy a value for the buffer `name`. Raises CallRefused if the dtype, shape or device of the value is wrong."""
         operations, text = self._operations, f"the state {name!r}"
         array: Any = value if type(value) in operations.own_types else operations.adopt(value, text, stream)
-        array = operations.materialize(array, text)
+        array = operations.materialize(array, text)  # copies a tensor whose memory does not contain its values
         actual, expected = _type_text(array), _type_text(first_value)
         if actual != expected:
             raise CallRefused(
@@ -200,19 +201,19 @@ class State:
 
 @dataclass(frozen=True)
 class _StateCall:
-    """One call of a session. `arrays` are those of the state, which are inputs of the call."""
+    """One call of a session. `arrays` are the state before the call."""
 
     state: State
     arrays: tuple[Array, ...]
     stream: int
 
     def keep(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        """Keep the new states, and return the outputs of the model. `inputs` are those of the caller."""
+        """Call `State.keep` on the stream of this call."""
         return self.state.keep(inputs, outputs, self.stream)
 
 
 def _memory_of(tensor: Any) -> int:
-    """Return the address of the memory that a tensor of PyTorch is a part of."""
+    """Return the address of a torch tensor's whole memory, which other tensors may share."""
     return int(tensor.untyped_storage().data_ptr())
 
 

@@ -1,10 +1,10 @@
-"""Run the partitions of a package in order. Values pass from part to part unchanged, and are freed after their last use.
+"""Run the partitions of a package in order, and pass values from one to the next.
 
 Rules
-1. Values stay on the device, and are not copied. A part gets the inputs of its partition, in order.
+1. Values stay on the device, and are not copied.
 2. A value is freed as soon as no part needs it, so that later values can use its memory.
-3. A call does not look up names. The positions of values in a list are computed once, when the parts are joined.
-4. A weight that is an output is copied, because the caller may write to it.
+3. A call does not look up names: each value has a position in a list, which is computed once.
+4. A weight that is an output of the model is copied, because the caller may write to it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Part(Protocol):
     """One partition, ready to run."""
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
-        """Compute the outputs for inputs on the call's device. The work on the call's stream may end after the return."""
+        """Compute the outputs for inputs on the call's device. The GPU may still be computing when this returns."""
         ...
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A part, with the positions of its inputs and of its outputs. `freed` are the positions of the values that are freed
-    after the part has run."""
+    """A part, and the positions of its inputs and outputs. `freed` has the positions of the values that are freed after
+    the part has run."""
 
     part: Part
     inputs: tuple[int, ...]
@@ -39,9 +39,8 @@ class _Step:
 class StitchedParts:
     """All parts of a package, which run in order.
 
-    `parts` has the part of each partition, by the partition's name. `weights` has the weights of `value_weight_slots`, by
-    slot (the number of a weight). `input_count` is the number of the model's inputs. `copy_array(array, stream)` copies an
-    array. Without it, rule 4 does not apply.
+    `parts` maps the name of a partition to its part. `weights` maps a slot (the number of a weight) to the weight, for the
+    slots of `value_weight_slots`. `copy_array(array, stream)` copies an array. Without it, rule 4 does not apply.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class StitchedParts:
         self.parts = parts
         self._copy_array = copy_array
 
-        # The position of each value in the list of a call: inputs, then weights, then the outputs of all parts.
+        # Value → its position in the list: inputs, then weights, then the outputs of all parts.
         positions = {f"input:{number}": number for number in range(input_count)}
         self._weights: list[Array] = []
         for slot in sorted(value_weight_slots(partitions)):
@@ -70,7 +69,7 @@ class StitchedParts:
             number for number, source in enumerate(partitions.outputs) if source.startswith("weight:")
         ]
 
-        # The position of each value → the last step that needs it. The model's outputs are not freed.
+        # Position of a value → the last step that needs the value. The model's outputs are not freed.
         last_use: dict[int, int] = {}
         for step_number, partition in enumerate(partitions.partitions):
             for source, _ in partition.inputs:
@@ -91,7 +90,7 @@ class StitchedParts:
                     tuple(position for position, last in last_use.items() if last == step_number),
                 )
             )
-        #: Whether there is only one part, and it has the same inputs and outputs as the model, in the same order.
+        #: Whether there is only one part, with the inputs and outputs of the model, in the same order.
         self.is_one_part = (
             len(self._steps) == 1
             and self._steps[0].inputs == tuple(range(input_count))
@@ -99,7 +98,7 @@ class StitchedParts:
         )
 
     def __call__(self, inputs: Sequence[Array], call: Call) -> Sequence[Array]:
-        """Compute the model's outputs, as a flat sequence. The caller has checked `inputs`."""
+        """Compute the model's flat outputs. The caller has checked `inputs`."""
         if self.is_one_part:
             return self._steps[0].part(inputs, call)
         values: list[Array] = [*inputs, *self._weights, *[None] * self._computed_count]
@@ -116,6 +115,6 @@ class StitchedParts:
 
 
 def value_weight_slots(partitions: Partitions) -> set[int]:
-    """Return the slots of the weights that a partition reads like an input, or that are outputs of the model."""
+    """Return the slots of the weights that a partition reads like an input, or that the model returns."""
     sources = [source for partition in partitions.partitions for source, _ in partition.inputs]
     return {int(ref.removeprefix("weight:")) for ref in (*sources, *partitions.outputs) if ref.startswith("weight:")}

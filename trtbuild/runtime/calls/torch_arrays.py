@@ -12,8 +12,8 @@ from trtbuild.runtime.memory import tensor_kinds
 class HostArrayOperations:
     """Implements `trtbuild.runtime.calls.arguments.ArrayOperations` for torch tensors on the CPU.
 
-    Arrays of other libraries are wrapped by DLPack, without a copy. A NumPy array that is read-only, or has another byte
-    order, is copied."""
+    Arrays of other libraries are read by DLPack, without a copy. Only NumPy arrays that DLPack refuses are copied: those
+    that are read-only, or have another byte order."""
 
     requires_contiguous = False  # no engine reads the tensors
 
@@ -49,7 +49,7 @@ class HostArrayOperations:
         raise CallRefused(f"{name} is {kind}, but must be a tensor", hint="pass a torch tensor or a NumPy array")
 
     def _copy_numpy_array(self, value: Any, name: str, error: Exception) -> Any:
-        """Copy a NumPy array that is read-only or has another byte order."""
+        """Copy a NumPy array that DLPack refused with `error`. Raises CallRefused for other values."""
         try:
             import numpy
 

@@ -5,11 +5,12 @@ Rules
    arguments again.
 2. A program does not contain its weights: they are its first inputs, and are bound when a part is created. Partitions of
    equal structure share one graph.
-3. No backward pass is recorded. On CPUs and CUDA devices, the caller's autocast has no effect: the package determines
-   the dtypes.
-4. An engine needs contiguous inputs without a pending negation (`trtbuild.runtime.memory.tensor_kinds`). So an output that
-   engines read is copied if it is not contiguous, or has a pending negation.
-5. The model never returns a weight or constant that is bound here, because the caller may write to it.
+3. No backward pass is recorded. The package determines the dtypes, so the caller's autocast has no effect on CPUs and
+   CUDA devices.
+4. An engine needs contiguous inputs whose memory contains their values. PyTorch negates some tensors only when it reads
+   them (`trtbuild.runtime.memory.tensor_kinds`). So an output that engines read is copied if it is such a tensor, or is
+   not contiguous.
+5. A weight or constant that the model returns is copied, because the caller may write to it.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
 
     from trtbuild.runtime.calls.call import Call
 
-#: ``torch.export.load`` keeps its state in a global variable: a second thread that calls it at the same time gets an error.
+#: ``torch.export.load`` keeps its state in a global variable, so it fails if two threads call it at the same time.
 _export_load_lock = threading.RLock()
 
 
 def require_torch(why: str) -> Any:
-    """Import torch. If that fails, raise ToolchainMissing with `why`, the reason why torch is needed."""
+    """Import torch. Raises ToolchainMissing with `why`, the reason why torch is needed."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -48,14 +49,14 @@ def require_torch(why: str) -> Any:
 
 @contextlib.contextmanager
 def export_load_allowed() -> Iterator[None]:
-    """The block may call ``torch.export.load``: no other thread does so meanwhile, and new tensors are on the CPU."""
+    """The block may call ``torch.export.load``, because no other thread does so now, and new tensors are on the CPU."""
     with _export_load_lock, new_tensors_on_cpu():
         yield
 
 
 def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
-    """Let torch create new tensors on the CPU inside the block, even after ``torch.set_default_device``. Models are traced
-    on the CPU, and ``torch.export.load`` fails if another device is the default."""
+    """Let torch create tensors on the CPU inside the block, even after ``torch.set_default_device``. Models are traced on
+    the CPU, and ``torch.export.load`` fails if another device is the default."""
     import torch
 
     cpu = torch.device("cpu")
@@ -63,15 +64,13 @@ def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
 
 
 def define_quantizers() -> None:
-    """Define the quantizers that Torch partitions may call: those of trtbuild, and those of PyTorch, which
-    ``import torch`` does not define."""
+    """Define the quantizers that Torch partitions may call. ``import torch`` does not define those of PyTorch."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
     quantized_operators.define()
 
 
 class ProgramGraph:
-    """A partition's graph on one device. `description` names the partition in error messages. `constants_by_position` has
-    an entry for each argument of the graph: a constant, or None for a weight or an input."""
+    """A partition's graph on one device. `description` names the partition in error messages."""
 
     def __init__(self, program: memoryview, device: torch.device, description: str) -> None:
         torch = require_torch(f"{description} is a part that PyTorch computes")
@@ -108,15 +107,16 @@ class ProgramGraph:
         self.weight_count = weight_count
         self.device_type = device.type
         self.module = exported.graph_module
+        #: For each argument of the graph: a constant, or None for a weight or an input.
         self.constants_by_position = [constants.get(name) for name in names]
-        #: For each output: the position of the argument whose memory it may use, or None if there is no such argument.
+        #: For each output: the position of the argument whose memory the output may use, or None.
         self.viewed_arguments = [_viewed_argument(node, names) for node in exported.graph.output_node().args[0]]
 
 
 def _viewed_argument(node: Any, names: Sequence[str]) -> int | None:
-    """Return the position in `names` of the argument whose memory a node's value may use, or None without such an argument.
+    """Return the position in `names` of the argument whose memory a node's value may use, or None.
 
-    The schemas of the operators say whether an output is a view.
+    The operators' schemas show which outputs are views of inputs.
     """
     while getattr(node, "op", None) == "call_function":
         schema = getattr(node.target, "_schema", None)
@@ -126,8 +126,8 @@ def _viewed_argument(node: Any, names: Sequence[str]) -> int | None:
 
 
 class TorchPart:
-    """A partition that PyTorch computes. `weights` are the partition's weights, in order. `contiguous_outputs` are the
-    numbers of the outputs that engines read. `returned_outputs` are the numbers of the outputs that the model returns."""
+    """A partition that PyTorch computes. `contiguous_outputs` has the numbers of the outputs that engines read.
+    `returned_outputs` has the numbers of the outputs that the model returns."""
 
     def __init__(
         self,
@@ -140,11 +140,11 @@ class TorchPart:
 
         device_type = graph.device_type
         self._no_grad = torch.no_grad
-        # bool() is False: on other devices, this class leaves autocast as it is.
+        # On other devices, `bool` replaces the test: bool() is False, so autocast is left as it is.
         has_autocast = device_type in ("cpu", "cuda")
         self._under_autocast = partial(torch.is_autocast_enabled, device_type) if has_autocast else bool
         self._no_autocast = partial(torch.autocast, device_type, enabled=False)
-        # fx's __call__ adds time to each call, and changes tracebacks. So forward is called directly.
+        # forward is called directly, because fx's __call__ takes time and changes tracebacks.
         self._run = graph.module.forward
         self._contiguous_outputs = tuple(contiguous_outputs)
         remaining_weights = iter(weights)
@@ -167,7 +167,7 @@ class TorchPart:
         )
 
     def __call__(self, values: Sequence[Any], call: Call) -> Sequence[Any]:
-        """Compute the outputs, on the current stream of PyTorch, which is the call's stream."""
+        """Compute the outputs on PyTorch's current stream, which is the call's stream."""
         arguments = list(self._bound_arguments)
         for position, value in zip(self._input_positions, values, strict=True):
             arguments[position] = value
@@ -188,15 +188,15 @@ class TorchPart:
 def weight_tensors(
     weights: Mapping[int, PackedWeight], files: Mapping[str, memoryview], device: torch.device
 ) -> dict[int, torch.Tensor]:
-    """Create a tensor for each weight, by slot (the weight's index). On the CPU the tensor uses the bytes of the file. On
-    other devices it is a copy."""
+    """Return slot (a weight's number) → its tensor. On the CPU, the tensor uses the bytes of the file. On other devices, it
+    is a copy."""
     import torch
 
     tensors, by_file = {}, {}
     for slot, weight in weights.items():
         dtype = getattr(torch, weight.dtype)
         key = (weight.path, weight.dtype, weight.shape)
-        if key not in by_file:  # equal weights share a file, and therefore share a tensor
+        if key not in by_file:  # equal weights share a file, so they also share a tensor
             data = files[weight.path]
             value = torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
             by_file[key] = value.reshape(weight.shape).to(device)

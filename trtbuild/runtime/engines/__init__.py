@@ -1,4 +1,4 @@
-"""Run engines: contexts, profiles, CUDA graphs, workspaces, and the file of compiled kernels.
+"""Run engines: contexts, profiles, CUDA graphs, activation memory, and the file of compiled kernels.
 
 This folder uses `calls` and `memory`.
 """

@@ -1,16 +1,12 @@
-"""Run one engine as a part of a package: choose the context for a call.
+"""Run one engine as a part of a package: choose the context for a call. `trtbuild.runtime.engines.runs` runs the context.
 
 Rules
-1. A thread has its own contexts, one for each optimization profile and stream that it uses, or for each CUDA graph. In
-   TensorRT, threads may share engines, but not contexts. Work of one context on two streams would share the context's
-   state. Separate contexts make concurrent calls safe, and let calls of one thread on two streams overlap on the GPU. A
-   context's last work may still run on its stream when its thread ends. So the contexts of a thread that has ended are used
-   only by the next thread with the same profile and stream.
-2. Contexts do not contain activation memory: all engines of a thread and stream share one `Workspace`. Sharing is safe,
-   because TensorRT needs the workspace only while the enqueued work runs, and work on one stream runs in order. TensorRT's
-   auxiliary streams join the stream at the end of the work. Another thread or stream has another workspace.
-
-`trtbuild.runtime.engines.runs` runs a context.
+1. A thread has its own contexts, because threads may share a TensorRT engine, but not a context. It has a context for each
+   optimization profile and stream that it uses, or for each CUDA graph. So its calls on two streams can overlap.
+2. The contexts of a thread that has ended are used by the next thread with the same profile and stream. Another stream
+   could not use them, because a context's last work may still run on its stream when the thread ends.
+3. Contexts do not contain activation memory: all engines of a thread and stream share one
+   `trtbuild.runtime.engines.workspaces.Workspace`.
 """
 
 from __future__ import annotations
@@ -30,17 +26,16 @@ from trtbuild.runtime.engines.workspaces import Workspaces
 from trtbuild.runtime.memory.device_memory import Array
 
 #: The largest number of `Run` or `GraphRun` objects that an engine has for one thread. When it is reached, all of them are
-#: freed, with their contexts. So a program that creates a stream for each call is slow, but its memory stays bounded.
+#: freed, with their contexts. Otherwise a program that creates a stream for each call would need more and more memory.
 _MOST_CONTEXTS = 32
 
 
 class EnginePart:
     """One engine, ready to run: a `trtbuild.runtime.calls.stitching.Part`.
 
-    `partition` has the outputs' shapes. Its inputs and outputs are the engine's ``i0…`` and ``o0…``. If `graphs` is True, a
-    run is captured as a CUDA graph for each set of shapes, and then replayed (`trtbuild.runtime.engines.graphs`). With
-    `options.library_graphs`, `graphs` has no effect, because the library captures graphs itself. Raises PackageDamaged if
-    engine and partition do not match.
+    The inputs and outputs of `partition` are the engine's ``i0…`` and ``o0…``. If `graphs` is True, the engine runs as CUDA
+    graphs (`trtbuild.runtime.engines.graphs`). With `options.library_graphs`, `graphs` has no effect, because the library
+    captures graphs itself. Raises PackageDamaged if engine and partition do not match.
     """
 
     def __init__(
@@ -72,21 +67,21 @@ class EnginePart:
             raise PackageDamaged(
                 f"the engine of {partition.name} has inputs or outputs that its partition does not have"
             )
-        #: The smallest and largest shape of each input, by profile.
+        #: For each profile: the smallest and the largest shape of each input.
         self.ranges = [
             [_shape_range(engine, binding, profile) for binding in self.inputs]
             for profile in range(engine.profile_count)
         ]
         self._thread_local = threading.local()
         self._threads: weakref.WeakSet[_ThreadRuns] = weakref.WeakSet()
-        #: Runs of threads that have ended, by stream and profile. Appending and popping are atomic.
+        #: (stream, profile) → runs of threads that have ended. No lock is needed, because append and pop are atomic.
         self._idle_runs: dict[tuple[int, int], deque[Run | GraphRun]] = {}
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
-        """Compute the outputs, as new tensors. Raises CallRefused and EngineError.
+        """Compute the outputs, as new tensors. Raises CallRefused and EngineError, before the engine is enqueued.
 
-        Only an EngineError about a size that depends on data is raised after the engine was enqueued, because TensorRT
-        reports such a size only after the run.
+        Only the error about a size that depends on data is raised later, because TensorRT reports such a size after the
+        run.
         """
         memory = self.memory
         if not memory.is_device_current():
@@ -120,11 +115,11 @@ class EnginePart:
         return GraphRun(self) if self.graphs else Run(self, call)
 
     def memory_bytes(self) -> list[int]:
-        """Return the activation memory of a context, in bytes, by profile."""
+        """Return the activation memory of a context in bytes, for each profile."""
         return [self.engine.memory_bytes(profile) for profile in range(self.engine.profile_count)]
 
     def layer_times(self, values: Sequence[Array], call: Call) -> list[tuple[str, float]]:
-        """Run twice, and return for each layer its time in milliseconds (``IProfiler``). Waits for the GPU."""
+        """Run twice, and return each layer with its time in milliseconds (``IProfiler``). Waits for the GPU."""
         times: list[tuple[str, float]] = []
         with self.memory.on_device():
             run = Run(self, call)
@@ -143,12 +138,12 @@ class EnginePart:
 
 
 class _ThreadRuns:
-    """The runs of one thread, by stream and profile. When the thread ends, its runs are added to `idle_runs`."""
+    """The runs of one thread. When the thread ends, they are added to `idle_runs` (rule 2)."""
 
     __slots__ = ("__weakref__", "_idle_runs", "runs")
 
     def __init__(self, idle_runs: dict[tuple[int, int], deque[Run | GraphRun]]) -> None:
-        self.runs: dict[tuple[int, int], Run | GraphRun] = {}
+        self.runs: dict[tuple[int, int], Run | GraphRun] = {}  # by stream and profile
         self._idle_runs = idle_runs
 
     def __del__(self) -> None:
@@ -159,7 +154,7 @@ class _ThreadRuns:
 def _numbered_bindings(
     bindings: dict[str, Binding], letter: str, dtypes: Sequence[str], partition: str, *, is_input: bool
 ) -> tuple[Binding, ...]:
-    """Return the bindings ``<letter>0…``: the inputs (i) or outputs (o) of a partition, in order. Raises PackageDamaged."""
+    """Return the inputs ``i0…`` or the outputs ``o0…`` of a partition, in order. Raises PackageDamaged."""
     matching = []
     for number, dtype in enumerate(dtypes):
         binding = bindings.get(f"{letter}{number}")
@@ -174,7 +169,6 @@ def _numbered_bindings(
 
 
 def _shape_range(engine: Engine, binding: Binding, profile: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the smallest and the largest shape of an input in a profile."""
     if -1 not in binding.shape:
         return binding.shape, binding.shape
     smallest, _, largest = engine.profile_shapes(binding.name, profile)

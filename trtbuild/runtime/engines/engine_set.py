@@ -11,8 +11,8 @@ from trtbuild.runtime.memory.device_memory import Memory
 
 
 class EngineSet:
-    """Creates parts from verified plans. `kernel_file` stores the kernels that TensorRT-RTX compiles. Other libraries do
-    not compile kernels."""
+    """Creates parts from verified plans (serialized engines). `kernel_file` stores the kernels that TensorRT-RTX compiles.
+    TensorRT does not compile kernels at run time."""
 
     def __init__(
         self,
@@ -46,8 +46,7 @@ class EngineSet:
         self._engines[partition.name] = engine
 
     def part(self, partition: Partition, *, cuda_graphs: bool = False) -> EnginePart:
-        """Return the loaded engine of `partition`, ready to run. Raises PackageDamaged if the engine and the
-        partition do not match."""
+        """Return the loaded engine of `partition`, ready to run. Raises PackageDamaged if the two do not match."""
         library_graphs = cuda_graphs and self.library.captures_graphs
         options = ContextOptions(self._options.specialization, library_graphs=library_graphs)
         part = EnginePart(
@@ -62,7 +61,7 @@ class EngineSet:
         return part
 
     def store_kernels(self) -> None:
-        """Store the kernels that were compiled so far. Kernels of a profile that has not run may be missing."""
+        """Store the kernels that were compiled so far. Those of a profile that has not run may be missing."""
         if self._kernel_cache is None or self._kernel_file is None:
             return
         with self.memory.on_device():
@@ -73,7 +72,7 @@ class EngineSet:
     def close(self) -> None:
         """Store the kernels, and free all contexts and engines. No call may be running.
 
-        Raises EngineError if the library cannot return the kernels. The contexts and engines are freed in this case, too.
+        Raises EngineError if the library cannot return the kernels. Contexts and engines are freed in any case.
         """
         try:
             self.store_kernels()

@@ -1,13 +1,11 @@
 """Run an engine as CUDA graphs.
 
 Rules
-1. A graph reads and writes fixed addresses. So it has its own buffers: inputs are copied into them, and outputs are copied
-   out of them, on the call's stream. Each copy needs a launch and memory traffic, but the graph saves the launches of the
-   engine's kernels. So a graph is faster for engines with many small kernels.
+1. A graph reads and writes fixed addresses. So it has its own buffers: each call copies inputs into them and outputs out
+   of them. The graph saves the launches of the engine's kernels, so it is faster for engines with many small kernels.
 2. Each set of shapes has its own graph, buffers and context, because a context contains state that depends on the shapes
    (TensorRT developer guide, "CUDA graphs": one context per captured graph, and shared device memory).
-3. A graph is captured after a normal run with the same shapes. In that run TensorRT finishes its preparations for the new
-   shapes.
+3. A graph is captured after a normal run with the same shapes. In that run TensorRT prepares itself for new shapes.
 4. An engine that cannot be captured runs normally, after a warning.
 """
 
@@ -27,7 +25,7 @@ MOST_GRAPHS = 16
 
 
 class GraphRun:
-    """The runs of one engine, thread, stream and profile. Each set of shapes is captured as a graph."""
+    """The runs of one engine, thread, stream and profile. There is a graph for each set of shapes."""
 
     def __init__(self, part: RunnablePart) -> None:
         self._part = part
@@ -44,7 +42,7 @@ class GraphRun:
         return self._capture(shapes, values, call)
 
     def move_to_this_thread(self) -> None:
-        """Let the current thread use this object. Each graph continues to use the workspace with which it was captured."""
+        """Let the current thread use this object. Each graph keeps the activation memory with which it was captured."""
         if self._plain_run is not None:
             self._plain_run.move_to_this_thread()
 
@@ -83,7 +81,7 @@ class _CapturedRun:
         ]
         run.prepare(self._inputs, call)
         self._outputs = run.outputs()
-        self._workspace = run.workspace.array  # keeps this memory, even if the workspace replaces it by a larger array
+        self._workspace = run.workspace.array  # not freed, even if the workspace replaces it by a larger array
         memory.synchronize(run.stream)  # waits for the normal run (rule 3), because the capture uses another stream
         self._graph: CapturedGraph = memory.capture(run.enqueue)
 

@@ -21,7 +21,7 @@ class MeasuredOutput:
         self._error: Exception | None = None
 
     def begin_run(self) -> None:
-        """Forget the memory, shape and error of the previous run."""
+        """Forget the previous run."""
         self._buffer = self._shape = self._error = None
 
     def allocate(self, name: str, size_bytes: int, alignment: int) -> int:
@@ -29,7 +29,7 @@ class MeasuredOutput:
             self._buffer, address = allocate_aligned(self._memory, max(size_bytes, ALIGNMENT), alignment, self._stream)
             self._offset_bytes = address - self._buffer.data_ptr()
             return address
-        except Exception as error:  # TensorRT calls this, and would lose the error. `raise_error` raises it later.
+        except Exception as error:  # TensorRT, which calls this, would lose the error. `raise_error` raises it later.
             self._error = error
             return 0
 
@@ -37,7 +37,7 @@ class MeasuredOutput:
         self._shape = shape
 
     def raise_error(self) -> None:
-        """Raise the error that happened in `allocate`, if there was one."""
+        """Raise the error of `allocate`, if there was one."""
         if self._error is not None:
             raise self._error
 

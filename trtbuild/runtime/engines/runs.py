@@ -1,17 +1,15 @@
-"""Run one context: set its shapes and addresses, enqueue it, and return its outputs.
+"""Run one TensorRT context: set its shapes and addresses, enqueue it, and return its outputs.
 
 Rules
-1. A run sets input shapes and reads output shapes only if the input shapes or the sizes of the call have changed. It sets
-   an address only if the address has changed. Outputs are new tensors. If shapes and addresses have not changed, nothing
-   else is allocated, except the copies of rule 2.
-2. TensorRT does not check its inputs, so this module does. The dtype of every value is compared with the engine's, and
-   its shape is compared with the ranges of the profile. A value is copied if it is not contiguous or its address is not
-   aligned to 256 bytes. An empty tensor gets a valid address.
-3. The shapes of outputs come from TensorRT (from the context, or from its output allocator), and must equal the shapes in
-   the package. A size of -1 is accepted only if, according to the package, the size depends on data. TensorRT also returns
-   -1 for input shapes that contradict one another.
-4. Engines do not run on the legacy default stream, where TensorRT waits for the whole device. A call on this stream is
-   enqueued on another stream, which CUDA orders with the default stream (`Memory.working_stream`).
+1. A run sets shapes only if they have changed. It sets the addresses that have changed, and those of copies and empty
+   tensors (rule 2). If the shapes have not changed, it allocates only its outputs, which are new tensors, and these copies.
+2. TensorRT does not check its inputs, so this module does. The dtype of each value must be the engine's, and its shape must
+   be in the range of the profile. A value is copied if it is not contiguous, or its address is not aligned to 256 bytes. An
+   empty tensor gets a valid address.
+3. The shapes of outputs come from TensorRT, and must equal the shapes in the package. A size of -1 is accepted only if the
+   size depends on data, according to the package. TensorRT also returns -1 for input shapes that contradict one another.
+4. Engines do not run on the legacy default stream, because TensorRT would wait for the whole device there. A call on this
+   stream runs on another one, which CUDA orders with the default stream (`Memory.working_stream`).
 5. A context is freed only after its stream has finished (`Run.__del__`).
 6. The copy of an input is not freed before the run is enqueued. Otherwise a new output could get the copy's memory.
 """
@@ -33,20 +31,19 @@ from trtbuild.runtime.engines.workspaces import ALIGNMENT, Workspaces
 from trtbuild.runtime.memory.device_memory import Array, Memory
 from trtbuild.runtime.memory.tensor_kinds import no_memory_error
 
-#: An input address that has not been set, or must be set again.
+#: Stands for an input address that must be set in the next run.
 _NO_ADDRESS = -1
-#: The largest number of calls whose output makers are cached. When it is reached, the cache is cleared, so that memory
-#: stays bounded.
+#: The largest number of calls whose output makers are cached. When it is reached, the cache is cleared.
 _MOST_CACHED = 256
 _OTHER_ENGINE_HINT = "the package was made with another engine: build the package again"
 
-#: An output's name, the function that creates a new tensor for the output, and its dtype. The function is None if the size
-#: depends on data.
+#: An output's name, the function that creates a tensor for it, and its dtype. The function is None if the output's size
+#: depends on data: TensorRT reports that size after the run.
 _OutputMaker = tuple[str, Callable[[], Array] | None, Any]
 
 
 class RunnablePart(Protocol):
-    """The members of an engine part that a run uses (`engine_part.EnginePart`)."""
+    """The members of `engine_part.EnginePart` that a run uses."""
 
     name: str
     engine: Engine
@@ -57,12 +54,12 @@ class RunnablePart(Protocol):
     workspaces: Workspaces
     inputs: tuple[Binding, ...]
     outputs: tuple[Binding, ...]
-    #: The smallest and largest shape of each input, by profile.
+    #: For each profile: the smallest and the largest shape of each input.
     ranges: list[list[tuple[tuple[int, ...], tuple[int, ...]]]]
 
 
 class Run:
-    """One context and its last settings, for the stream and profile of `call`."""
+    """A context for the stream and profile of `call`, and its last settings."""
 
     def __init__(self, part: RunnablePart, call: Call) -> None:
         memory = part.memory
@@ -82,11 +79,10 @@ class Run:
         self._output_addresses: dict[str, int] = {}
         self._shapes: list[Any] | None = None
         self._sizes: tuple[int, ...] = ()
-        #: The call for which the current shapes were set. None if its shapes are not fixed (`Call.has_fixed_shapes`).
+        #: The call for which the current shapes were set, or None if its shapes are not fixed (`Call.has_fixed_shapes`).
         self._call: Call | None = None
-        #: A call with fixed shapes → the makers of its outputs.
+        #: Call with fixed shapes → the makers of its outputs.
         self._known_makers: dict[Call, list[_OutputMaker]] = {}
-        #: The makers of the outputs for the current shapes.
         self._output_makers: list[_OutputMaker] = []
         self._measured_outputs: dict[str, MeasuredOutput] = {}
         #: Output → its sizes in the package. A size is None if it depends on data.
@@ -109,8 +105,8 @@ class Run:
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
-            with contextlib.suppress(Exception):  # a Run whose construction failed, or a lost device
-                for stream in {self.stream, self._stream}:  # a graph is launched on the caller's stream
+            with contextlib.suppress(Exception):  # `__init__` may have failed, or the device may be lost
+                for stream in {self.stream, self._stream}:  # a graph is launched on the caller's stream, `_stream`
                     self.part.memory.synchronize(stream)
 
     def move_to_this_thread(self) -> None:
@@ -123,7 +119,7 @@ class Run:
         return bool(self._measured_outputs)
 
     def prepare(self, values: Sequence[Array], call: Call) -> None:
-        """Set the shapes, the addresses of inputs, and the workspace of the context."""
+        """Set the shapes, the input addresses and the activation memory of the context."""
         if call is not self._call:
             if self._shapes is None or call.sizes != self._sizes or [value.shape for value in values] != self._shapes:
                 self._set_shapes(values, call)
@@ -142,7 +138,7 @@ class Run:
             self._workspace_address = workspace.address
 
     def outputs(self) -> list[Array]:
-        """Create new tensors for the outputs and set their addresses. An output whose size depends on data is None."""
+        """Create the outputs and set their addresses. An output whose size depends on data is None."""
         outputs: list[Any] = []
         output_addresses = self._output_addresses
         for name, make, _ in self._output_makers:
@@ -161,9 +157,9 @@ class Run:
         return outputs
 
     def enqueue(self, stream: int) -> None:
-        """Enqueue the work. Raises EngineError with TensorRT's errors."""
+        """Enqueue the work. Raises EngineError with TensorRT's messages."""
         if not self._enqueue(stream):
-            self._shapes = self._call = None  # the context's state is not known, so the next call sets everything again
+            self._shapes = self._call = None  # the context may be in any state, so the next call sets everything again
             self._input_addresses = [_NO_ADDRESS] * len(self._input_addresses)
             self._output_addresses.clear()
             for measured in self._measured_outputs.values():
@@ -180,13 +176,13 @@ class Run:
             address = value.data_ptr()
             if not address and 0 not in value.shape:
                 raise no_memory_error(value, self._input_text(index))
-            self._input_addresses[index] = address or _NO_ADDRESS  # a value without an address is always checked
+            self._input_addresses[index] = address or _NO_ADDRESS
         if not self._set_address(self._input_names[index], address or self._valid_address()):
             self._input_addresses[index] = _NO_ADDRESS
             raise self._refusal(f"the address of input {self._input_names[index]}")
 
     def _valid_address(self) -> int:
-        """Return a valid address for an empty tensor, because TensorRT refuses a null pointer."""
+        """Return an address for empty tensors, because TensorRT refuses a null pointer."""
         if self._empty_buffer is None:
             memory = self.part.memory
             self._empty_buffer = memory.empty((ALIGNMENT,), memory.dtype("uint8"), self._stream)
@@ -195,11 +191,11 @@ class Run:
     # -- when shapes change
 
     def _set_shapes(self, values: Sequence[Array], call: Call) -> None:
-        """Set the input shapes of the context, and choose the output makers. Raises CallRefused and EngineError."""
+        """Set the input shapes, and choose the output makers. Raises CallRefused and EngineError."""
         self._shapes = self._call = None
         if len(values) != len(self._input_names):
             raise CallRefused(f"{self.part.name} takes {len(self._input_names)} tensors, not {len(values)}")
-        self.part.library.take_errors()  # discards earlier errors, which are not the reason for a refusal below
+        self.part.library.take_errors()  # removes earlier errors, so that `_refusal` shows only those of this call
         known = self._known_makers.get(call)
         for index, (name, value) in enumerate(zip(self._input_names, values, strict=True)):
             shape = tuple(value.shape)
@@ -224,7 +220,7 @@ class Run:
             )
 
     def _new_output_makers(self, call: Call) -> list[_OutputMaker]:
-        """Return the makers of the outputs for the shapes that the context has now. Raises EngineError (rule 3)."""
+        """Return the output makers for the current shapes. Raises EngineError (rule 3)."""
         makers: list[_OutputMaker] = []
         for name, dtype, type_ in zip(
             self._output_names, self._output_dtypes, self.part.partition.outputs, strict=True
@@ -237,8 +233,8 @@ class Run:
         return makers
 
     def _output_shape(self, name: str, expected: list[int | None]) -> tuple[int, ...]:
-        """Return the shape of an output for the current input shapes. The shape contains -1 if a size depends on data.
-        Raises EngineError if the shape differs from `expected`."""
+        """Return the shape of an output, with -1 for a size that depends on data. Raises EngineError if it is not
+        `expected`."""
         if name in self._measured_outputs:  # the context would return the shape of the last run
             return (-1,)
         try:
@@ -259,7 +255,7 @@ class Run:
         return outputs
 
     def _check_shape(self, name: str, shape: tuple[int, ...], expected: list[int | None]) -> None:
-        """Raise EngineError if `shape` differs from the package's shape `expected`. None in `expected` allows any size."""
+        """Raise EngineError if `shape` is not the package's shape `expected`. None in `expected` allows any size."""
         if len(shape) == len(expected) and all(
             allowed is None or size == allowed for size, allowed in zip(shape, expected, strict=True)
         ):
@@ -272,7 +268,7 @@ class Run:
         )
 
     def dtype_error(self, index: int, value: Array) -> CallRefused:
-        """Return the error for a value whose element type differs from the engine's."""
+        """Return the error for a value of another dtype than the engine's."""
         expected = self.part.inputs[index].dtype
         return CallRefused(
             f"{self._input_text(index)} is {str(value.dtype).removeprefix('torch.')}, but its engine takes {expected}",

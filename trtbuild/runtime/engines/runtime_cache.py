@@ -1,17 +1,17 @@
-"""Store TensorRT-RTX's runtime cache (the kernels compiled on this GPU) in a file for the next process.
+"""Store TensorRT-RTX's runtime cache (the kernels that it compiled on this GPU) in a file for the next process.
 
     <package>/.runtime/<library>-<version>/<gpu>-sm<sm>-driver<version>.kernels
 
 Rules
-1. Each combination of GPU model, driver and library version has its own file. The library also checks this combination.
+1. Each combination of GPU model, driver and library version has its own file.
 2. The file only makes the start of a process faster. If it is missing, damaged or refused, kernels are compiled again,
    without an error. A digest at the start of the file detects damage.
-3. The file contains code for the GPU. So it is not read if a user other than this one and root could have written it.
-   This is checked on POSIX only. The package's digests do not include this file.
+3. The file contains code for the GPU, and no digest in the package covers the file. So it is not read if a user other than
+   this one and root could have written it. This is checked on POSIX only.
 4. If the package's directory is not writable, the file is in the user's cache directory, in a folder named after the
    package's digest.
-5. The file is written under a temporary name and then renamed. If two processes write at once, the file of the last process
-   stays. Each of the two files also contains the kernels that were stored before.
+5. If two processes write at once, the file of the last one stays. The file is always whole, because it is written under a
+   temporary name and then renamed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KERNEL_FOLDER = ".runtime"
 
 @dataclass(frozen=True)
 class Gpu:
-    """The properties of a GPU that kernels depend on. `driver` is the CUDA version of the driver, such as 13000."""
+    """The properties of a GPU that kernels depend on. `driver` is the driver's CUDA version, such as 13000."""
 
     name: str
     sm: int
@@ -71,8 +71,8 @@ def find_gpu(ordinal: int) -> Gpu | None:
 
 
 def kernel_file_paths(package: Path, digest: str, library: str, version: str, gpu: Gpu) -> tuple[Path, ...]:
-    """Return the possible paths of the kernel file, best first. `digest` is the package's digest. If the user's
-    cache directory is unknown (in a container without a home directory), there is only one path."""
+    """Return the possible paths of the kernel file, best first. `digest` is the package's digest. A user without a home
+    directory (in a container) has only one path."""
     name = f"{_file_name(gpu.name)}-sm{gpu.sm}-driver{gpu.driver}.kernels"
     inner = Path(f"{_file_name(library)}-{_file_name(version)}", name)
     paths = [package / KERNEL_FOLDER / inner]
@@ -88,7 +88,7 @@ class KernelFile:
         self._paths = tuple(paths)
 
     def read(self) -> bytes | None:
-        """Read the kernels. Returns None if there is no valid file."""
+        """Return the kernels, or None if there is no valid file."""
         for path in self._paths:
             data = _read_trusted(path)
             if data is None or not data.startswith(MAGIC):
@@ -99,19 +99,20 @@ class KernelFile:
         return None
 
     def write(self, content: bytes) -> Path | None:
-        """Write `content`. Returns its path, or None if no path is writable."""
+        """Write the kernels. Returns the path, or None if no path is writable."""
         data = MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content
         for path in self._paths:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # `durable`, because kernels take minutes to compile. `mode`, because the next process runs the kernels.
+                # durable: kernels take minutes to compile. mode: the next process runs these kernels, so no other user
+                # may write the file.
                 replace_file(path, data, durable=True, mode=0o600)
                 return path
         return None
 
 
 def _read_trusted(path: Path) -> bytes | None:
-    """Read the file. Returns None if it cannot be read, or if another user could have written it (rule 3)."""
+    """Return the bytes of a file, or None if it cannot be read, or another user could have written it (rule 3)."""
     try:
         with open(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())

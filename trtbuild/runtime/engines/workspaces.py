@@ -1,8 +1,8 @@
 """The workspaces of engines. A workspace is activation memory (scratch memory).
 
-If one thread runs engines of one `EngineSet` on one stream, they use the same workspace. Sharing is safe, because TensorRT
-needs the workspace only while enqueued work runs, and work on one stream runs in order. TensorRT's auxiliary streams join
-the stream at the end of the work.
+The engines of one `EngineSet` that a thread runs on one stream share a workspace. Sharing is safe, because TensorRT needs
+the workspace only while enqueued work runs, and work on one stream runs in order. TensorRT's auxiliary streams join the
+stream at the end of the work.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ ALIGNMENT = 256
 #: The alignment of activation memory in bytes. TensorRT 8.6 requires it, although its documentation names 256 bytes.
 MEMORY_ALIGNMENT = 512
 
-#: The largest number of workspaces (by stream) of one thread. When it is reached, the thread keeps none of them, so that
-#: memory stays bounded.
+#: The largest number of workspaces of one thread. When it is reached, the thread forgets all of them.
 _MOST_WORKSPACES = 32
 
 
 def allocate_aligned(memory: Memory, size_bytes: int, alignment: int, stream: int) -> tuple[Array, int]:
-    """Allocate memory. Returns the array, and an address in it that is a multiple of `alignment`. The array has at least
-    `size_bytes` from this address on.
+    """Allocate `size_bytes` at an aligned address, and return the array around them and this address.
 
-    This function is needed because allocators guarantee a smaller alignment than TensorRT requires (cudaMalloc: 256 bytes).
+    Allocators guarantee a smaller alignment than TensorRT requires (cudaMalloc: 256 bytes).
     """
     array = memory.empty((size_bytes + alignment - 1,), memory.dtype("uint8"), stream)
     address = array.data_ptr()
@@ -34,8 +32,7 @@ def allocate_aligned(memory: Memory, size_bytes: int, alignment: int, stream: in
 
 
 class Workspace:
-    """Activation memory of all engines of one `EngineSet`, for one thread and stream. The engine that needs most memory
-    decides the size."""
+    """The activation memory of one thread and stream, as large as the engine that needs most memory requires."""
 
     __slots__ = ("_memory", "_stream", "address", "array", "size_bytes")
 
@@ -47,17 +44,16 @@ class Workspace:
         self._stream = stream
 
     def reserve(self, size_bytes: int) -> None:
-        """Make the workspace at least `size_bytes` large. If necessary, new memory replaces the old memory, which is freed
-        after the work that uses it."""
+        """Make the workspace at least `size_bytes` large. Memory that is replaced is freed after the work that uses it."""
         if size_bytes > self.size_bytes or not self.address:
-            # Even if the engine needs no memory, the address must be valid: TensorRT refuses a null pointer.
+            # Even an engine that needs no memory gets an address, because TensorRT refuses a null pointer.
             size_bytes = max(size_bytes, MEMORY_ALIGNMENT)
             self.array, self.address = allocate_aligned(self._memory, size_bytes, MEMORY_ALIGNMENT, self._stream)
             self.size_bytes = size_bytes
 
 
 class Workspaces:
-    """The workspaces of the engines of one `EngineSet`, by thread and stream."""
+    """The workspaces of one `EngineSet`, for all threads and streams."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -72,6 +68,6 @@ class Workspaces:
         workspace = by_stream.get(stream)
         if workspace is None:
             if len(by_stream) >= _MOST_WORKSPACES:
-                by_stream.clear()  # runs refer to the workspaces that they use, so those are not freed yet
+                by_stream.clear()  # a workspace that a run still uses is not freed, because the run refers to it
             workspace = by_stream[stream] = Workspace(self.memory, stream)
         return workspace

@@ -1,14 +1,13 @@
 """Arrays in device memory without torch: new arrays, or wrapped arrays of other libraries.
 
 Rules
-1. A wrapped array is not copied. Its `owner` keeps the memory alive as long as the array exists. The owner is the exporting
-   object, or an object that calls the deleter of the DLPack capsule.
+1. A wrapped array is not copied. Its `owner` keeps the memory alive: the other library's object, or an object that calls
+   the deleter of a DLPack capsule.
 2. The `stream` of an array is the stream of the last write to its memory, if this stream is known. When an array is
    wrapped, the stream of the call waits for that write, and becomes the `stream` of the wrapped array. Readers on other
    streams wait for the work on `stream` (CUDA array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
-3. An array in host memory is refused, with a hint. Nothing is uploaded automatically.
-4. The legacy default stream has two handles, 0 and 1. DLPack and the CUDA array interface allow only the second one.
-5. `numpy` and ``__dlpack__`` make the array's device current, so that their callers need not do this.
+3. An array in host memory is refused: nothing is uploaded.
+4. The legacy default stream has two handles, 0 and 1. DLPack and the CUDA array interface allow only 1.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ from trtbuild.runtime.memory.dtypes import ARRAY_TYPES, element_of_typestr
 class DeviceArray:
     """An array in the memory of one GPU.
 
-    `dtype` is torch's name without the prefix. `strides` count elements; None means row-major. The array supports DLPack
-    and the CUDA array interface, so CuPy, Numba, JAX and PyTorch can use it without a copy. `numpy()` copies it to the
-    host.
+    `dtype` is torch's name, such as ``float32``. `strides` count elements, and None means row-major. CuPy, Numba, JAX and
+    PyTorch can use the array without a copy, by DLPack or the CUDA array interface.
     """
 
     __slots__ = ("__weakref__", "address", "dtype", "memory", "owner", "shape", "stream", "strides")
@@ -46,12 +44,12 @@ class DeviceArray:
         self.memory = memory
         self.address = address
         self.shape = shape
-        self.dtype = ARRAY_TYPES[dtype].name  # the same string object in all arrays, so that a comparison is fast
+        self.dtype = ARRAY_TYPES[dtype].name  # the same string object in all arrays, which makes comparisons fast
         self.owner = owner
         self.stream = stream
         self.strides = None if strides is None or _is_row_major(shape, strides) else strides
 
-    # The runtime calls these two methods of torch tensors and of these arrays.
+    # Torch tensors have these two methods, too.
 
     def data_ptr(self) -> int:
         return self.address
@@ -65,7 +63,7 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """The size of all elements in bytes."""
+        """The size of the whole array in bytes."""
         return math.prod(self.shape) * ARRAY_TYPES[self.dtype].itemsize
 
     @property
@@ -76,8 +74,8 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def numpy(self) -> Any:
-        """Copy the values to a NumPy array, after the array's stream has finished. bfloat16 becomes uint16 with the same
-        bits."""
+        """Copy the array to a NumPy array, after its stream has finished. bfloat16 becomes uint16 with the same bits. The
+        device need not be current."""
         with self.memory.on_device():
             return self.memory.download(self)
 
@@ -92,8 +90,8 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """Create a DLPack capsule of the same memory. `stream` is the reader's stream, which waits for earlier writes. If
-        `stream` is -1, no stream waits."""
+        """Create a DLPack capsule of the same memory. The reader's `stream` waits for earlier writes, unless it is -1. The
+        device need not be current."""
         if copy:
             raise BufferError("the export does not copy the array: leave out copy=True")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -132,12 +130,13 @@ class DeviceArray:
 
 
 def wrap_array(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
-    """Wrap `value` as an array of `memory`'s device. From now on, work on `stream` may read it. `name` is for error
-    messages.
+    """Wrap another library's array. Later work on `stream` may read the result. `name` is for error messages.
 
     Raises CallRefused for a value that is not an array, is on another device, or has an unsupported element type.
     """
-    if hasattr(value, "is_neg") and value.is_neg():  # a DLPack capsule of such a tensor has values without the negation
+    if (
+        hasattr(value, "is_neg") and value.is_neg()
+    ):  # the memory of such a tensor contains the values without the negation
         raise CallRefused(f"{name} has a negation that PyTorch has not computed yet", hint="pass tensor.resolve_neg()")
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _wrap_dlpack(memory, value, stream, name)
@@ -152,7 +151,6 @@ def wrap_array(memory: Memory, value: Any, stream: int, name: str) -> DeviceArra
 
 
 def host_memory_error(name: str, kind: type, ordinal: int) -> CallRefused:
-    """Return the error for an array in host memory."""
     type_name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
     return CallRefused(
         f"{name} is a {type_name} in host memory; the engine runs on cuda:{ordinal}",
@@ -161,7 +159,6 @@ def host_memory_error(name: str, kind: type, ordinal: int) -> CallRefused:
 
 
 def wrong_device_error(name: str, device: str, ordinal: int) -> CallRefused:
-    """Return the error for an array of another device."""
     return CallRefused(
         f"{name} is on {device}; the engine runs on cuda:{ordinal}",
         hint=f'copy it to cuda:{ordinal}, or load the package with device="{device}"',
@@ -177,7 +174,7 @@ def _wrap_dlpack(memory: Memory, value: Any, stream: int, name: str) -> DeviceAr
     reader = _exchanged_handle(stream)
     try:
         capsule = value.__dlpack__(stream=reader, max_version=(1, 0))
-    except TypeError:  # a library that is older than DLPack 1.0
+    except TypeError:  # the library supports only DLPack before 1.0
         capsule = value.__dlpack__(stream=reader)
     try:
         tensor = dlpack.consume_capsule(capsule)
@@ -222,8 +219,7 @@ def _exchanged_handle(stream: int) -> int:
 
 
 def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements are contiguous in row-major order. Strides of axes with one element do not matter. An empty
-    array is always contiguous."""
+    """Whether an array is contiguous. Strides of axes of size 1 do not matter, and an empty array is always contiguous."""
     if 0 in shape:
         return True
     axes = zip(shape, strides, dlpack.row_major(shape), strict=True)

@@ -1,4 +1,4 @@
-"""Choose the allocator of device memory: torch if it can use a GPU here, otherwise the CUDA driver."""
+"""Choose the allocator of device memory: torch or the CUDA driver."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Memory, streams and graphs from the CUDA driver through cuda-python. The rules are in
-`trtbuild.runtime.memory.device_memory`.
+"""Memory, streams and graphs from the CUDA driver through cuda-python.
 
-`driver` is ``cuda.bindings.driver`` (cuda-python 12.6 to 13). Its functions return a tuple, whose first item is the error.
+`trtbuild.runtime.memory.device_memory` describes the methods, and has the rules. `driver` is ``cuda.bindings.driver``
+(cuda-python 12.6 to 13). Its functions return a tuple, whose first item is the error.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ _KEEP_ALL = 2**64 - 1
 
 
 class CudaMemory:
-    """The memory of GPU `ordinal`: a separate memory pool in the device's primary context. torch and other libraries use
-    the same context.
+    """The memory of GPU `ordinal`: a separate memory pool in the device's primary context, which other libraries use, too.
 
     Raises EnvironmentFault if there is no driver or no such GPU.
     """
 
     requires_contiguous = True
-    #: Empty: even a DeviceArray must be adopted, because `adopt` waits for the stream on which it was written.
+    #: No type, because even a DeviceArray is passed to `adopt`: this method waits for the stream that wrote the array.
     own_types: frozenset[type] = frozenset()
 
     def __init__(self, driver: Any, ordinal: int) -> None:
@@ -61,8 +60,8 @@ class CudaMemory:
         self._streams = threading.local()
         self._lock = threading.Lock()
         self._default_stream_substitute: Stream | None = None
-        #: Streams that are not used at the moment, such as those of threads that have ended. A new `Stream` takes one
-        #: of them. A stream is never destroyed, because arrays may still be freed on it.
+        #: Streams that are not used now, such as those of threads that have ended. A new `Stream` uses one of them. A
+        #: stream is never destroyed, because arrays may still be freed on it.
         self.idle_streams: list[int] = []
 
     def _new_pool(self) -> Any:
@@ -132,7 +131,7 @@ class CudaMemory:
 
     def wait(self, *, reader: int, writer: int) -> None:
         if reader != writer:
-            end_of_writes = self._record(writer)  # in a variable, because freeing this object destroys the event
+            end_of_writes = self._record(writer)  # in a variable, because the event is destroyed with this object
             self.call(self.driver.cuStreamWaitEvent, reader, end_of_writes.event, 0)
 
     def synchronize(self, stream: int) -> None:
@@ -172,8 +171,8 @@ class CudaMemory:
             if value.memory.ordinal != self.ordinal:
                 raise wrong_device_error(name, value.device, self.ordinal)
             if value.stream is None or value.stream == stream:
-                # A Block is freed on this stream, and therefore after our work. Another owner means memory of another
-                # library: the value was adopted before, and a model has returned this input.
+                # A Block is freed on this stream, so after our work. Another owner means memory of another library: a
+                # model has returned an input that was adopted.
                 if not isinstance(value.owner, Block):
                     self._adopted_arrays.keep_for_call(value.owner)
                 return value
@@ -203,7 +202,6 @@ class CudaMemory:
             self.call(self.driver.cuMemcpyDtoDAsync, target, source, size, stream)
 
     def _copy_rows(self, target: int, source: int, rows: Rows, itemsize: int, stream: int) -> None:
-        """Copy `rows` (in elements) between arrays at two addresses."""
         target, source = target + rows.target * itemsize, source + rows.source * itemsize
         if rows.count == 1:
             self._copy(target, source, rows.length * itemsize, stream)
@@ -229,7 +227,7 @@ class CudaMemory:
             raise ValueError(f"{data.dtype} is not {dtype}")
         if data.nbytes:
             self.call(self.driver.cuMemcpyHtoDAsync, array.address, data.ctypes.data, data.nbytes, stream)
-            self.synchronize(stream)  # when this function has returned, the caller may change `data`
+            self.synchronize(stream)  # because the caller may change `data` after the call
         return array
 
     def download(self, array: DeviceArray) -> Any:
@@ -255,7 +253,7 @@ class CudaMemory:
 
     def capture(self, work: Callable[[int], None]) -> CudaGraph:
         driver = self.driver
-        stream = Stream(self)  # in a variable, because other threads may use the handle when this object is freed
+        stream = Stream(self)  # in a variable, because other threads may use the handle once this object is freed
         handle = stream.handle
         self.call(driver.cuStreamBeginCapture, handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         try:

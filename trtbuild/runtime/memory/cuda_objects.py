@@ -1,4 +1,4 @@
-"""Objects of the CUDA driver for a `CudaMemory`. Unused streams are kept for reuse, other objects are freed."""
+"""Objects of the CUDA driver: graphs, blocks of memory, events and streams. Only streams are kept for reuse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtbuild.runtime.memory.device_memory import LEGACY_STREAM
 
 
 class DriverMemory(Protocol):
-    """The members of a `CudaMemory` that these objects use: the CUDA driver, the memory pool, and idle streams."""
+    """The members of `trtbuild.runtime.memory.cuda_memory.CudaMemory` that these objects use."""
 
     driver: Any
     pool: Any
@@ -19,13 +19,9 @@ class DriverMemory(Protocol):
         """Call a function of the driver. Raises EngineError for its error codes."""
         ...
 
-    def is_device_current(self) -> bool:
-        """Whether the device is the calling thread's current device."""
-        ...
+    def is_device_current(self) -> bool: ...
 
-    def on_device(self) -> contextlib.AbstractContextManager[Any]:
-        """Make the device current inside the block."""
-        ...
+    def on_device(self) -> contextlib.AbstractContextManager[Any]: ...
 
 
 class CudaGraph:
@@ -44,8 +40,8 @@ class CudaGraph:
 
 
 class Block:
-    """A block of memory from the pool. When the last array on the block is freed, the driver first finishes the work that
-    is already on the block's stream, and then frees the block."""
+    """A block of memory from the pool. When its last array is freed, the driver frees the block after the work that is
+    already on the block's stream."""
 
     __slots__ = ("_memory", "_stream", "address")
 
@@ -60,14 +56,14 @@ class Block:
         if self.address:
             memory = self._memory
             with contextlib.suppress(Exception):  # the interpreter may be shutting down
-                # For a default stream, the driver frees memory only in a thread with a current context.
+                # The driver frees memory of the default stream only in a thread with a current context.
                 needs_context = self._stream in (0, LEGACY_STREAM) and not memory.is_device_current()
                 with memory.on_device() if needs_context else contextlib.nullcontext():
                     memory.driver.cuMemFreeAsync(self.address, self._stream)
 
 
 class Event:
-    """A CUDA event that happens after the current work of a stream."""
+    """A CUDA event, recorded after the current work of a stream."""
 
     def __init__(self, memory: DriverMemory, stream: int) -> None:
         driver = memory.driver
@@ -78,7 +74,9 @@ class Event:
     def query(self) -> bool:
         driver = self._memory.driver
         (error,) = driver.cuEventQuery(self.event)
-        return bool(error != driver.CUresult.CUDA_ERROR_NOT_READY)  # failed work has ended, too
+        return bool(
+            error != driver.CUresult.CUDA_ERROR_NOT_READY
+        )  # another error means that the work has failed and ended
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -90,7 +88,9 @@ class Stream:
 
     def __init__(self, memory: DriverMemory) -> None:
         self._idle_streams = memory.idle_streams
-        with contextlib.suppress(IndexError):  # between a check and `pop`, another thread could take the last stream
+        with contextlib.suppress(
+            IndexError
+        ):  # not `if`, because another thread could take the last stream before `pop`
             self.handle = self._idle_streams.pop()
             return
         driver = memory.driver
@@ -98,5 +98,5 @@ class Stream:
             self.handle = int(memory.call(driver.cuStreamCreate, driver.CUstream_flags.CU_STREAM_DEFAULT))
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # a Stream whose construction failed
+        with contextlib.suppress(AttributeError):  # `__init__` may have failed
             self._idle_streams.append(self.handle)

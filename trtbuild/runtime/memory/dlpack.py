@@ -1,7 +1,7 @@
 """Read and create DLPack capsules through ctypes, without torch or compiled code.
 
-The structures are defined in dlpack.h 1.0 (https://dmlc.github.io/dlpack/latest/c_api.html). The protocol is part of the
-Python array API (``__dlpack__``, ``__dlpack_device__``).
+A capsule passes an array from one library to another. dlpack.h 1.0 defines the structures
+(https://dmlc.github.io/dlpack/latest/c_api.html). The protocol is part of the Python array API (``__dlpack__``).
 
 Rules
 1. A capsule is consumed once. The consumer renames it to ``used_…``, and calls its deleter exactly once, when the last
@@ -10,9 +10,9 @@ Rules
    its destructor releases the array.
 3. When a capsule's destructor runs, no references to the capsule are left. So the destructor uses addresses, never the
    Python object.
-4. A consumer may free memory after Python has ended, for example in another thread or when a static C++ object is
-   destroyed. So functions that C code may then call, and data that it may read, are never freed. At exit the deleters of
-   live capsules are replaced by a function that does not need Python.
+4. A consumer may free memory after Python has ended, for example when a static C++ object is destroyed. So functions that C
+   code may then call, and data that it may read, are never freed. At exit, the deleters of live capsules are replaced by a
+   function that does not need Python.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _CAPSULE_KINDS: dict[bytes, tuple[type[ctypes.Structure], bytes]] = {
 
 @dataclass(frozen=True)
 class CapsuleTensor:
-    """The tensor of a capsule. Strides count elements; None means row-major. The memory is freed with `owner`."""
+    """The tensor of a capsule. `strides` count elements, and None means row-major. The memory is freed with `owner`."""
 
     address: int
     shape: tuple[int, ...]
@@ -104,8 +104,8 @@ class _Owner:
 def consume_capsule(capsule: object) -> CapsuleTensor:
     """Consume `capsule`, and return its tensor.
 
-    Raises ValueError for an object that is not an unused DLPack capsule, for another major version than 1, and
-    for an unsupported element type.
+    Raises ValueError if this is not an unused DLPack capsule, or has another major version than 1, or an unsupported
+    element type.
     """
     for name, (structure, used) in _CAPSULE_KINDS.items():
         if not _object_api.PyCapsule_IsValid(ctypes.py_object(capsule), name):
@@ -133,7 +133,7 @@ def consume_capsule(capsule: object) -> CapsuleTensor:
     raise ValueError("not a DLPack capsule, or a used one")
 
 
-#: Live capsules that were created here: address of the managed tensor → objects that must not be freed before it.
+#: Live capsules that were created here: address of the managed tensor → the objects that must not be freed before it.
 _LIVE_CAPSULES: dict[int, tuple[Any, ...]] = {}
 
 
@@ -147,8 +147,8 @@ def create_capsule(
     *,
     versioned: bool,
 ) -> object:
-    """Create a capsule for the memory of `owner`. `device` is DLPack's device type and number. Strides count elements. None
-    means row-major."""
+    """Create a capsule for the memory of `owner`. `device` is DLPack's device type and number. `strides` are those of
+    `CapsuleTensor`."""
     element = ARRAY_TYPES[dtype]
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*(row_major(shape) if strides is None else strides))
@@ -193,14 +193,14 @@ def _release_unused_capsule(capsule: int, is_finalizing: Callable[[], bool] = sy
 
 _deleter, _destructor = _Deleter(_release_capsule), _Deleter(_release_unused_capsule)
 
-#: The names of unused capsules. PyCapsule_New does not copy a name, so these objects must never be freed.
+#: PyCapsule_New does not copy these names of unused capsules, so these objects must never be freed.
 _CAPSULE_NAME, _VERSIONED_CAPSULE_NAME = b"dltensor", b"dltensor_versioned"
 
 
 def _python_api(handle: Any) -> Any:
-    """Return Python's capsule functions. `handle` is the ctypes type in which a capsule is passed: as an object
-    (``py_object``), or as the address of the object (``c_void_p``)."""
-    # Each API needs a new PyDLL, which has separate function objects, because argtypes are set on these objects.
+    """Return Python's capsule functions. `handle` is the ctypes type in which a capsule is passed: ``py_object`` for the
+    object, or ``c_void_p`` for its address."""
+    # A new PyDLL has separate function objects. Each API needs its own, because argtypes are set on these objects.
     api = ctypes.PyDLL(None, handle=ctypes.pythonapi._handle)
     api.PyCapsule_IsValid.argtypes = (handle, ctypes.c_char_p)
     api.PyCapsule_IsValid.restype = ctypes.c_int

@@ -1,11 +1,11 @@
 """Keep arrays of other libraries (adopted arrays) until the GPU has read them.
 
-An adopted array comes from another library, whose allocator does not know our stream. If the array is freed too early, its
-memory is used again while a kernel still reads it.
+The allocator of another library does not know our stream. If an array is freed too early, its memory is used again while a
+kernel still reads it.
 
 Rules
-1. An array that a thread adopts belongs to the thread's next call. When this call has enqueued all its work, an event is
-   recorded after the work. The arrays are kept until the event is done.
+1. An array that a thread adopts belongs to the thread's next call. When this call has enqueued its work, an event is
+   recorded after the work. The array is kept until the event is done.
 2. No thread waits: events are queried when another array is adopted, oldest first.
 """
 
@@ -18,7 +18,7 @@ from typing import Protocol
 
 
 class RecordedEvent(Protocol):
-    """A recorded event."""
+    """A recorded CUDA event."""
 
     def query(self) -> bool:
         """Whether all earlier work on the event's stream has finished."""
@@ -43,7 +43,7 @@ class AdoptedArrays:
         self.release_finished()
 
     def record_call(self, stream: int) -> None:
-        """Record an event on `stream`, which has all work of this thread's call (rule 1)."""
+        """Record an event on `stream`, after the work of this thread's call (rule 1)."""
         arrays = getattr(self._arrays_of_thread, "arrays", None)
         if not arrays:
             return
@@ -62,4 +62,4 @@ class AdoptedArrays:
                 if not oldest_event.query():
                     return
                 entry = self._arrays_in_use.popleft()
-            del entry  # outside the lock, because deleting the last reference runs code of the other library
+            del entry  # outside the lock, because this may run code of the other library

@@ -1,11 +1,12 @@
-"""Compute the few copies that make a strided array contiguous. Each copy handles one run of consecutive elements, or
-several such runs at equal distances. `cuda_memory` executes the copies.
+"""Plan the few copies that make a strided array contiguous. `cuda_memory` executes them.
+
+A run is a sequence of neighbouring elements. One copy (``cuMemcpy2D``) handles several runs whose starts have an equal
+distance, the pitch.
 
 Rules
 1. Axes of size 1 are ignored. Neighbouring axes that together have a constant step are joined to one axis.
-2. One copy handles a run and its repetitions along one axis. This is the longest axis on which runs do not overlap, because
-   ``cuMemcpy2D`` needs a pitch of at least one run. ``cuMemcpy2D`` also limits the pitch (`_LARGEST_PITCH`). Each position
-   on the other axes needs its own copy.
+2. One copy handles the runs along one axis, and each position on the other axes needs its own copy. The axis is the longest
+   one whose pitch ``cuMemcpy2D`` accepts: at least the length of a run, and at most `_LARGEST_PITCH`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from dataclasses import dataclass
 
 from trtbuild.runtime.memory.dlpack import row_major
 
-#: The largest pitch of a copy, in elements. An element has at most 8 bytes, and the driver's limit in bytes
-#: (``CU_DEVICE_ATTRIBUTE_MAX_PITCH``) is an int.
+#: The largest pitch, in elements of at most 8 bytes. The driver's limit in bytes (``CU_DEVICE_ATTRIBUTE_MAX_PITCH``) is an
+#: int.
 _LARGEST_PITCH = (2**31 - 1) // 8
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A copy of `count` runs of `length` elements. The first run is at `source`, and each later run begins `source_pitch`
-    after the start of the run before it. The runs are written to `target`, with `target_pitch`. All fields except
-    `count` are in elements."""
+    """A copy of `count` runs of `length` elements. The first run is copied from `source` to `target`. From run to run,
+    `source_pitch` and `target_pitch` are added. All fields except `count` count elements."""
 
     target: int
     source: int
@@ -36,8 +36,7 @@ class Rows:
 
 
 def rows_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Rows]:
-    """Yield the copies that convert an array with `shape` and `strides` to a contiguous array. Strides count elements and
-    may be negative."""
+    """Yield the copies that make an array contiguous. `strides` count elements, and may be negative."""
     if 0 in shape:
         return
     axes = _joined_axes(shape, strides)
@@ -70,7 +69,7 @@ class _Axis:
 
 
 def _joined_axes(shape: Sequence[int], strides: Sequence[int]) -> list[_Axis]:
-    """Return the axes of rule 1: without axes of size 1, and joined where possible."""
+    """Return the axes of rule 1."""
     axes: list[_Axis] = []
     for size, source, target in zip(shape, strides, row_major(tuple(shape)), strict=True):
         if size == 1:

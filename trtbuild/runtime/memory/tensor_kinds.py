@@ -1,12 +1,12 @@
-"""Handle torch tensors whose memory does not contain their values: copy some kinds of them, and refuse the other kinds.
+"""Handle torch tensors whose memory does not contain their values: some kinds are copied, the others are refused.
 
 Rules
-1. PyTorch negates some tensors only when it reads them (``is_neg``: the imaginary part of a conjugate). Such a tensor is
-   copied, with its negated values. The copy is needed even for a contiguous tensor.
-2. Sparse, nested and mkldnn tensors do not store their values as one array with strides: they are refused. The checks of
-   dtypes and devices already refuse quantized tensors, conjugates (complex) and meta tensors.
-3. An engine needs a tensor with memory. FakeTensors, tensors inside ``torch.vmap`` and similar functions, and
-   subclasses whose values are not in their own memory are refused.
+1. PyTorch negates some tensors only when it reads them (``is_neg``), such as the imaginary part of a conjugate. Such a
+   tensor is copied with its negated values, even if it is contiguous.
+2. Sparse, nested and mkldnn tensors are refused, because they do not store their values as one array with strides. The
+   checks of dtypes and devices already refuse quantized tensors, conjugates (complex) and meta tensors.
+3. An engine needs a tensor with memory. So FakeTensors, tensors inside ``torch.vmap`` and similar functions, and subclasses
+   without their own memory are refused.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ def needs_materializing(tensor: torch.Tensor) -> bool:
 
 
 def materialize(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Return `tensor`, or a copy with negated values (rule 1). Raises CallRefused for a tensor without strides (rule 2).
-    `name` is for the text of the error."""
+    """Return `tensor`, or a copy with negated values (rule 1). Raises CallRefused for a tensor without strides (rule 2)."""
     import torch
 
     if tensor.is_nested:
@@ -54,7 +53,6 @@ def require_memory(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def no_memory_error(tensor: object, name: str) -> CallRefused:
-    """Return the error for a tensor without memory (rule 3)."""
     return CallRefused(
         f"{name} is a {type(tensor).__name__} without memory that an engine could read",
         hint="pass an ordinary tensor, and call outside of torch.vmap, torch.func and FakeTensorMode",

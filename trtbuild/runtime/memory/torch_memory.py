@@ -1,5 +1,5 @@
-"""Memory, streams and graphs from torch. Arrays are torch tensors. The rules are in
-`trtbuild.runtime.memory.device_memory`."""
+"""Memory, streams and graphs from torch. `trtbuild.runtime.memory.device_memory` describes the methods, and has the
+rules."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TorchMemory:
     the GPU."""
 
     requires_contiguous = True
-    #: ``_cuda_getCurrentRawStream``: the number of a GPU → the handle of its current stream. It is faster than
-    #: `torch.cuda.current_stream`, which creates an object. None if torch lacks ``_cuda_getCurrentRawStream``.
+    #: GPU number → handle of its current stream: torch's ``_cuda_getCurrentRawStream``, or None if torch lacks it. It is
+    #: faster than `torch.cuda.current_stream`, which creates an object.
     _raw_stream: Callable[[int], int] | None = None
 
     def __init__(self, ordinal: int) -> None:
@@ -45,8 +45,8 @@ class TorchMemory:
         self._torch = torch
         self._empty = torch.empty
         self.own_types = frozenset({torch.Tensor, torch.nn.Parameter})
-        # If `is_neg` is true, the memory contains the values with the opposite sign. Other tensors whose memory does not
-        # contain their values need no check here, because torch raises an error when their address is read.
+        # If `is_neg` is true, the memory contains the values with the opposite sign. Sparse tensors and others that have no
+        # address need no check here, because torch raises an error when their address is read.
         self.needs_materializing: Callable[[Any], bool] = torch.Tensor.is_neg
         self._adopted_arrays = AdoptedArrays(self._record)
         self._lock = threading.Lock()
@@ -115,9 +115,8 @@ class TorchMemory:
 
     @functools.cached_property
     def _empty_strided(self) -> Callable[..., Any] | None:
-        """The function with which PyTorch's own compiler allocates tensors on the current device. It takes a third of the
-        time of torch.empty (measured, torch 2.11 and 2.13). None if this torch does not have the function, or has another
-        function of that name."""
+        """The function with which torch's compiler allocates tensors. It takes a third of the time of torch.empty
+        (measured, torch 2.11 and 2.13). None if this torch lacks the function, or has another function of that name."""
         guards = getattr(getattr(self._torch._C, "_dynamo", None), "guards", None)
         allocate = getattr(guards, f"_empty_strided_{self.device.type}", None)
         if allocate is None:
@@ -165,7 +164,7 @@ class TorchMemory:
             if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
                 raise host_memory_error(name, type(value), self.ordinal)
             raise CallRefused(f"{name} is a {type(value).__name__}, not a tensor", hint="pass a torch.Tensor")
-        writer = interface.get("stream")  # torch ignores this entry, so `stream` must wait for the writer
+        writer = interface.get("stream")  # torch ignores this entry, so this method makes `stream` wait
         if writer is not None:
             self.wait(reader=stream, writer=int(writer))
         try:
@@ -216,8 +215,8 @@ class TorchMemory:
         capture_stream = torch.cuda.Stream(self.device)
         work_error: EngineError | None = None
         try:
-            # "thread_local": other threads may continue to call CUDA. If the capture cannot be ended, torch.cuda.graph
-            # leaves its stream current, and `on_stream` makes the caller's stream current again.
+            # "thread_local": other threads may continue to call CUDA. `on_stream` makes the caller's stream current again
+            # if the end of the capture fails, because torch.cuda.graph does not.
             with (
                 self.on_stream(self.stream()),
                 torch.cuda.graph(graph, stream=capture_stream, capture_error_mode="thread_local"),
@@ -228,14 +227,14 @@ class TorchMemory:
                     work_error = error
                     raise
         except RuntimeError as error:
-            if work_error is not None:  # torch's error at the end of the capture is only a consequence
+            if work_error is not None:  # this is the cause of torch's error
                 raise work_error from None
             raise EngineError(f"the run cannot be captured as a CUDA graph: {error}") from error
         return TorchGraph(self, graph)
 
 
 def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a contiguous tensor. As in torch, an axis of size 0 counts like an axis of size 1."""
+    """Return the strides of a contiguous tensor. As in torch, an axis of size 0 counts as 1."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -259,8 +258,8 @@ class TorchGraph:
 
 
 def _new_ordered_stream(torch: Any) -> int:
-    """Create a stream with cudaStreamCreate. CUDA orders this stream with the legacy default stream (CUDA C++
-    programming guide, "Legacy default stream"). Torch creates its streams with cudaStreamNonBlocking."""
+    """Create a stream that CUDA orders with the legacy default stream (CUDA C++ programming guide, "Legacy default
+    stream"). Torch's own streams are not ordered with it, because they are cudaStreamNonBlocking."""
     handle = ctypes.c_void_p()
     error = torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle))
     if int(error) != 0 or not handle.value:

@@ -1,16 +1,15 @@
 """Choose the target of a package for this machine, and the profile for a call. The functions of this module are pure.
 
 Rules
-1. A target fits when its platform is this machine's, a library is installed that runs its plans, and its plans are for
-   this GPU. The error lists the reason for every target (without a GPU, only the targets).
-2. Plans run on the GPUs whose SM is in `PackedTarget.sms`. With TensorRT's ``ampere_plus`` they run on every SM from 80 on
-   (``HardwareCompatibilityLevel.AMPERE_PLUS``), which a list cannot express.
-3. `trtbuild.core.packages.engine_libraries` has the table of the libraries that run plans.
-4. If several targets fit, a target whose `sm` is this GPU's is preferred, then the target for the fewest SMs, then the
+1. A target fits if its platform is this machine's, its plans (serialized engines) are for this GPU, and a library that runs
+   the plans is installed (`trtbuild.core.packages.engine_libraries`). The error lists the reason for every target.
+2. Plans run on the GPU architectures in `PackedTarget.sms` (89 is NVIDIA's compute capability 8.9). With TensorRT's
+   ``ampere_plus`` they run on every SM from 80 on (``HardwareCompatibilityLevel.AMPERE_PLUS``).
+3. If several targets fit, a target whose `sm` is this GPU's is preferred, then the target for the fewest SMs, then the
    first.
-5. A profile fits a call if every size of every input is in its range. If several profiles fit, the profile with the nearest
-   opt is chosen, then the first. The nearest opt has the smallest sum over all axes of |ln(size / opt)|, so ratios
-   count, not differences.
+4. A profile fits a call if every size of every input is in its range. If several profiles fit, the one with the nearest opt
+   is chosen, then the first. The nearest opt has the smallest sum over all axes of |ln(size / opt)|, so ratios count, not
+   differences.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _AMPERE_SM = 80
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine: its platform, its GPU (`sm` is None without a GPU), and the versions of its libraries that run engines
-    (`engine_libraries.LibraryName`). The version is None for a library that is not installed."""
+    """This machine. Without a GPU, `sm` is None. `libraries` maps a library that runs engines
+    (`engine_libraries.LibraryName`) to its version, or to None if the library is not installed."""
 
     platform: str
     sm: int | None
@@ -40,8 +39,7 @@ class Machine:
 
 
 def choose_target(index: PackageIndex, machine: Machine, name: str | None = None) -> PackedTarget:
-    """Choose the target that runs on `machine`. If `name` is not None, only the target of this name may be chosen. Raises
-    NoFittingTarget."""
+    """Choose the target that runs on `machine`. With `name`, only this target may be chosen. Raises NoFittingTarget."""
     if name is not None and name not in index.targets:
         raise NoFittingTarget(
             f"the package of {index.model!r} has no target {name!r}", hint=suggestion(name, index.targets, "targets")
@@ -69,18 +67,18 @@ def choose_target(index: PackageIndex, machine: Machine, name: str | None = None
             f"{machine.platform}): {summary}{lines}",
             hint="; or ".join(hints[:2]),
         )
-    return min(fitting, key=lambda target: (target.sm != machine.sm, len(target.sms)))  # rule 4; min returns the first
+    return min(fitting, key=lambda target: (target.sm != machine.sm, len(target.sms)))  # rule 3; min returns the first
 
 
 def runs_on_sm(target: PackedTarget, sm: int) -> bool:
-    """Whether the plans of `target` run on a GPU of this SM (rule 2)."""
+    """Whether the plans of `target` run on a GPU of the architecture `sm` (rule 2)."""
     if target.toolchain == "tensorrt" and target.compatibility == "ampere_plus":
         return sm >= _AMPERE_SM
     return sm in target.sms
 
 
 def _misfit_reason(target: PackedTarget, machine: Machine) -> tuple[str, str] | None:
-    """Return the reason why a target does not fit, and a hint, or None if the target fits."""
+    """Return (reason, hint) if a target does not fit, otherwise None."""
     if target.platform != machine.platform:
         return f"it is for {target.platform}", f"build the package for a target with platform: {machine.platform}"
     if machine.sm is not None and not runs_on_sm(target, machine.sm):
@@ -104,7 +102,7 @@ def _cpu_hint(index: PackageIndex) -> str:
     return no_reference_hint()
 
 
-#: A hint: how to add a reference program to a package.
+#: A hint that says how to add a reference program to a package.
 ADD_REFERENCE_HINT = "set `reference: true` in the manifest and build again (a TensorRT network has no such program)"
 
 
@@ -114,7 +112,7 @@ def no_reference_hint() -> str:
 
 
 def choose_profile(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]]) -> int | None:
-    """Return the number of the profile for inputs of `shapes`, or None if no profile fits (rule 5). The caller has checked
+    """Return the number of the profile for inputs of `shapes`, or None if no profile fits (rule 4). The caller has checked
     the ranks."""
     nearest: int | None = None
     smallest_distance = math.inf
@@ -126,7 +124,7 @@ def choose_profile(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[
 
 
 def _distance(profile: PackedProfile, shapes: Sequence[Sequence[int]]) -> float | None:
-    """Return the distance of `shapes` from the profile's opt (rule 5), or None if the profile does not fit."""
+    """Return the distance of `shapes` from the profile's opt (rule 4), or None if the profile does not fit."""
     distance = 0.0
     for ranges, shape in zip(profile.shapes, shapes, strict=True):
         for low, opt, high, size in zip(ranges.min, ranges.opt, ranges.max, shape, strict=True):
@@ -142,9 +140,8 @@ AxisName = Callable[[int, int], str]
 
 
 def out_of_range_text(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]], axis_name: AxisName) -> str:
-    """Return the error message for `shapes` that no profile fits. For each profile it has the inputs and axes that do not
-    fit, their sizes, and the allowed sizes."""
-    texts = []  # the problems of each profile
+    """Return the message for `shapes` that no profile fits, with the wrong and the allowed sizes of each profile."""
+    texts = []  # one for each profile
     for profile in profiles:
         problems = []
         for number, (ranges, shape) in enumerate(zip(profile.shapes, shapes, strict=True)):

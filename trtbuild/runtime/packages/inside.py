@@ -3,10 +3,10 @@
 Rules
 1. The path of the package's directory may contain a link (``current -> release-3``). The path is resolved once, when the
    package is opened, so that all files come from one directory even if the link changes later.
-2. Links inside the package to paths inside it are followed. A link to a path outside is refused (LinkRefused), unless
+2. A link in the package to a path in the package is followed. A link to a path outside is refused (LinkRefused), unless
    the caller has set `follow_links`.
-3. A path is resolved, checked, and then opened without following a link at its end. So the checked file is the file that is
-   opened.
+3. A path is resolved, checked, and then opened without following a link at its end. So the file that is opened is the one
+   that was checked.
 """
 
 # Paths are strings here: a package may have thousands of files.
@@ -19,25 +19,24 @@ import os
 from trtbuild.errors import LinkRefused
 from trtbuild.regular import open_regular
 
-#: The errors for a link that is not followed (Linux, FreeBSD: open(2), O_NOFOLLOW).
+#: The errors for a link that is not followed (open(2), O_NOFOLLOW): of Linux, and of FreeBSD.
 _LINK_ERRORS = (errno.ELOOP, errno.EMLINK)
 
 
 class PackageFolder:
-    """The directory of a package, from which files are opened. `path` is the caller's path, which error messages show."""
+    """The directory of a package, from which files are opened."""
 
     def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = False) -> None:
         self._shown_path = os.fspath(path)
         self._root = os.path.realpath(path)
         self._follow_links = follow_links
-        #: A folder in the package → its real path. No lock is needed, because all threads write the same values.
+        #: Folder in the package → its real path. No lock is needed, because all threads write the same values.
         self._folders: dict[str, str] = {}
 
     def open(self, name: str) -> int:
-        """Open a regular file and return its descriptor. `name` is relative and has no ``..``
-        (`core.packages.package_reading.check_path`).
+        """Open a regular file, and return its descriptor. Raises LinkRefused and OSError.
 
-        Raises LinkRefused, and OSError if the file cannot be opened.
+        `name` is a relative path without ``..`` (`core.packages.package_reading.check_path` checks this).
         """
         if self._follow_links:
             return open_regular(os.path.join(self._root, name))
@@ -53,12 +52,12 @@ class PackageFolder:
         return open_regular(self._resolve(name), follow=False)
 
     def read(self, name: str) -> bytes:
-        """Read the bytes of a file. Raises the errors of `open`."""
+        """Read a file. Raises the errors of `open`."""
         with open(self.open(name), "rb") as file:
             return file.read()
 
     def _resolve(self, name: str) -> str:
-        """Resolve a path of the package. Raises LinkRefused if it leads out of the package."""
+        """Return the real path of a file. Raises LinkRefused if it is outside of the package."""
         resolved = os.path.realpath(os.path.join(self._root, name))
         if self._is_inside(resolved):
             return resolved

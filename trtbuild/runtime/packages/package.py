@@ -2,11 +2,10 @@
 
 Rules
 1. Each file is read once, into private memory, and hashed while it is read (unless `verify` is False). The caller gets the
-   same bytes that were hashed. So a file that is replaced later has no effect.
-2. Only requested files are read. Several files are read at once, because reading and hashlib release the GIL.
+   bytes that were hashed, so a later change of the file has no effect.
+2. Only requested files are read. Several files are read at once, because reading and hashing release the GIL.
 3. A link to a file outside the package is not followed, unless `follow_links` is True (`trtbuild.runtime.packages.inside`).
-4. A package is damaged if a file is missing, or if its size or digest differs from the index. The digest of the index
-   identifies the package (`digest`).
+4. A package is damaged if a file is missing, or if its size or digest differs from the index.
 """
 
 from __future__ import annotations
@@ -34,17 +33,16 @@ _DAMAGED_HINT = "build the package again, or copy it again from an undamaged sou
 
 #: Files are read and hashed in pieces of this size, so that a piece is still in the processor's cache when it is hashed.
 _PIECE_BYTES = 1 << 20
-#: A file of at least this size is read into separate memory pages, because Python need not fill these pages with zeros.
+#: A file of at least this size is read into memory from mmap, which Python need not fill with zeros, unlike a bytearray.
 _LARGE_BYTES = 1 << 18
-#: For a file of at least this size, a second thread reads ahead while the first thread hashes.
+#: For a file of at least this size, a second thread reads while the first thread hashes.
 _VERY_LARGE_BYTES = 1 << 24
 _MOST_READERS = min(8, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package on disk. `digest` is the SHA-256 of its index, which contains the digests of all files. `index_bytes` are
-    the bytes of the index."""
+    """A package on disk. `digest` identifies it: the SHA-256 of its index, which contains the digests of all files."""
 
     path: Path
     index: PackageIndex
@@ -53,17 +51,17 @@ class Package:
     folder: PackageFolder = field(repr=False, compare=False)
 
     def read_unlisted(self, name: str) -> bytes | None:
-        """Read a file in the package that is not in its index. Returns None if the file cannot be read."""
+        """Return the bytes of a file that is not in the index, or None if it cannot be read."""
         try:
             return self.folder.read(name)
         except (OSError, LinkRefused):
             return None
 
     def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
-        """Read files of the package, by name. The memory is writable and aligned to 16 bytes. If `verify` is False, only
-        the sizes of the files are checked. Raises PackageDamaged, LinkRefused."""
+        """Return name → the bytes of the file, in writable memory that is aligned to 16 bytes. If `verify` is False, only
+        the sizes are checked. Raises PackageDamaged, LinkRefused."""
         wanted_names = list(dict.fromkeys(names))
-        # The largest file is first, so that all threads end at about the same time.
+        # Largest file first, so that all threads end at about the same time.
         wanted_names.sort(key=lambda name: -self.index.files[name].size)
 
         def read_one(name: str) -> memoryview:
@@ -80,8 +78,7 @@ class Package:
 
 
 def open_package(path: str | os.PathLike[str], *, follow_links: bool = False) -> Package:
-    """Open the package in directory `path`, and read only its index. Links that lead out of the package are refused, unless
-    `follow_links` is True.
+    """Open the package in directory `path`, and read only its index. `follow_links` is described in rule 3.
 
     Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused.
     """
@@ -96,7 +93,7 @@ def open_package(path: str | os.PathLike[str], *, follow_links: bool = False) ->
 
 
 def missing_package_error(root: Path) -> PackageMissing:
-    """Return the error for a path without a package. Its text says what is at the path, and its hint says what to do."""
+    """Return the error for a path without a package. It says what is at the path, and what to do."""
     return PackageMissing(f"there is no package at {root}: {_missing_reason(root)}", hint=_missing_hint(root))
 
 
@@ -123,8 +120,7 @@ def _missing_hint(root: Path) -> str:
 
 
 def _read_pieces(file: FileIO, view: memoryview) -> Iterator[int]:
-    """Fill `view` from the file. Yield the size of each piece after it is read, or 0 if the file ends too early. For a very
-    large file, a separate thread reads ahead while the caller hashes the pieces."""
+    """Fill `view` from the file. Yield the size of each piece after it is read, or 0 if the file ends too early."""
 
     def read() -> Iterator[int]:
         offset = 0
@@ -160,7 +156,7 @@ def _read_pieces(file: FileIO, view: memoryview) -> Iterator[int]:
 
 
 def _read_file(folder: PackageFolder, root: Path, name: str, expected: Output, verify: bool) -> memoryview:
-    """Read the file `name` into new memory, and compare its size and its digest with those in the index (rules 1 and 4)."""
+    """Read the file `name` into new memory, and compare its size and digest with the index (rules 1 and 4)."""
     path = root / name
     try:
         with open(folder.open(name), "rb", buffering=0) as file:

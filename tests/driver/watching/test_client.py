@@ -83,6 +83,6 @@ def test_files_outside_the_project_are_watched_until_a_build_succeeds_without_th
         ("", 0, False),
     ):
         watcher._is_changed = is_changed
-        watcher._learn({"outside": dict.fromkeys(names), "written": []}, code)
+        watcher._use_report({"outside": dict.fromkeys(names), "written": []}, code)
         watched.append("".join(watcher._dependencies.outside))
     assert watched == ["ab", "ab", "abc", "abc", "c", ""]

@@ -227,7 +227,9 @@ def test_rejects_an_operator_without_form_in_an_older_opset_and_names_its_call(l
 
     program, _ = lowered(Bits(), (torch.arange(8),), None)
     assert convert(program, 20).model
-    with pytest.raises(ConversionRefused, match="BitwiseAnd cannot be written for a parser of ONNX opset 17") as refused:
+    with pytest.raises(
+        ConversionRefused, match="BitwiseAnd cannot be written for a parser of ONNX opset 17"
+    ) as refused:
         convert(program, 17)
     assert refused.value.nodes == (1,)
     with pytest.raises(ConversionRefused, match="only from 18 to 17, not from 18 to 16"):

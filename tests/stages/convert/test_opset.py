@@ -122,13 +122,13 @@ def test_rejects_a_split_of_an_unknown_size() -> None:
     model = _model(h.make_node("Split", ["x"], ["y0", "y1"], axis=1, num_outputs=2), outputs=2)
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
     with pytest.raises(
-        ConversionRefused, match="Split cannot be written .* opset 17: its outputs may have different sizes"
+        ConversionRefused, match=r"Split cannot be written .* opset 17: its outputs may have different sizes"
     ):
         lower_opset(model, 17)
 
 
 def test_rejects_the_dilations_of_lp_pool() -> None:
-    with pytest.raises(ConversionRefused, match="LpPool cannot be written .* opset 17: dilations is new in opset 18"):
+    with pytest.raises(ConversionRefused, match=r"LpPool cannot be written .* opset 17: dilations is new in opset 18"):
         lower_opset(_lp_pool(dilations=[2, 1]), 17)
 
 

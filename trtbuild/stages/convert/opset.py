@@ -15,8 +15,7 @@ Rules
 4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them without an error (measured: a Reshape
    got 9 sizes instead of 4), so a Slice replaces them.
 5. ScatterElements and ScatterND have reductions since 16. NVIDIA's parser reads them since TensorRT 10.0 (onnx-tensorrt,
-   docs/Changelog.md), which also takes newer opsets. It is unknown whether older parsers ignore them, so they are
-   rejected.
+   docs/Changelog.md), which also takes newer opsets. Older parsers may ignore a reduction, so it is rejected.
 
 Rules 4 and 5 are about parsers. So they also apply to a user's ONNX model that has an old opset (`adapt_to_old_parser`).
 """

@@ -37,7 +37,7 @@ class Dim:
 
     symbol: sympy.Symbol
     low: int
-    high: int | None
+    high: int | None  # None: no bound
     #: The smallest value that the user's calls of `mark_dynamic` allow; None if no call has a lower bound.
     marked_low: int | None
     #: The axes: (index of the input in `CapturedGraph.tensors`, axis, factor). The size of the axis is `factor` times the

@@ -126,7 +126,7 @@ def origins(model: bytes) -> list[tuple[str, int]]:
 
 
 def convert_to_opset(data: bytes, parser_opset: int) -> tuple[bytes, tuple[int, ...]]:
-    """Return the model of a blob in canonical form, without metadata, in a form for a parser of `parser_opset`.
+    """Return the model of a blob for a parser of `parser_opset`, in canonical form, without metadata.
 
     The second result has a number for each node of the returned model: the index of the blob's node that it came from, or
     -1. Raises ConversionRefused if the model cannot be written in an opset of the parser, or if the conversion changes the

@@ -6,8 +6,8 @@ same partition.
 Rules
 1. These units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
    toolchain's parser rejects, calls that compute values from empty tensors, and calls with sizes or arguments that depend
-   on data. Operators from outside PyTorch stay in PyTorch, too, except plugins. The checks of an operator's results stay
-   with the operator.
+   on data. Operators from outside PyTorch stay in PyTorch, too, except plugins. The calls that check a plugin's results
+   are in the region of the plugin; those for other operators stay in PyTorch.
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units are one region.
 3. The label of a unit that stays in PyTorch has the reason for it.
 4. With ``truncate_double`` the casts between float64 and float32 stay in PyTorch. They do not count as a split of the

@@ -40,7 +40,7 @@ class Piece:
 
 
 def make_pieces(program: Program, groups: Sequence[Sequence[Unit]], symbols: Symbols) -> list[Piece]:
-    """Return the pieces of `groups`, in the order of the groups, in which they can run."""
+    """Return the pieces of `groups`. They can run in the order of the groups."""
     maker = _PieceMaker(program, symbols)
     needed_nodes = set(program.output_nodes)
     pieces = []

@@ -7,7 +7,7 @@ Rules
    * a dimension of an outside tensor whose size is the root's expression,
    * arithmetic on the dimensions of outside tensors,
    * the tensor that the root reads, if the piece computes this tensor,
-   * inputs of the model from whose sizes the number can be computed. They become inputs of the piece,
+   * inputs of the model from whose sizes the number can be computed, and which become inputs of the piece,
    * the tensor that the root reads, which becomes an input of the piece.
 3. With this order, equal layers compute equal sizes in the same way, wherever the model uses a size first.
 """

@@ -1,4 +1,4 @@
-"""Tensors as bytes: little-endian and row-major, without strides, as blobs and safetensors files have them."""
+"""Convert tensors to bytes and back. The bytes are little-endian and row-major, as in blobs and safetensors files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 
 
 def raw_bytes(tensor: torch.Tensor) -> bytes:
-    """The bytes of a tensor of any device and strides."""
+    """The bytes of a tensor, which may be on any device and have any strides."""
     value = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     return value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
 
 
 def raw_tensor(name: str, tensor: torch.Tensor) -> tuple[str, str, tuple[int, ...], bytes]:
-    """The name, dtype, shape and bytes of a tensor, as `trtbuild.core.values.safetensors.to_bytes` takes them."""
+    """(name, dtype, shape, bytes) of a tensor, for `trtbuild.core.values.safetensors.to_bytes`."""
     return name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), raw_bytes(tensor)
 
 
 def tensor_of(dtype: str, shape: Sequence[int], raw: bytes | bytearray) -> torch.Tensor:
-    """The tensor with these bytes. `dtype` is torch's name without the prefix, such as ``float32``.
+    """The tensor with the bytes `raw`. `dtype` is a name like ``float32``.
 
     Raises AttributeError for an unknown name, and ValueError or RuntimeError if the bytes do not fit the dtype and shape.
     """

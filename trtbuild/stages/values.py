@@ -12,8 +12,8 @@ from trtbuild.core.values.value_ranges import ValueRange
 def draw_in_range(
     dtype: torch.dtype, shape: Sequence[int], values: ValueRange, generator: torch.Generator
 ) -> torch.Tensor:
-    """Draw a tensor of uniformly distributed values from the range `values`, both ends included. The ends of a floating
-    range are rounded to the type."""
+    """Draw a tensor of uniformly distributed values. `values` is their range, which includes both ends. The ends of a
+    range of floats are rounded to `dtype`."""
     low, high = values
     size = tuple(shape)
     if dtype.is_floating_point:
@@ -27,9 +27,9 @@ def draw_in_range(
 
 
 def draw_mask(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
-    """Draw a tensor of bools. Each row of the last axis has both values if it has at least two elements.
+    """Draw a tensor of bools. A row of the last axis with at least two elements has both values.
 
-    Every row of an attention mask then keeps at least one key. This holds whether True keeps a key or hides it.
+    So each row of an attention mask keeps at least one key, whether True keeps a key or hides it.
     """
     bools = torch.rand(tuple(shape), generator=generator) > 0.5
     if bools.dim() and bools.shape[-1] > 1:

@@ -1,5 +1,5 @@
-"""Small models for the tests of the convert step. Each is exported once per session, and lowered by decompositions only:
-the passes of the lower step do not run."""
+"""Small models for the tests of the convert step. Each is exported once per session. Decompositions replace the lower
+step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtbuild.stages.convert.weights import with_inline_weights
 from trtbuild.stages.program.functional import Program, WeightSlot, functional
 from trtbuild.stages.program.translations import decomposition_table
 
-#: Sizes of the two dynamic dims, batch and sequence, at min, opt and max.
+#: The sizes of the two dynamic dims, batch (b) and sequence (s).
 SIZES = {"min": {"b": 1, "s": 2}, "opt": {"b": 3, "s": 5}, "max": {"b": 8, "s": 16}}
 
 
@@ -43,9 +43,8 @@ class Module(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model. Each input is (shape, kind), and ``b`` and ``s`` in a shape are dynamic sizes.
-
-    A kind is a dtype, or ``below10`` for integers from 0 to 9."""
+    """A model. Each input is (shape, kind). In a shape, ``b`` and ``s`` are dynamic sizes. A kind is a dtype, or
+    ``below10`` for integers from 0 to 9."""
 
     build: Callable[[], nn.Module]
     inputs: tuple[tuple[tuple[int | str, ...], str], ...]
@@ -63,7 +62,7 @@ def _tensor(shape: Sequence[int | str], kind: str, sizes: dict[str, int]) -> tor
 
 @dataclass
 class LoweredCase:
-    """A case, exported and decomposed (`export_and_lower`)."""
+    """A case whose module has been exported and decomposed."""
 
     case: Case
     module: nn.Module

@@ -15,8 +15,7 @@ WEIGHTS = 2
 def _model(prefix: str, *, doc: str = "", swap: bool = False) -> onnx.ModelProto:
     """``b = concat(x @ w, c)``. The outputs are b, b again, the input x and the weight w.
 
-    `prefix` begins every name, and `doc` is the text of the documentation and metadata. `swap` exchanges the operands of
-    concat.
+    All names begin with `prefix`. `doc` is the documentation and the metadata. `swap` exchanges the operands of concat.
     """
 
     def prefixed(name: str) -> str:

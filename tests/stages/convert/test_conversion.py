@@ -1,4 +1,4 @@
-"""A conversion computes what the model computes. It has no names of the model and no values of weights."""
+"""A conversion computes the results of the model. It has no names of the model and no values of weights."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def test_every_node_except_identities_has_an_origin(case: str, lowered_case: Any
 def test_origins_are_the_right_calls(lowered_case: Any, converted: Any) -> None:
     calls = [str(n.target) for n in lowered_case("encoder").program.graph.nodes if n.op == "call_function"]
     origins = dict(converted("encoder").origins)
-    call_of_operator = {
+    aten_by_onnx_operator = {
         n.op_type: calls[origins[n.name]] for n in onnx.ModelProto.FromString(converted("encoder").model).graph.node
     }
-    assert call_of_operator["LayerNormalization"] == "aten.layer_norm.default"
-    assert call_of_operator["Gelu"] == "aten.gelu.default"
-    assert call_of_operator["Softmax"] == "aten.scaled_dot_product_attention.default"
-    assert call_of_operator["Expand"] == "aten.expand.default"
+    assert aten_by_onnx_operator["LayerNormalization"] == "aten.layer_norm.default"
+    assert aten_by_onnx_operator["Gelu"] == "aten.gelu.default"
+    assert aten_by_onnx_operator["Softmax"] == "aten.scaled_dot_product_attention.default"
+    assert aten_by_onnx_operator["Expand"] == "aten.expand.default"
 
 
 @pytest.mark.parametrize("name", ["encoder", "implicit_promotion", "sizes", "cond"])
@@ -171,7 +171,8 @@ def test_another_number_in_the_model_gives_other_bytes(lowered: Any) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * self.factor
 
-    models = {convert(lowered(Scale(f), (torch.randn(3, 8),), None)[0], 20).model for f in (2.0, 3.0, -0.0, 0.0)}
+    factors = (2.0, 3.0, -0.0, 0.0)
+    models = {convert(lowered(Scale(factor), (torch.randn(3, 8),), None)[0], 20).model for factor in factors}
     assert len(models) == 4
 
 
@@ -226,10 +227,12 @@ def test_rejects_an_operator_without_form_in_an_older_opset_and_names_its_call(l
 
     program, _ = lowered(Bits(), (torch.arange(8),), None)
     assert convert(program, 20).model
-    with pytest.raises(ConversionRefused, match="BitwiseAnd has no form in ONNX opset 17") as refused:
+    with pytest.raises(
+        ConversionRefused, match="BitwiseAnd cannot be written for a parser of ONNX opset 17"
+    ) as refused:
         convert(program, 17)
     assert refused.value.nodes == (1,)
-    with pytest.raises(ConversionRefused, match="opset 17 and later, not 16"):
+    with pytest.raises(ConversionRefused, match="only from 18 to 17, not from 18 to 16"):
         convert(program, 16)
 
 

@@ -1,4 +1,4 @@
-"""The optimizer produces the same model whether it tries its rules at all operators or only at matching ones."""
+"""The optimizer produces the same model if it tries each rule only at matching operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtbuild.stages.convert.conversion import convert
 
 
 @pytest.mark.parametrize("name", ["norms", "encoder", "attention", "interpolate", "casts", "indexing", "sizes"])
-def test_the_rules_that_are_not_tried_match_nothing(
+def test_rules_that_are_not_tried_would_not_match(
     name: str, lowered_case: Any, converted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = 0

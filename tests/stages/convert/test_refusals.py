@@ -1,4 +1,5 @@
-"""The parser accepts all models of the fixture `case`. In other models, the origins give the call of each refused node."""
+"""The parser accepts the conversions of all cases. `Conversion.origins` leads from a refused node to the call of the
+program that the node came from."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from trtbuild.stages.convert.conversion import convert
 from trtbuild.toolchain.compiling.parsing import Parser
 
 
-class Calls(nn.Module):
+class BetweenLinears(nn.Module):
+    """A function between two linear layers."""
+
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         self.function = function
@@ -33,8 +36,8 @@ _REFUSED = {
 
 
 @pytest.mark.parametrize("operator", _REFUSED)
-def test_the_origin_of_a_refused_node_is_its_call(operator: str, lowered: Any) -> None:
-    program, _ = lowered(Calls(_REFUSED[operator]), (torch.randn(3, 4, 4),), ({0: Dim("b", min=1, max=8)},))
+def test_the_origin_of_a_refused_node_is_the_refused_call(operator: str, lowered: Any) -> None:
+    program, _ = lowered(BetweenLinears(_REFUSED[operator]), (torch.randn(3, 4, 4),), ({0: Dim("b", min=1, max=8)},))
     conversion = convert(program, 20)
     refusal = Parser("tensorrt-rtx").find_refusal(conversion.model)
     assert refusal is not None
@@ -44,7 +47,8 @@ def test_the_origin_of_a_refused_node_is_its_call(operator: str, lowered: Any) -
 
 
 def test_float64_inside_a_model_is_refused_with_all_calls_that_use_it(lowered: Any) -> None:
-    program, _ = lowered(Calls(lambda x: (x.double() * 1e300 * 1e-300).float()), (torch.randn(3, 4, 4),), None)
+    model = BetweenLinears(lambda x: (x.double() * 1e300 * 1e-300).float())
+    program, _ = lowered(model, (torch.randn(3, 4, 4),), None)
     conversion = convert(program, 20)
     refusal = Parser("tensorrt-rtx").find_refusal(conversion.model)
     assert refusal is not None

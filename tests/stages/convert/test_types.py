@@ -1,6 +1,6 @@
-"""The types that ONNX infers for a conversion must be those of the program. Translations with other types are errors.
+"""A conversion is refused if ONNX infers other types for it than those of the program.
 
-An addition is dropped only if it adds exactly 0, and a multiplication only if its factor is exactly 1.
+The optimizer drops an addition only if it adds exactly 0, and a multiplication only if its factor is exactly 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`read_graph` reads weights, sizes, ranges and outputs of dynamo's graphs. `convert_to_module` creates a module."""
+"""`read_graph` reads the graphs of dynamo, and `convert_to_module` creates modules from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtbuild.stages.dynamo.rewriting import convert_to_module
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def fresh_dynamo() -> Iterator[None]:
     """Reset dynamo before each test, and run the test without autograd."""
     torch._dynamo.reset()
     with torch.no_grad():
@@ -82,13 +82,13 @@ def test_parameters_and_buffers_are_weights_under_their_names() -> None:
 def test_a_marked_dim_has_its_range(low: int) -> None:
     graph, arguments = captured(Net().eval(), rows(low))
     (dim,) = graph.dims
-    # `at` has (input, axis, unit) for each axis whose size is `unit` times the dim
+    # `at` has (input, axis, factor) for each axis whose size is `factor` times the dim
     assert (dim.low, dim.high, dim.marked_low, dim.at) == (max(2, low), 8, low, ((0, 0, 1),))
     assert graph.open_symbols == ()
     assert graph.sizes(arguments) == {dim.symbol: 5}
 
 
-def test_the_marked_range_of_an_axis_is_divided_by_its_unit() -> None:
+def test_the_marked_range_of_an_axis_is_divided_by_its_factor() -> None:
     x, y = torch.randn(8, 4), torch.randn(4, 4)
     torch._dynamo.mark_dynamic(x, 0, min=7, max=16)
     torch._dynamo.mark_dynamic(y, 0)

@@ -32,7 +32,7 @@ def blob(nodes: list[onnx.NodeProto], opset: int, *, size: str = "n") -> bytes:
 
 
 def product(name: str = "product") -> list[onnx.NodeProto]:
-    """The nodes of ``y = relu(x) @ w``. `name` is that of the product."""
+    """The nodes of ``y = relu(x) @ w``. `name` is the name of the node MatMul."""
     return [h.make_node("Relu", ["x"], ["r"]), h.make_node("MatMul", ["r", "w"], ["y"], name=name)]
 
 
@@ -133,7 +133,7 @@ def test_the_text_of_the_graph_has_no_names_of_the_user() -> None:
 
 
 def partition(refusal: object) -> ModelPartition:
-    """Partition a model. `refusal` is the answer of the parser; None if the parser accepts the model."""
+    """Partition a model. `refusal` is the answer of the parser; None accepts the model."""
     return HANDLERS["onnx"].make_partition(blob(product(), 17), 20, lambda model: refusal)  # type: ignore[arg-type, return-value]
 
 

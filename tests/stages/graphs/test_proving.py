@@ -36,14 +36,14 @@ def model_of(result: list[float], element: int) -> onnx.ModelProto:
         ([1.0, INF], [1.0, 1.0]),
     ],
 )
-def test_other_infinities_or_nan_are_a_change(result: list[float], reference: list[float], element: int) -> None:
+def test_other_infinities_or_nans_are_a_change(result: list[float], reference: list[float], element: int) -> None:
     models = model_of(reference, element), model_of(result, element)
     with pytest.raises(ConversionRefused, match="output 0 has NaN or infinities at other places"):
         refuse_change(*models, [[1]], 17)
 
 
 @pytest.mark.parametrize("element", [T.FLOAT, T.FLOAT16, T.DOUBLE])
-def test_equal_infinities_and_nan_are_no_change(element: int) -> None:
+def test_equal_infinities_and_nans_are_not_a_change(element: int) -> None:
     before, after = model_of([INF, -INF, NAN, 1.0], element), model_of([INF, -INF, NAN, 1.0], element)
     refuse_change(before, after, [[1]], 17)
     with pytest.raises(ConversionRefused, match="a relative difference of"):

@@ -25,20 +25,19 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass
 class FakeValidator:
-    """Refuses operators by their names, so that the tests need neither the exporter nor a parser.
+    """Refuses operators by their names, so that the tests need neither the exporter nor a parser."""
 
-    Operators of `unknown` have no translation. If a candidate (a piece that may become an engine) calls an operator of
-    `refused`, the refusal has a reason for each such call. An operator of `refused_whole` makes the validator refuse the
-    whole candidate. `validated_texts` are the texts that `refusal` got.
-    """
-
+    #: Refused operator → the reason.
     refused: Mapping[str, str] = field(default_factory=dict)
+    #: A piece of the graph is refused as a whole if it calls one of these operators.
     refused_whole: frozenset[str] = frozenset()
-    unknown: frozenset[str] = frozenset()
+    #: Operators without an ONNX translation.
+    untranslatable: frozenset[str] = frozenset()
+    #: The canonical texts of the pieces that the partition step asked about.
     validated_texts: list[str] = field(default_factory=list)
 
     def untranslatable_calls(self, program: Program) -> dict[int, str]:
-        return {k: f"{name} has no translation" for k, name in _calls(program) if name in self.unknown}
+        return {k: f"{name} has no translation" for k, name in _calls(program) if name in self.untranslatable}
 
     def refusal(self, program: Program, text: str) -> Refusal | None:
         assert text == program_text(program)
@@ -50,7 +49,7 @@ class FakeValidator:
 
 
 def _calls(program: Program) -> Iterable[tuple[int, str]]:
-    """The position and the operator of each call."""
+    """(position, operator) of each call."""
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     return [(number, target_name(node.target)) for number, node in enumerate(nodes)]
 
@@ -89,9 +88,9 @@ class PartitionedModel:
         return [name for name in names if not name.startswith(("_operator.", "aten.sym_size"))]
 
     def values(self, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """The weights and inputs of the model, and the results of each partition, by name (``input:0``).
+        """Name, such as ``input:0`` → value: the model's weights and inputs, and the results of each partition.
 
-        Raises KeyError if a partition needs a value of a later partition."""
+        Raises KeyError if a partition needs a result of a later partition."""
         values = {f"weight:{slot}": value for slot, value in enumerate(self.model.weights)}
         values |= {f"input:{number}": value for number, value in enumerate(inputs)}
         for entry in self.partitions:
@@ -110,7 +109,7 @@ class PartitionedModel:
     def assert_same_results_as_unpartitioned(self, *cases: Tensors) -> PartitionedModel:
         """Fail unless the partitions together compute the same values as the whole program, for each case of inputs.
 
-        NaN counts as 0, and an infinite value as the largest finite value of its sign."""
+        NaN counts as 0, and infinities as the largest finite numbers."""
         for inputs in cases or [self.model.example]:
             expected_outputs = self.model.run(inputs)
             outputs = self.run(inputs)
@@ -121,7 +120,7 @@ class PartitionedModel:
         return self
 
     def assert_valid_document(self, *, stored: bool = True) -> PartitionedModel:
-        """Fail unless the document follows all rules. With `stored`, also store and load the programs, which is slow."""
+        """Fail unless document and programs agree. With `stored`, also store and load the programs, which is slow."""
         for entry in self.partitions:
             program = self.result.programs[entry.graph]
             text = program_text(program)
@@ -143,8 +142,8 @@ class PartitionedModel:
 def run_program(program: Program, weights: Tensors, inputs: Tensors) -> list[torch.Tensor]:
     """Run a functional program.
 
-    ``exported.module()`` would solve the expression of each input dimension for its symbol. It would reject
-    ``(s - 1) // 2 + 1``, which is the size of many tensors between two partitions.
+    ``exported.module()`` would reject an input of size ``(s - 1) // 2 + 1``, because it cannot solve this expression for
+    ``s``. Many tensors between two partitions have such a size.
     """
     constants = program.constants
     others = iter([*weights, *inputs])  # the placeholders that are not constants, in their order
@@ -192,7 +191,7 @@ def _mutates(node: torch.fx.Node) -> bool:
 def lower_model(
     module: torch.nn.Module | Callable[..., Any], *example: torch.Tensor, dims: Sequence[Mapping[int, Any]] = ()
 ) -> Model:
-    """Export with `dims` for each input, lower in float32, store and load, as in a build."""
+    """Export with `dims` for each input, lower in float32, store and load."""
     if not isinstance(module, torch.nn.Module):
         module = FunctionModule(module)
     shapes: Any = tuple(dict(entry) for entry in dims) or tuple({} for _ in example)
@@ -231,7 +230,7 @@ def fake_validator() -> type[FakeValidator]:
 
 @pytest.fixture(scope="session")
 def seed_program() -> Program:
-    """A small program with two inputs. The shape of each is (batch, length, 4), with batch 1..6 and length 3..9.
+    """A program with two inputs (batch, length, 4), with batch 1..6 and length 3..9.
 
     Tests create other graphs from the fake values of these inputs, because that is faster than an export."""
     dims = [{0: Dim("batch", min=1, max=6), 1: Dim("length", min=3, max=9)}] * 2

@@ -1,4 +1,4 @@
-"""Graphs of many forms: the partitions together compute the same results as the whole graph."""
+"""The partitions together compute the results of the whole graph, for graphs of many forms."""
 
 from __future__ import annotations
 
@@ -195,8 +195,7 @@ def test_independent_branches_are_one_partition(lowered: Any) -> None:
 
 
 def test_the_partitions_of_crossing_chains_are_in_a_valid_order(lowered: Any) -> None:
-    """Each chain alternates between TensorRT and Torch, but one begins with TensorRT and the other with Torch. So
-    TensorRT and Torch need several partitions each."""
+    """Both chains of operators alternate between TensorRT and Torch. One begins with TensorRT, and the other with Torch."""
 
     def crossing(x: torch.Tensor, y: torch.Tensor) -> Any:
         a, b = x.relu(), y.cumsum(0)

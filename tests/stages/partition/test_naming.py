@@ -1,4 +1,4 @@
-"""The names of partitions follow from module paths, are unique, and are safe as file names."""
+"""The names of partitions come from module paths, are unique, and are safe as file names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitioning with the real exporter and parser: recomputed sizes can be converted and parsed, and are right."""
+"""Partitioning with the real exporter and parser: they accept sizes that a partition computes, and the sizes are right."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def validator() -> Validator:
 
 
 def assert_onnx_equals_programs(partitioned: Any) -> None:
-    """In each TensorRT partition, the ONNX model must return the results of the program, at all sizes."""
+    """Fail unless the ONNX model of each TensorRT partition returns the results of the program, at all sizes."""
     for part in partitioned.partitions:
         if part.kind != "tensorrt":
             continue
@@ -60,7 +60,7 @@ def test_partitions_recompute_the_sizes_that_they_need(
         assert_onnx_equals_programs(partitioned)
 
 
-def test_an_engine_can_read_just_the_size_of_a_tensor(validator: Validator, lowered: Any) -> None:
+def test_an_engine_can_get_a_tensor_for_its_size_alone(validator: Validator, lowered: Any) -> None:
     partitioned = lowered(sizes.WithToken(), *sizes.rows(3, 6), dims=sizes.DIMS).partition(
         validator, granularity=("token",)
     )

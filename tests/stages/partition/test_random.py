@@ -1,4 +1,4 @@
-"""Random models, partitioned at random: the partitions together compute exactly the results of the whole model."""
+"""The partitions of a random model together compute exactly the results of the whole model."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ class Block(nn.Module):
 
     def __init__(self, kind: int) -> None:
         super().__init__()
-        choose = random.Random(kind)
-        self.operations = [choose.choice(list(OPERATIONS)) for _ in range(choose.randint(1, 4))]
+        rng = random.Random(kind)
+        self.operations = [rng.choice(list(OPERATIONS)) for _ in range(rng.randint(1, 4))]
         self.kind = kind
-        self.linear = nn.Linear(WIDTH, WIDTH) if choose.random() < 0.6 else None
-        self.token = nn.Parameter(torch.rand(1, 1, WIDTH)) if choose.random() < 0.3 else None
+        self.linear = nn.Linear(WIDTH, WIDTH) if rng.random() < 0.6 else None
+        self.token = nn.Parameter(torch.rand(1, 1, WIDTH)) if rng.random() < 0.3 else None
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, batch: Any, length: Any) -> torch.Tensor:
         if self.token is not None:
@@ -94,7 +94,7 @@ class Block(nn.Module):
 
 
 class RandomModel(nn.Module):
-    """A model of blocks that may share a kind, or be called several times.
+    """A model that calls its blocks, some of them several times.
 
     Each call reads two values: inputs of the model or results of earlier calls.
     """
@@ -102,15 +102,15 @@ class RandomModel(nn.Module):
     def __init__(self, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        choose = random.Random(seed)
-        kinds = [choose.randrange(1000) for _ in range(3)]
-        self.blocks = nn.ModuleList(Block(choose.choice(kinds)) for _ in range(choose.randint(2, 4)))
+        rng = random.Random(seed)
+        kinds = [rng.randrange(1000) for _ in range(3)]
+        self.blocks = nn.ModuleList(Block(rng.choice(kinds)) for _ in range(rng.randint(2, 4)))
         #: For each call: the number of the block, and the numbers of the two values that the block reads.
         self.plan: list[tuple[int, int, int]] = []
-        for count in range(2, 2 + choose.randint(3, 6)):
-            self.plan.append((choose.randrange(len(self.blocks)), choose.randrange(count), choose.randrange(count)))
+        for count in range(2, 2 + rng.randint(3, 6)):
+            self.plan.append((rng.randrange(len(self.blocks)), rng.randrange(count), rng.randrange(count)))
         count = 2 + len(self.plan)
-        self.outputs = [count - 1, *(choose.randrange(count) for _ in range(choose.randint(0, 3)))]
+        self.outputs = [count - 1, *(rng.randrange(count) for _ in range(rng.randint(0, 3)))]
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         batch, length = x.shape[:2]
@@ -122,30 +122,29 @@ class RandomModel(nn.Module):
 
 @pytest.mark.parametrize("seed", range(COUNT))
 def test_partitions_of_random_models_equal_the_whole_model(seed: int, lowered: Any, fake_validator: Any) -> None:
-    choose = random.Random(1000 + seed)
+    rng = random.Random(1000 + seed)
     module = RandomModel(seed)
     model = lowered(module, torch.rand(3, 5, WIDTH), torch.rand(3, 5, WIDTH), dims=DIMS)
     names = sorted({name for name in model.operators if name.startswith("aten.") and "sym_size" not in name})
     paths = {module_path(node) for node in model.program.graph.nodes}
     blocks = sorted({".".join(path.split(".")[:2]) for path in paths if path.startswith("blocks.")})
-    for granularity in (("model",), ("blocks.*",), tuple(choose.sample(blocks, k=min(len(blocks), 2)))):
-        listed, refused = (tuple(choose.sample(names, k=choose.randint(0, len(names) // 2))) for _ in range(2))
+    for granularity in (("model",), ("blocks.*",), tuple(rng.sample(blocks, k=min(len(blocks), 2)))):
+        listed, refused = (tuple(rng.sample(names, k=rng.randint(0, len(names) // 2))) for _ in range(2))
         validator = fake_validator(refused=dict.fromkeys(refused, "refused"))
         partitioned = model.partition(
-            validator, granularity=granularity, torch_executed_ops=listed, min_block_size=choose.choice([1, 1, 2, 5])
+            validator, granularity=granularity, torch_executed_ops=listed, min_block_size=rng.choice([1, 1, 2, 5])
         )
-        # `stored`: also store and load the programs, which is slow
         partitioned.assert_valid_document(stored=granularity == ("model",)).assert_same_results_as_unpartitioned(*CASES)
         for entry in partitioned.partitions:
             if entry.kind == "tensorrt":
                 assert not {*listed, *refused} & set(partitioned.operators(entry.name))
-    for case in CASES:  # all partitionings gave equal results, so comparing the last one with PyTorch suffices
+    for case in CASES:  # comparing the last partitioning with PyTorch suffices, because all gave equal results
         for result, expected in zip(partitioned.run(case), module(*(value.clone() for value in case)), strict=True):
             torch.testing.assert_close(result, expected)
 
 
 class Tower(nn.Module):
-    """Blocks of one kind, one after the other. They read sizes from the input of the model and from their own inputs."""
+    """Blocks of one kind, one after the other."""
 
     def __init__(self, kind: int) -> None:
         super().__init__()

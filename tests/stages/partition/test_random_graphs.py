@@ -1,4 +1,6 @@
-"""Random graphs with branches, sizes, tuples and module calls. Graphs are created node by node, because export is slow."""
+"""The partitions of a random graph together compute the results of the whole graph.
+
+Graphs are created node by node, because export is slow."""
 
 from __future__ import annotations
 
@@ -23,13 +25,13 @@ aten = torch.ops.aten
 
 
 class GraphMaker:
-    """Creates a graph with two inputs of shape (batch, length, 4), weights and a lifted constant. Nodes get fake values.
+    """Creates a graph with fake values. It has two inputs of shape (batch, length, 4), weights and a lifted constant.
 
     The fake inputs and the ranges of sizes are those of `seed_program`.
     """
 
     def __init__(self, seed_program: Program, seed: int) -> None:
-        self.choose = random.Random(seed)
+        self.rng = random.Random(seed)
         self._ranges = seed_program.exported.range_constraints
         values = [node.meta["val"] for node in seed_program.input_nodes]
         self._mode = values[0].fake_mode
@@ -45,7 +47,7 @@ class GraphMaker:
         #: Tensors of shape (batch, length, 4).
         self.pool = list(self.inputs)
         #: Axis (0: batch, 1: length) → the nodes that compute its size.
-        self.numbers = {axis: [self.call(aten.sym_size.int, self.inputs[0], axis)] for axis in (0, 1)}
+        self.size_nodes = {axis: [self.call(aten.sym_size.int, self.inputs[0], axis)] for axis in (0, 1)}
 
     def _placeholder(self, name: str, value: Any) -> torch.fx.Node:
         node = self.graph.placeholder(name)
@@ -62,8 +64,8 @@ class GraphMaker:
         return node
 
     def enter_module(self) -> None:
-        """Make the next nodes belong to a call of a random module (``a``, ``a.in``, ``b``…) or to the root."""
-        path = self.choose.choice(["", "a", "b", "a.in", "layers.0", "layers.1", "layers.1.in"])
+        """Make the next nodes belong to a call of a random module, or to the root."""
+        path = self.rng.choice(["", "a", "b", "a.in", "layers.0", "layers.1", "layers.1.in"])
         self.stack = {"L__self__": ("", "M")}
         names = path.split(".") if path else []
         for depth in range(1, len(names) + 1):
@@ -73,19 +75,19 @@ class GraphMaker:
 
     def add(self) -> None:
         """Add a random operation on random tensors."""
-        x, y = self.choose.choice(self.pool), self.choose.choice(self.pool)
-        batch, length = self.choose.choice(self.numbers[0]), self.choose.choice(self.numbers[1])
-        name = self.choose.choice([name for name in dir(self) if name.startswith("op_")])
+        x, y = self.rng.choice(self.pool), self.rng.choice(self.pool)
+        batch, length = self.rng.choice(self.size_nodes[0]), self.rng.choice(self.size_nodes[1])
+        name = self.rng.choice([name for name in dir(self) if name.startswith("op_")])
         self.pool.append(getattr(self, name)(x, y, batch, length))
 
     def op_unary(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
-        return self.call(self.choose.choice([aten.relu.default, aten.tanh.default, aten.sigmoid.default]), x)
+        return self.call(self.rng.choice([aten.relu.default, aten.tanh.default, aten.sigmoid.default]), x)
 
     def op_binary(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
-        return self.call(self.choose.choice([aten.add.Tensor, aten.mul.Tensor, aten.sub.Tensor]), x, y)
+        return self.call(self.rng.choice([aten.add.Tensor, aten.mul.Tensor, aten.sub.Tensor]), x, y)
 
     def op_cumsum(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
-        return self.call(aten.cumsum.default, x, self.choose.choice([0, 1, 2]))
+        return self.call(aten.cumsum.default, x, self.rng.choice([0, 1, 2]))
 
     def op_linear(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
         return self.call(aten.linear.default, x, self.weight_nodes[0], self.weight_nodes[1])
@@ -111,12 +113,12 @@ class GraphMaker:
         return self.call(aten.div.Tensor, x, self.call(torch.sym_float, length))
 
     def op_own_size(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
-        axis = self.choose.choice([0, 1])
-        self.numbers[axis].append(self.call(aten.sym_size.int, x, axis))
+        axis = self.rng.choice([0, 1])
+        self.size_nodes[axis].append(self.call(aten.sym_size.int, x, axis))
         return self.call(aten.neg.default, x)
 
     def op_longer(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
-        """Inner tensors are twice as long as `x`, so that the size 2 * length can occur at a partition boundary."""
+        """Some tensors have the size 2 * length, which no input of the model has."""
         joined = self.call(aten.cumsum.default, self.call(aten.cat.default, [x, y], 1), 1)
         double_length = self.call(aten.sym_size.int, joined, 1)
         joined = self.call(aten.reshape.default, joined, [batch, double_length, 2, 2])
@@ -134,11 +136,8 @@ class GraphMaker:
         return self.call(aten.add.Tensor, self.call(aten.mul.Tensor, y, values), places)
 
     def program(self) -> Program:
-        """The program without dead code.
-
-        Its outputs are the last tensor, and up to three nodes, each of which is in `pool` or is the second weight.
-        """
-        extra = [self.choose.choice([*self.pool, self.weight_nodes[1]]) for _ in range(self.choose.randint(0, 3))]
+        """The program without dead code. It returns the last tensor, and up to three random ones."""
+        extra = [self.rng.choice([*self.pool, self.weight_nodes[1]]) for _ in range(self.rng.randint(0, 3))]
         results = [self.pool[-1], *extra]
         self.graph.output(tuple(results))
         self.graph.eliminate_dead_code()
@@ -158,11 +157,11 @@ class GraphMaker:
 def test_partitions_of_random_graphs_equal_the_whole_graph(
     seed: int, seed_program: Program, model_of: Any, fake_validator: Any
 ) -> None:
-    choose = random.Random(9000 + seed)
+    rng = random.Random(9000 + seed)
     maker = GraphMaker(seed_program, seed)
-    for _ in range(choose.randint(2, 6)):
+    for _ in range(rng.randint(2, 6)):
         maker.enter_module()
-        for _ in range(choose.randint(1, 5)):
+        for _ in range(rng.randint(1, 5)):
             maker.add()
     program = maker.program()
     model = model_of(program, maker.weights, CASES[0])
@@ -171,19 +170,19 @@ def test_partitions_of_random_graphs_equal_the_whole_graph(
     paths = {path for node in tensors for path, _ in node.meta["nn_module_stack"].values()} - {""}
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     for _ in range(3):
-        listed, refused, unknown = (choose.sample(names, k=choose.randint(0, (len(names) + 1) // 3)) for _ in range(3))
-        validator = fake_validator(refused=dict.fromkeys(refused, "refused"), unknown=frozenset(unknown))
-        patterns = tuple(choose.sample(sorted(paths), k=choose.randint(0, min(len(paths), 3)))) or ("model",)
+        listed, refused, untranslatable = (rng.sample(names, k=rng.randint(0, (len(names) + 1) // 3)) for _ in range(3))
+        validator = fake_validator(refused=dict.fromkeys(refused, "refused"), untranslatable=frozenset(untranslatable))
+        patterns = tuple(rng.sample(sorted(paths), k=rng.randint(0, min(len(paths), 3)))) or ("model",)
         partitioned = model.partition(
             validator,
             torch_executed_ops=tuple(listed),
             granularity=patterns,
-            min_block_size=choose.choice([1, 1, 2, 4]),
+            min_block_size=rng.choice([1, 1, 2, 4]),
         )
         partitioned.assert_valid_document(stored=seed % 8 == 0).assert_same_results_as_unpartitioned(*CASES)
         for entry in partitioned.partitions:
             if entry.kind == "tensorrt":
-                assert not {*listed, *refused, *unknown} & set(partitioned.operators(entry.name))
+                assert not {*listed, *refused, *untranslatable} & set(partitioned.operators(entry.name))
         computed = sorted(
             k for entry in partitioned.partitions for k in entry.calls if k >= 0 and not is_size(calls[k])
         )
@@ -191,7 +190,7 @@ def test_partitions_of_random_graphs_equal_the_whole_graph(
 
 
 def test_a_tensor_of_which_only_a_size_is_used_is_not_computed(seed_program: Program, model_of: Any) -> None:
-    """An engine must have outputs that are used. An engine for this tensor would have no such output."""
+    """Otherwise an engine for this tensor would have no output that is read."""
     maker = GraphMaker(seed_program, 0)
     x, y = maker.inputs
     joined = maker.call(aten.tanh.default, maker.call(aten.cat.default, [x, y], 1))

@@ -1,4 +1,4 @@
-"""Granularity by module path: the module of an operator, calls, equal modules, and patterns that match nothing."""
+"""`granularity` with module paths: each call of a matched module is a partition, and equal modules share a structure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer that gets sizes as arguments, as in many models. The model reads the sizes once, for all layers."""
+    """A layer that gets sizes as arguments. The model reads the sizes once, for all layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def test_two_independent_calls_are_two_partitions_of_one_structure(lowered: Any)
 
 
 class OddNames(nn.Module):
-    """One module has a plain name. The other names have a meaning in the partitions document, or are invalid file names."""
+    """Modules whose names have a meaning in the partitions document, or are not valid as file names (except ``x``)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Partitioning with a validator: refused candidates, small pieces, full compilation, and options of the user."""
+"""Partitioning with a fake parser: refused operators, small pieces, full compilation, and options of the user."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_refused_operator_becomes_a_torch_partition(lowered: Any, fake_validat
 
 
 def test_an_operator_without_a_translation_is_never_a_candidate(chained: Any, fake_validator: Any) -> None:
-    validator = fake_validator(unknown=frozenset({"aten.cumsum.default"}))
+    validator = fake_validator(untranslatable=frozenset({"aten.cumsum.default"}))
     partitioned = chained.partition(validator).assert_same_results_as_unpartitioned()
     assert partitioned["p1"].reasons == {"aten.cumsum.default": "aten.cumsum.default has no translation"}
     assert len(validator.validated_texts) == 2 and not any("cumsum" in text for text in validator.validated_texts)
@@ -77,7 +77,7 @@ def test_a_refusal_without_nodes_makes_the_whole_candidate_torch(chained: Any, f
 
 
 def test_operators_that_are_refused_one_by_one_all_go_to_torch(chained: Any, fake_validator: Any) -> None:
-    """A parser stops at the first node that it refuses. So each round finds one more refused operator."""
+    """This parser stops at the first node that it refuses. So each round finds one more refused operator."""
 
     class OneByOne(fake_validator):  # type: ignore[misc]
         def refusal(self, program: Any, text: str) -> Any:
@@ -124,13 +124,11 @@ def test_a_refusal_applies_to_every_equal_structure(blocks: Any, fake_validator:
 
 
 def test_a_refused_size_moves_only_its_readers_to_torch(lowered: Any, fake_validator: Any) -> None:
-    """If the computation of a size is refused, only the operator that uses the size runs in torch."""
-
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return (x.relu() * (x.shape[0] * 3 + 1)).tanh()
 
     model = lowered(scaled, X, dims=BATCH)
-    for kind in ("refused", "unknown"):
+    for kind in ("refused", "untranslatable"):
         refusals = {"_operator.add": "no sums"} if kind == "refused" else frozenset({"_operator.add"})
         partitioned = (
             model.partition(fake_validator(**{kind: refusals}))

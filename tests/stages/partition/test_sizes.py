@@ -1,4 +1,4 @@
-"""Partitions exchange tensors only. A partition uses its input tensors to compute the sizes that it needs."""
+"""Partitions exchange tensors only. A partition computes the sizes that it needs from its input tensors."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_partitions_recompute_a_size_that_no_input_of_the_model_has(lowered: Any
 
 
 class Token(nn.Module):
-    """Creates a tensor with the size of the batch, but gets no tensor with this size as an input."""
+    """Creates a tensor with the size of the batch, but gets no tensor with this size."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A graph of 3,000 operators is partitioned in seconds of CPU time. Each case takes about a fifth of its limit."""
+"""Partitioning a graph of 3,000 operators takes seconds of CPU time: in each case about a fifth of the limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAYERS = 500
 
 @pytest.fixture(scope="module")
 def large(seed_program: Any, model_of: Any) -> Any:
-    """Each layer has six operators, including a reshape to symbolic sizes. Layer n also reads the result of layer n - 2."""
+    """Each layer has six operators, among them a reshape. Layer n also reads the result of layer n - 2."""
     maker = GraphMaker(seed_program, 0)
     before, x = maker.inputs
     value = x.meta["val"]
@@ -29,11 +29,11 @@ def large(seed_program: Any, model_of: Any) -> Any:
     for number in range(LAYERS):
         maker.stack = {"L": ("", "M"), f"L.{number}": (f"layers.{number}", "X")}
         y = call(aten.linear.default, x, *maker.weight_nodes[:2])
-        y = call(aten.reshape.default, y, [maker.numbers[0][0], maker.numbers[1][0], 4])
+        y = call(aten.reshape.default, y, [maker.size_nodes[0][0], maker.size_nodes[1][0], 4])
         y = call(aten.cumsum.default, call(aten.relu.default, y), 1)
         before, x = x, call(aten.add.Tensor, call(aten.tanh.default, y), before)
     maker.pool.append(x)
-    maker.choose = random.Random(1)
+    maker.rng = random.Random(1)
     return model_of(maker.program(), maker.weights, CASES[0])
 
 

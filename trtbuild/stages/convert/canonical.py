@@ -1,17 +1,17 @@
 """The canonical form of an ONNX model: models of equal structure have equal bytes.
 
 Rules
-1. Inputs are ``i0…``, outputs ``o0…``, weights ``w0…`` by position. Nodes are ``n0…`` and values ``v0…`` in graph order,
-   nested graphs included. Constants of the outer graph are ``c0…`` in the order of their first use; constants of a nested
-   graph are named like values. Unused weights and unused constants of the outer graph are left out, and unused inputs
-   stay.
-2. A size that is not a number is named ``d0…``, one name for each distinct size expression, in the order of the axes of
-   the inputs, the outputs and the results of plugins.
+1. Inputs are named ``i0…``, outputs ``o0…`` and weights ``w0…``, by position. Nodes are ``n0…`` and values ``v0…``, in
+   graph order, nested graphs included. Constants of the outer graph are ``c0…``, in the order of their first use.
+   Constants of a nested graph are named like values. Unused weights, and unused constants of the outer graph, are left
+   out. Unused inputs stay.
+2. A size that is not a number is named ``d0…``. Equal size expressions have the same name. The names are numbered in the
+   order of the axes: first the inputs, then the outputs, then the results of plugins.
 3. Weights are initializers without data: dtype, dims, and an external location. The location is a file with the weight's
    name beside the model. So any tool can read the model with a folder of raw weights. Constants are inline.
-4. The model contains nothing else: no producer, documentation or metadata, no names of tensors in attributes, and value
-   information only for the results of plugins, whose types ONNX cannot infer. The names of graphs are fixed. Attributes
-   are sorted by name. The IR version follows from the opset.
+4. There is no producer, documentation or metadata, and tensors in attributes have no names. Only the results of plugins
+   have value information, because ONNX cannot infer their types. The names of graphs are fixed. Attributes are sorted by
+   name. The IR version follows from the opset.
 5. Each output of the model is the result of a node of the outer graph, and no two outputs are the same value. An Identity
    is inserted for an input, weight or constant that is returned, and for a value that is returned twice.
 """
@@ -25,25 +25,28 @@ import onnx
 
 from trtbuild.core.model.plugins import ONNX_DOMAIN
 
-#: The key of a node's metadata property. Its value is the index of the call_function node that the node came from.
+#: The key of a node's metadata property. The property's value is the node's origin: the index of the call_function node
+#: that the node came from.
 ORIGIN_KEY = "trtbuild.origin"
 
-#: Pairs: the canonical name of a node, and the index of the call_function node that it came from.
+#: Pairs: the canonical name of a node, and its origin.
 Origins = tuple[tuple[str, int], ...]
 
 
 @dataclass
 class _Names:
-    """The canonical names of values by their original names, the counts of nodes and ``v…`` names, and all origins."""
+    """The canonical names that the copied part of a model has, and the origins of its nodes."""
 
+    #: Original name of a value → canonical name.
     values: dict[str, str] = field(default_factory=dict)
     node_count: int = 0
+    #: The number of names ``v0…``.
     inner_value_count: int = 0
     origins: list[tuple[str, int]] = field(default_factory=list)
 
 
 def canonical_model(model: onnx.ModelProto, weight_count: int, opset: int) -> tuple[onnx.ModelProto, Origins]:
-    """Return a canonical copy of `model`, and the origins of its nodes. The first `weight_count` inputs are weights."""
+    """Return a canonical copy of `model`, and the origins of its nodes. Its first `weight_count` inputs are weights."""
     source = onnx.GraphProto()
     source.CopyFrom(model.graph)
     _separate_outputs(source)
@@ -159,8 +162,8 @@ def _copy_attribute(source: onnx.AttributeProto, result: onnx.AttributeProto, na
 
 
 def _without_size_names(source: onnx.TypeProto) -> onnx.TypeProto:
-    """Copy a type without the names of its sizes. The copy keeps the rank, because onnxruntime checks that a loop counter
-    is a scalar."""
+    """Copy a type without the names of its sizes. The rank stays, because onnxruntime checks that a loop counter is a
+    scalar."""
     result = onnx.TypeProto()
     result.CopyFrom(source)
     result.ClearField("denotation")

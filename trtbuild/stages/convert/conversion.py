@@ -2,19 +2,18 @@
 
 Rules
 1. The result depends only on the structure (the canonical text of the partition), the opset and the plugins. While the
-   model is optimized, weights are graph inputs; afterwards they are external initializers without data. So zero, random
-   and unknown weights give the same bytes. (If weights were initializers, the optimizer would fold them, and merge equal
+   model is optimized, weights are graph inputs; afterwards they are external initializers without data. So the bytes do
+   not depend on the values of weights. (If weights were initializers, the optimizer would fold them, and merge equal
    ones. For example, it would merge three zero biases, and the conversion would be wrong after a fine-tune.)
 2. The optimizer always runs. Without it, TensorRT-RTX's parser rejects most models (ReduceMean axes, SplitToSequence).
 3. Names, order, size symbols and bytes are canonical. The module `structure` prepares the program before the translation,
    and the module `canonical` writes the model afterwards.
-4. The translation needs the same preparation as in torch.onnx.export: implicit type promotion becomes explicit, and
-   run-time assertions are removed. The lower step has decomposed operators already, with the table of
-   `trtbuild.stages.program.translations`.
-5. The types and sizes that ONNX infers must equal those of the program (module `types`). A translation writes complex
-   numbers as pairs of floats, so inputs and outputs must be real.
+4. Before the translation, implicit type promotion becomes explicit, and run-time assertions are removed, as in
+   torch.onnx.export. The lower step has decomposed the operators already.
+5. The types and sizes that ONNX infers must equal those of the program (module `types`). Inputs and outputs must be real,
+   because a translation writes complex numbers as pairs of floats.
 6. Quantizers to float8, int4 and float4 need newer opsets than other operators (`trtbuild.stages.program.quantized_onnx`).
-   If the toolchain's opset is too old for a model, and the parser also reads newer opsets, the model has a newer opset.
+   If the toolchain's opset is too old for them, the model gets a newer opset, provided that the parser reads newer ones.
 """
 
 from __future__ import annotations
@@ -57,8 +56,9 @@ class Conversion:
     """A partition as ONNX.
 
     `model` is the serialized ModelProto: inputs ``i0…``, outputs ``o0…``, weights ``w0…``, nodes ``n0…`` in graph order.
-    The number of a weight is its index among the program's weights; a weight that no node reads is absent. `origins` has a
-    pair for each node whose origin is known: the node's name, and the index of its origin, a call_function node.
+    The number of a weight is its index among the program's weights; a weight that no node reads is absent. `origins` are
+    pairs: the name of a node, and the index of the call_function node that it came from. A node is absent if its origin
+    is unknown.
     """
 
     model: bytes
@@ -66,11 +66,11 @@ class Conversion:
 
 
 def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Conversion:
-    """Convert `program` to an ONNX model in ONNX operator set `opset`, or in a newer one (rule 6). Calls of operators of
-    `plugins` become nodes with the names of the plugins.
+    """Convert `program` to an ONNX model in `opset`, or in a newer one (rule 6). Calls of the operators of `plugins` become
+    nodes with the names of the plugins.
 
-    Raises ConversionRefused. If the call_function nodes that cannot be converted are known, their indices are in the
-    error's `nodes`.
+    Raises ConversionRefused. The error's `nodes` are the indices of the call_function nodes that cannot be converted, if
+    they are known.
     """
     untranslatable = untranslatable_calls(program, plugins)
     if untranslatable:
@@ -88,7 +88,9 @@ def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Con
         with suppress_new_guards():
             model = _translate_program(program, exported, opset)
         with silence_exporter():
-            if opset > OPSET_OF_NEW_PARSERS:  # the optimizer infers types, and this opset has the types of quantizers
+            if (
+                opset > OPSET_OF_NEW_PARSERS
+            ):  # the optimizer infers types, and needs an opset with the quantizers' types
                 raise_opset(model, opset)
             optimize(model)
             _find_origins(model, exported)
@@ -96,9 +98,9 @@ def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Con
             proto = lower_opset(onnx_ir.to_proto(model), opset)
     except (ConversionRefused, MemoryError):
         raise
-    except Exception as error:  # a translation may raise any error; the partition then stays in PyTorch
+    except Exception as error:  # a translation may raise any error
         lines = str(error).strip().splitlines() or [""]
-        reason = _ADDRESS.sub("", lines[0])  # the reason is stored: it must not differ from process to process
+        reason = _ADDRESS.sub("", lines[0])  # because the reason is stored, it must be the same in every process
         raise ConversionRefused(f"the PyTorch exporter failed: {type(error).__name__}: {reason}") from error
     foreign_domains = sorted({entry.domain for entry in proto.opset_import} - {"", ONNX_DOMAIN})
     if foreign_domains or proto.functions:
@@ -109,8 +111,8 @@ def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Con
 
 
 def _opset_for_quantizers(program: Program, opset: int) -> int:
-    """The opset for `program`: `opset`, or a newer one for the types of its quantizers (rule 6). Raises ConversionRefused
-    if the toolchain does not read the newer one."""
+    """The opset for `program`: `opset`, or a newer one for its quantizers (rule 6). Raises ConversionRefused if the
+    toolchain does not read the newer one."""
     required = required_opset(program.graph)
     if required <= opset or opset >= OPSET_OF_NEW_PARSERS:
         return max(required, opset)
@@ -143,7 +145,7 @@ def _refuse_complex_boundaries(program: Program) -> None:
 
 
 def untranslatable_calls(program: Program, plugins: Sequence[Plugin] = ()) -> list[tuple[int, str]]:
-    """List the call_function nodes without a correct translation: (index, name of the operator)."""
+    """List (index, operator) of the call_function nodes that have no correct translation."""
     plugins_by_operator = by_operator(plugins)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     indices = (
@@ -185,20 +187,20 @@ def _translate_program(program: Program, exported: ExportedProgram, opset: int) 
 
 
 def _name_outputs(exported: ExportedProgram) -> None:
-    """Write the names of the output nodes into the signature. Type promotion may insert a cast after an operator, and this
-    cast then is the output node."""
+    """Write the names of the output nodes into the signature, because type promotion may have appended a cast to an
+    output."""
     for spec, node in zip(exported.graph_signature.output_specs, exported.graph.output_node().args[0], strict=True):
         spec.arg.name = node.name
 
 
 def _find_origins(model: onnx_ir.Model, exported: ExportedProgram) -> None:
-    """Find the origin of nodes that the optimizer inserted. The optimizer derives a new value's name from the name of the
-    replaced value. Both names begin with the exported node's name (``n12``, ``n12__0``, ``n12_split_0``)."""
+    """Find the origins of nodes that the optimizer inserted. The optimizer derives a new value's name from the name of the
+    replaced value. So both begin with the exported node's name (``n12``, ``n12__0``, ``n12_split_0``)."""
     calls = {node.name: node.meta[ORIGIN_KEY] for node in exported.graph.nodes if ORIGIN_KEY in node.meta}
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
         if ORIGIN_KEY not in node.metadata_props:
-            stems = [str(output.name).partition("_")[0] for output in node.outputs]
-            origins = [calls[stem] for stem in stems if stem in calls]
+            exported_names = [str(output.name).partition("_")[0] for output in node.outputs]
+            origins = [calls[name] for name in exported_names if name in calls]
             if origins:
                 node.metadata_props[ORIGIN_KEY] = str(origins[0])
 

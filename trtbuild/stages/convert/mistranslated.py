@@ -1,13 +1,13 @@
-"""Find calls whose ONNX translation is wrong (exporter of torch 2.13). These calls stay in PyTorch.
+"""Find calls whose ONNX translation is wrong (exporter of torch 2.13). These calls stay in PyTorch:
 
-1. Negative padding in the modes reflect and replicate: ONNX's Pad removes elements in the mode constant only.
+1. Negative padding in the modes reflect and replicate: ONNX's Pad can remove elements only in the mode constant.
 2. Batch normalization by the statistics of the batch in a module that has running statistics: the translation uses the
    running statistics.
 3. Average pooling with `divisor_override`: ONNX's AveragePool has no such attribute. Average pooling with `ceil_mode` and
    `count_include_pad`: TensorRT gives other averages, so the lower step rewrites most such calls.
 4. Repeating each element a dynamic number of times: the translation puts the copies on the wrong axis.
-5. Scattering with the reduction mean: ONNX's ScatterElements does not have it. Scattering with amax or amin and without
-   the elements of the target: the translation begins with the lowest (amin: largest) number, not with -inf (inf).
+5. Scattering with the reduction mean: ONNX's ScatterElements does not have it. Scattering with the reduction amax or amin
+   and ``include_self=False``: the translation begins with the lowest (amin: largest) number, not with -inf (inf).
 6. atan2: the translation divides, so a negative zero in the denominator reverses the sign.
 7. logcumsumexp: the translation subtracts the largest element of the axis, then computes `exp`. If `exp` gives 0 for all
    elements up to a position, the result at this position is -inf.
@@ -16,8 +16,8 @@
    step rewrites the calls whose result is never empty.
 10. ELU with an input scale: the translation scales positive elements, too.
 11. Interpolation by a scale that is not the quotient of the sizes: the translation uses the quotient.
-12. Interpolation of a dynamic axis by a scale like 0.7: ONNX computes sizes with float32, and PyTorch with float64. So ONNX
-    gives another size than PyTorch at some sizes: for 90, it gives 63 instead of 62.
+12. Interpolation of a dynamic axis by a scale like 0.7: ONNX computes the new size with float32, and PyTorch with float64.
+    For the size 90, ONNX gives 63 instead of 62.
 13. A size that is rounded from a float: the translation computes with float32, and Python with float64. The lower step
     rewrites the products that whole numbers can express.
 14. Clamping by a bound that is NaN: the result is NaN everywhere in PyTorch. ONNX ignores the bound.
@@ -40,7 +40,7 @@ _ALWAYS_WRONG = frozenset((
 ))  # fmt: skip
 
 _ROUNDING_FUNCTIONS = frozenset((math.trunc, math.floor, math.ceil))
-#: `_rounds_differently` compares the sizes below this limit.
+#: `_rounds_differently` tries all sizes below this limit.
 _SIZE_LIMIT = 4096
 #: Operators whose translation ignores the scales, except in the overload `vec` (11).
 _INTERPOLATIONS = frozenset((
@@ -50,8 +50,8 @@ _INTERPOLATIONS = frozenset((
 
 
 def is_mistranslated(node: torch.fx.Node) -> bool:
-    """Whether the translation of a call_function node gives other results than the call. The numbers in the comments are
-    those of the list above."""
+    """Whether the translation of a call_function node gives other results than the call. The comments have the numbers of
+    the list in the module's docstring."""
     if node.target in _ROUNDING_FUNCTIONS:  # 13
         return True
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -99,7 +99,7 @@ def _has_another_scale(node: torch.fx.Node, arguments: Mapping[str, Any]) -> boo
 
 
 def _gives_other_sizes(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:
-    """Whether ONNX may compute another size for a dynamic axis from a scale. (Static sizes are compared after the
+    """Whether ONNX may compute another size than PyTorch for a dynamic axis. (Static sizes are compared after the
     conversion.)"""
     scales = arguments.get("scale_factors") or _scales(node, arguments)
     sizes = node.args[0].meta["val"].shape[2:]
@@ -136,5 +136,5 @@ def _names(node: torch.fx.Node) -> list[str]:
 
 
 def _arguments(node: torch.fx.Node) -> Mapping[str, Any]:
-    """The arguments of a call, by their names in the operator's schema; omitted arguments are absent."""
+    """Name in the operator's schema → argument of a call. Omitted arguments are absent."""
     return dict(zip(_names(node), node.args, strict=False)) | dict(node.kwargs)

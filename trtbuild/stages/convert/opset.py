@@ -1,22 +1,21 @@
 """Convert a model from the opset of its translation to the opset of the toolchain.
 
 onnxscript's converter raises opsets. This file lowers 18 to 17 for TensorRT 8.6, because onnx's own converter cannot
-lower Pad. Opset 18 changed little: see rules 1 to 3 (https://github.com/onnx/onnx/blob/main/docs/Changelog.md, version 18).
+lower Pad. Rules 1 to 3 are about the changes of opset 18 (https://github.com/onnx/onnx/blob/main/docs/Changelog.md).
 
 Rules
 1. Operators that are new in 18 have no older form. OptionalGetElement and OptionalHasElement are older, and take tensors
-   since 18. They are passed on unchanged, and the parser decides about them, as in a user's model of opset 17.
+   since 18. They stay unchanged, and the parser decides about them.
 2. Reductions have their axes as an input since 18 (ReduceSum since 13), and as an attribute before. Without axes, older
    reductions reduce over all axes. So ``noop_with_empty_axes`` has no older form.
 3. Pad, Resize, Split and LpPool got new attributes or inputs. The reductions of ScatterElements and ScatterND got new
-   values (max, min). Nodes without these additions are the same in both opsets. A Split without sizes has equal outputs
-   in 17. In 18 its last output may be smaller. So such a Split is lowered only if the size of its axis is known, and is a
-   multiple of the number of outputs.
+   values (max, min). Nodes without these additions stay unchanged, except Split without sizes: in 17 its outputs have
+   equal sizes, and in 18 the last one may be smaller. Such a Split is lowered only if the size of its axis is known, and
+   is a multiple of the number of outputs.
 4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them without an error (measured: a Reshape
    got 9 sizes instead of 4), so a Slice replaces them.
-5. ScatterElements and ScatterND have reductions since opset 16. NVIDIA's parser reads them since TensorRT 10.0
-   (onnx-tensorrt, docs/Changelog.md), and TensorRT 10.0 takes newer opsets. The behaviour of older parsers is unknown,
-   so these reductions are rejected.
+5. ScatterElements and ScatterND have reductions since 16. NVIDIA's parser reads them since TensorRT 10.0 (onnx-tensorrt,
+   docs/Changelog.md), which also takes newer opsets. Older parsers may ignore a reduction, so it is rejected.
 
 Rules 4 and 5 are about parsers. So they also apply to a user's ONNX model that has an old opset (`adapt_to_old_parser`).
 """
@@ -44,7 +43,7 @@ _NEW_OPERATORS = frozenset(
 _REDUCTIONS = frozenset(
     f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 )
-#: Operator → the attributes, and the position of the input, that opset 18 added.
+#: Operator → (attributes, position of the input) that opset 18 added.
 _EXTENDED_OPERATORS: Mapping[str, tuple[tuple[str, ...], int | None]] = {
     "Pad": ((), 3),
     "Resize": (("antialias", "axes", "keep_aspect_ratio_policy"), None),
@@ -62,15 +61,17 @@ def raise_opset(model: onnx_ir.Model, opset: int) -> None:
 def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """Return `model` in `opset`; a model of this opset or an older one is returned unchanged.
 
-    Raises ConversionRefused if an operator has no form in `opset`. The error's `nodes` are the indexes of the
-    call_function nodes that the operator came from. Also raises ConversionRefused for every conversion to
-    an older opset except that from 18 to 17.
+    Raises ConversionRefused if an operator has no older form, and if a conversion other than 18 to 17 would be needed.
+    The error's `nodes` are the indices of the call_function nodes that the operator came from.
     """
     (opset_entry,) = (entry for entry in model.opset_import if not entry.domain)
     if opset_entry.version <= opset:
         return model
     if (opset_entry.version, opset) != (OLDEST_OPSET + 1, OLDEST_OPSET):
-        raise ConversionRefused(f"trtbuild writes ONNX opset {OLDEST_OPSET} and later, not {opset}")
+        raise ConversionRefused(
+            f"trtbuild lowers an ONNX opset only from {OLDEST_OPSET + 1} to {OLDEST_OPSET}, "
+            f"not from {opset_entry.version} to {opset}"
+        )
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
     _lower_graph(lowered.graph, {tensor.name: tensor for tensor in lowered.graph.initializer}, _known_sizes(model))
@@ -105,11 +106,11 @@ def _refuse_reduction(node: onnx.NodeProto) -> None:
     if reduction in (b"max", b"min"):
         raise _refusal(node, "the reductions max and min are new in opset 18")
     if reduction != b"none":
-        raise _refusal(node, "no parser that wants this opset knows reductions")
+        raise _refusal(node, "NVIDIA's parsers read its reduction only since TensorRT 10.0")
 
 
 def _known_sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
-    """The constant sizes of the model's values, as far as shape inference finds them. Only Splits need them."""
+    """Value → its sizes; None for a size that shape inference does not find. Empty if no Split needs the sizes."""
     if not any(_is_equal_split(node) for node in _nodes(model.graph)):
         return {}
     try:
@@ -122,7 +123,7 @@ def _known_sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
             tensor = value.type.tensor_type
             if tensor.HasField("shape"):
                 sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
-                if sizes_by_name.setdefault(value.name, sizes) != sizes:  # two nested graphs may use one name
+                if sizes_by_name.setdefault(value.name, sizes) != sizes:  # two nested graphs may have the same name
                     sizes_by_name[value.name] = []
         sizes_by_name.update((tensor.name, list(tensor.dims)) for tensor in graph.initializer)
     return sizes_by_name
@@ -212,12 +213,12 @@ def _axes_to_attribute(node: onnx.NodeProto, constants: Mapping[str, onnx.Tensor
     name = node.input[1] if len(node.input) > 1 else ""
     del node.input[1:]
     if name and name not in constants:
-        raise _refusal(node, "its axes are computed")
+        raise _refusal(node, "its axes are not a constant")
     axes = np.atleast_1d(onnx.numpy_helper.to_array(constants[name])).tolist() if name else []
     if axes:
         node.attribute.append(onnx.helper.make_attribute("axes", axes))
     elif any(a.name == "noop_with_empty_axes" and a.i for a in node.attribute):
-        raise _refusal(node, "a reduction over no axes is new in opset 18")
+        raise _refusal(node, "noop_with_empty_axes is new in opset 18")
     _drop_attribute(node, "noop_with_empty_axes")
 
 
@@ -229,7 +230,7 @@ def _drop_attribute(node: onnx.NodeProto, name: str) -> None:
 
 def _refusal(node: onnx.NodeProto, reason: str) -> ConversionRefused:
     return ConversionRefused(
-        f"{node.op_type} has no form in ONNX opset {OLDEST_OPSET}: {reason}",
+        f"{node.op_type} cannot be written for a parser of ONNX opset {OLDEST_OPSET}: {reason}",
         hint="use a newer toolchain, or name the operator in partition.torch_executed_ops",
         nodes=[int(entry.value) for entry in node.metadata_props if entry.key == ORIGIN_KEY],
     )

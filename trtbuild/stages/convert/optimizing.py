@@ -1,11 +1,9 @@
-"""Fold constants and simplify an ONNX model by onnxscript's optimizer, with an exact comparison of constants.
+"""Fold constants and simplify an ONNX model with onnxscript's optimizer, which is patched in two ways.
 
-The optimizer's rules compare constants with a tolerance (in onnxscript 0.7.2 a relative one of 1e-5, and an absolute one
-of 1e-8). So they replace ``x + 1e-9`` and ``x * 1.000001`` by ``x``, and a term that prevents a division by 0 is lost.
-Here constants are compared exactly.
-
-The optimizer also tries each of its rules at each node. It spends most of its time on tries that cannot match. Here a rule
-is tried only at the nodes that have the operator at the end of its pattern. The result is the same.
+1. Constants are compared exactly. The optimizer's rules compare them with a tolerance (onnxscript 0.7.2: relative 1e-5,
+   absolute 1e-8). So they replace ``x + 1e-9`` by ``x``, and a term that prevents a division by 0 is lost.
+2. A rule is tried only at nodes with the operator at the end of its pattern. The optimizer tries each rule at each node,
+   which takes most of its time. The result is the same.
 """
 
 from __future__ import annotations

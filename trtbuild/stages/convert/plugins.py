@@ -1,7 +1,7 @@
-"""Find plugins in ONNX models, and write a form of a model without them.
+"""Find plugins in ONNX models, and write models without them.
 
-The partition step asks TensorRT's parser about a model without its plugins: their results are inputs of the model. So the
-step needs neither the library of the plugins nor a GPU, and its result does not depend on the library.
+The partition step asks TensorRT's parser about a model without its plugins. So the step needs neither the library of the
+plugins nor a GPU, and its result does not depend on the library.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ def has_plugins(model: onnx.ModelProto) -> bool:
 
 
 def without_plugins(model: bytes) -> bytes:
-    """Replace each result of a plugin by an input. A model without plugins is returned unchanged.
+    """Replace each result of a plugin by an input of the model. A model without plugins is returned unchanged.
 
-    The replaced nodes become Identity nodes, so that all nodes keep their names and their order."""
+    Plugins become Identity nodes that return the new inputs, so that all nodes keep their names and their order."""
     proto = onnx.ModelProto.FromString(model)
     if not has_plugins(proto):
         return model

@@ -1,10 +1,10 @@
 """Copy a partition's program for the exporter, without the user's names.
 
 Rules
-1. Nodes, placeholders, nested graphs and constants are named by their index. So the exporter, the optimizer and the
-   serializer cannot depend on the names that a user chose.
-2. ``meta[ORIGIN_KEY]`` of every call_function node of the outer graph is its index among the call_function nodes of the
-   *original* graph. A pass that inserts nodes does not change this index.
+1. Nodes, placeholders, nested graphs and constants are named by their index. So the ONNX model cannot depend on the names
+   that a user chose.
+2. ``meta[ORIGIN_KEY]`` of a call_function node of the outer graph is the node's index among the call_function nodes of
+   the *original* graph. A pass that inserts nodes does not change this index.
 3. The original program is not changed.
 """
 
@@ -45,15 +45,15 @@ def copy_for_exporter(program: Program) -> ExportedProgram:
     exported = assemble(module, inputs, outputs, program.exported.range_constraints, constants)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     for index, node in enumerate(calls):
-        # The exporter needs a module stack. It writes the stack into metadata, which `conversion` removes.
+        # the exporter needs a module stack, which may be empty
         copier.outer[node].meta.update({ORIGIN_KEY: index, "nn_module_stack": {}})
     return exported
 
 
 def size_names(program: Program) -> dict[str, str]:
-    """Map torch's text of each size expression to its text with canonical symbols: ``d0``, ``197*d0``.
+    """Map torch's text of each size expression to its text with canonical symbols: ``197*s77`` → ``197*d0``.
 
-    The symbol of a size that depends on data is ``u<k>``."""
+    The symbol of a size that depends on data becomes ``u<k>``."""
     symbols = {symbol: sympy.Symbol(f"d{index}", integer=True) for index, symbol in enumerate(Symbols(program).order)}
     names: dict[str, str] = {}
     for node in program.graph.nodes:
@@ -72,7 +72,7 @@ class _Copier:
         self.outer: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def copy(self, module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-        """Copy `module` and the graphs nested in it. Then `outer` maps the nodes of `module` to their copies."""
+        """Copy `module` and the graphs nested in it. Afterwards, `outer` maps the nodes of `module` to their copies."""
         graph = torch.fx.Graph()
         attributes: dict[str, Any] = {}
         new_names: dict[str, str] = {}

@@ -2,13 +2,13 @@
 
 Rules
 1. The check runs at several points. A point gives each symbol of the program a number, so the sizes of the inputs are
-   numbers. ONNX infers all other sizes, with data propagation. The inferred element type, rank and sizes of an output
-   must be those of the program. The toolchain's parser checks the sizes that ONNX cannot infer.
-2. If the result of a call inside the program also differs, the error names the first such call: the translation of its
-   operator is wrong.
+   numbers. From them, ONNX infers other sizes, with data propagation. The inferred element type, rank and sizes of an
+   output must be those of the program. The toolchain's parser checks the sizes that ONNX cannot infer.
+2. If the result of a call inside the program also differs, the error names the first such call, because the translation
+   of its operator is wrong.
 3. ONNX must define the operator of each node of the outer graph, except plugins, for the element types of the operands.
-   TensorRT's parser does not check this. For example, it accepts a power of booleans. The check does not distinguish
-   int32 from int64, because TensorRT accepts indices of both types.
+   TensorRT's parser does not check this; for example, it accepts a power of booleans. Here int32 and int64 count as one
+   type, because TensorRT accepts indices of both.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import Point, Type, declared_types_at, points_of, types_text
 from trtbuild.stages.program.text import target_name
 
-#: The element type (0 if unknown) and the sizes (None if the rank is unknown). A size is None if it is unknown.
+#: A type that ONNX has inferred: the element type (0 if unknown), and the sizes. An unknown size is None. If the rank is
+#: unknown, None takes the place of all sizes.
 Inferred = tuple[int, tuple[int | None, ...] | None]
 
-#: The element types by their names in ONNX's schemas: ``tensor(float)``.
+#: Name in ONNX's schemas, such as ``tensor(float)`` → element type.
 _ELEMENT_TYPES = {
     f"tensor({onnx.TensorProto.DataType.Name(number).lower()})": number for number in onnx.TensorProto.DataType.values()
 }
@@ -53,7 +54,7 @@ def refuse_other_types(model: onnx.ModelProto, program: Program, origins: Origin
 
 
 def _infer_types(model: onnx.ModelProto, program: Program, point: Point) -> dict[str, Inferred]:
-    """Infer the types of the results of the outer graph's nodes at a point. If the inference fails, return no types."""
+    """Value of the outer graph → its type at a point. Empty if the inference fails."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for value, node in zip(copy.graph.input, program.input_nodes, strict=True):
@@ -100,7 +101,7 @@ def _refuse_operands(model: onnx.ModelProto, origins: Origins, inferred: Mapping
 
 @functools.cache
 def _allowed_types(operator: str, operand_count: int, opset: int) -> tuple[frozenset[int], ...]:
-    """The element types that each operand may have; an empty set allows every type."""
+    """The allowed element types of each operand; an empty set allows every type."""
     schema = onnx.defs.get_schema(operator, opset, "")
     last = len(schema.inputs) - 1
     return tuple(
@@ -141,6 +142,7 @@ def _refusal(
     point: Point,
     output: int,
 ) -> ConversionRefused:
+    """The error about an output with another type (rule 2)."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     last_node_names = {call: name for name, call in origins}
     nodes_by_name = {node.name: node for node in model.graph.node}

@@ -9,18 +9,18 @@ import onnx
 
 Bytes = bytes | bytearray | memoryview
 
-#: Weights begin at multiples of this number in a data file, so that they can be memory-mapped (onnx.external_data_helper).
+#: In a data file, weights begin at multiples of this number of bytes, so that they can be memory-mapped
+#: (onnx.external_data_helper).
 _ALIGNMENT = 4096
 
 _FOUR_BITS = (onnx.TensorProto.UINT4, onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
 
 
 def with_inline_weights(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> bytes:
-    """Return `model` (a result of `convert`) with its external weights inlined. `weights` maps names
-    to arrays or row-major bytes.
+    """Return `model`, a result of `convert`, with `weights` inside. `weights`: name → array or row-major bytes.
 
-    `weights` may lack weights that the model does not read. Raises KeyError for a missing weight that the model reads,
-    and ValueError for a wrong size. Protobuf raises its own error for a result above its limit of 2 GiB.
+    Raises KeyError if a weight that the model reads is missing, and ValueError if its size is wrong. Protobuf raises its
+    own error for a result above its limit of 2 GiB.
     """
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:
@@ -37,10 +37,10 @@ def with_inline_weights(model: bytes, weights: Mapping[str, np.ndarray | Bytes])
 
 
 def with_data_file(model: bytes, weights: Mapping[str, Bytes], location: str) -> tuple[bytes, list[tuple[int, Bytes]]]:
-    """Return `model` (a result of `convert`) for weights in the file `location` beside it, and the contents of this file:
-    the offset in bytes and the bytes of each weight, in order. There is no limit of size.
+    """Return `model`, a result of `convert`, for weights in the file `location` beside it. Also return the contents of
+    this file: (offset in bytes, bytes) of each weight, in order. There is no limit of size.
 
-    Raises KeyError for a missing weight that the model reads, and ValueError for a wrong size.
+    Raises KeyError if a weight that the model reads is missing, and ValueError if its size is wrong.
     """
     proto = onnx.ModelProto.FromString(model)
     contents: list[tuple[int, Bytes]] = []
@@ -61,7 +61,7 @@ def with_data_file(model: bytes, weights: Mapping[str, Bytes], location: str) ->
 
 
 def size_bytes(tensor: onnx.TensorProto) -> int:
-    """The size of a tensor's data. Two numbers of a type with 4 bits are in one byte."""
+    """The size of a tensor's data in bytes. One byte contains two numbers of a 4-bit type."""
     count = int(np.prod(list(tensor.dims), dtype=np.int64))
     if tensor.data_type in _FOUR_BITS:
         return (count + 1) // 2

@@ -1,14 +1,12 @@
-"""Read a graph of TorchDynamo: its inputs, its outputs and the ranges of its sizes. The module `rewriting` converts the
-graph.
+"""Read a graph of TorchDynamo: its inputs, its outputs and the ranges of its sizes.
 
 Rules
 1. Parameters and buffers, which dynamo lifts to inputs, become weights again.
-2. A size that dynamo passes as an extra argument is read from its tensor. Some symbols cannot be dynamic: a symbol that is
-   not the size of an axis (an integer argument), and a symbol without an upper bound. Such a symbol is open: each of its
-   values gets a separate engine (`CapturedGraph.open_symbols`).
-3. The range of a dim comes from `mark_dynamic`, or from dynamo if the user did not mark the dim. Dynamo treats 0 and 1 as
-   special and starts ranges at 2. `Dim.marked_low` is 1 if the marked range starts at 1. In this case the trace also
-   compares the program with the module at size 1.
+2. Dynamo passes sizes as extra arguments; an engine reads them from its tensors. A symbol is *open* if it is not the size
+   of an axis (an integer argument), or if it has no upper bound. Each value of an open symbol gets a separate engine.
+3. The range of a dim comes from dynamo. It starts at 2 or later, because dynamo treats 0 and 1 as special.
+   `Dim.marked_low` is the lower bound that the user gave to `mark_dynamic`. If this bound is 1, the trace also compares
+   the program with the module at size 1.
 4. Engines return tensors only. `CapturedGraph.assemble_outputs` adds the outputs that are sizes or constants.
 """
 
@@ -35,23 +33,23 @@ class NotSupported(Exception):
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbol for dynamic sizes of a graph. `at` lists its axes: (index of the input in `tensors`, axis, unit). The size
-    of such an axis is `unit` times the symbol. `low` and `high` are the bounds of the symbol; `high` is None if there is no
-    bound. `marked_low` is the smallest value of the symbol that the calls of `mark_dynamic` allow; None if no call has a
-    lower bound."""
+    """A symbol for dynamic sizes of a graph, and the bounds of its values."""
 
     symbol: sympy.Symbol
     low: int
-    high: int | None
+    high: int | None  # None: no bound
+    #: The smallest value that the user's calls of `mark_dynamic` allow; None if no call has a lower bound.
     marked_low: int | None
+    #: The axes: (index of the input in `CapturedGraph.tensors`, axis, factor). The size of the axis is `factor` times the
+    #: symbol.
     at: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
 class TensorInput:
-    """A tensor that the caller passes. `position` is its index among the graph's arguments."""
+    """A tensor that the caller passes."""
 
-    position: int
+    position: int  # its index among the graph's arguments
     name: str
     dtype: torch.dtype
     shape: tuple[Any, ...]  # ints and sympy expressions
@@ -59,20 +57,21 @@ class TensorInput:
 
 @dataclass(frozen=True)
 class WeightInput:
-    """A tensor that belongs to a module. `position` is its index among the graph's arguments."""
+    """A tensor that belongs to a module."""
 
-    position: int
+    position: int  # its index among the graph's arguments
     name: str
     is_parameter: bool
 
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """A graph that dynamo captured. `scalars` are its integer arguments: (position, expression)."""
+    """A graph that dynamo captured."""
 
     module: torch.fx.GraphModule
     tensors: tuple[TensorInput, ...]
     weights: tuple[WeightInput, ...]
+    #: The integer arguments: (position, expression).
     scalars: tuple[tuple[int, sympy.Expr], ...]
     dims: tuple[Dim, ...]
     #: For each output: ("tensor", its index among the tensors that the converted module returns), ("size", the expression)
@@ -88,18 +87,18 @@ class CapturedGraph:
         return tuple(sorted(used_symbols - bounded_symbols, key=str))
 
     def sizes(self, arguments: Sequence[Any]) -> dict[sympy.Symbol, int]:
-        """The value of each symbol in a call with `arguments`, the arguments of the graph."""
+        """Symbol → its value in a call of the graph with `arguments`."""
         sizes: dict[sympy.Symbol, int] = {}
         for position, expr in self.scalars:
             if expr.is_Symbol:
                 sizes[expr] = int(arguments[position])
         for dim in self.dims:
-            number, axis, unit = dim.at[0]
-            sizes[dim.symbol] = int(arguments[self.tensors[number].position].shape[axis]) // unit
+            number, axis, factor = dim.at[0]
+            sizes[dim.symbol] = int(arguments[self.tensors[number].position].shape[axis]) // factor
         return sizes
 
     def assemble_outputs(self, tensors: Sequence[torch.Tensor], sizes: Mapping[sympy.Symbol, int]) -> list[Any]:
-        """Return the graph's outputs: `tensors`, with the sizes and constants at their positions (rule 4)."""
+        """Return the graph's outputs: `tensors`, and the sizes and constants (rule 4)."""
         outputs: list[Any] = []
         for kind, value in self.outputs:
             if kind == "tensor":
@@ -146,13 +145,14 @@ def read_graph(module: torch.fx.GraphModule) -> CapturedGraph:
 
 
 def _size(size: Any) -> int | sympy.Expr:
-    """A number, or an expression over the symbols. A size that the graph fixes (a Linear's features) is a number."""
+    """A number, or an expression over the symbols. A size that the graph fixes, such as a Linear's features, is a
+    number."""
     expression = size if isinstance(size, int) else size.node.expr
     return int(expression) if getattr(expression, "is_Integer", False) else expression
 
 
 def _passed_object(node: torch.fx.Node) -> Any:
-    """The object that the user's code passed; None if dynamo no longer refers to it."""
+    """The object that the user's code passed; None if it no longer exists."""
     argument = node.meta.get("grapharg")
     try:
         return None if argument is None else argument.example
@@ -212,9 +212,9 @@ def _read_dims(
         for axis, size in enumerate(entry.shape):
             if isinstance(size, int):
                 continue
-            unit, rest = size.as_coeff_Mul()
-            if rest.is_Symbol and unit.is_Integer and unit > 0:
-                axes_of_symbols.setdefault(rest, []).append((number, axis, int(unit)))
+            factor, rest = size.as_coeff_Mul()
+            if rest.is_Symbol and factor.is_Integer and factor > 0:
+                axes_of_symbols.setdefault(rest, []).append((number, axis, int(factor)))
             else:
                 raise NotSupported(
                     f"axis {axis} of {entry.name!r} has the size {size}, which is not a multiple of one size"
@@ -222,8 +222,8 @@ def _read_dims(
     dims = []
     for symbol, at in axes_of_symbols.items():
         low, high = ranges[symbol]
-        marked_lows = [(marks[number, axis][0], unit) for number, axis, unit in at]
-        lows = [math.ceil(marked_low / unit) for marked_low, unit in marked_lows if marked_low is not None]
+        marked_lows = [(marks[number, axis][0], factor) for number, axis, factor in at]
+        lows = [math.ceil(marked_low / factor) for marked_low, factor in marked_lows if marked_low is not None]
         dims.append(Dim(symbol, max(1, low), high, max(lows, default=None), tuple(at)))
     return tuple(dims)
 

@@ -4,8 +4,8 @@ Rules
 1. Weights are attributes. Their values come from the arguments of one call. A size is read from a tensor, or it is a
    number.
 2. The module computes on the CPU, even if the program runs on a GPU.
-3. The nodes have the module paths that torch.export would set, and no other metadata. (Dynamo names modules by their
-   addresses.) So a model has the same graph in every process.
+3. The nodes have the module paths that torch.export would set, and no other metadata, because dynamo names modules by
+   their addresses. So a model has the same graph in every process.
 """
 
 from __future__ import annotations
@@ -28,15 +28,12 @@ _ROOT = re.compile(r"^[A-Z]\['[^']*'\]\.?")
 def convert_to_module(
     captured: CapturedGraph, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]
 ) -> torch.nn.Module:
-    """Convert the graph to a module. The weights come from `arguments`, the arguments of one call. `fixed` maps the
-    symbols that are not dynamic to their values. The module takes the tensors, in order, and returns a tuple of tensors.
+    """Convert the graph to a module. `arguments` are those of one call. `fixed`: symbol that is not dynamic → its value.
     Raises NotSupported if the graph needs a size that is not the size of an axis."""
     return _Converter(captured, arguments, fixed).module()
 
 
 class _Converter:
-    """Copies a graph. In the copy, weights are attributes and sizes come from tensors."""
-
     def __init__(self, captured: CapturedGraph, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]) -> None:
         self._captured = captured
         self._arguments = arguments
@@ -89,9 +86,9 @@ class _Converter:
             return int(expr.subs(self._fixed))
         for dim in self._captured.dims:
             if dim.symbol == expr:
-                number, axis, unit = dim.at[0]
+                number, axis, factor = dim.at[0]
                 size = self._graph.call_function(torch.ops.aten.sym_size.int, (inputs[number], axis))
-                return size if unit == 1 else self._graph.call_function(operator.floordiv, (size, unit))
+                return size if factor == 1 else self._graph.call_function(operator.floordiv, (size, factor))
         raise NotSupported(f"it needs the size {expr}, which is not the size of an axis")
 
     def _attributes_module(self) -> torch.nn.Module:
@@ -115,7 +112,7 @@ class _Converter:
 
 
 def _copy_on_cpu(nested: torch.nn.Module) -> torch.nn.Module:
-    """Copy a nested module, such as a branch of torch.cond. The copy computes on the CPU (rule 2)."""
+    """Copy a nested module, such as a branch of torch.cond, for the CPU (rule 2)."""
     result = copy.deepcopy(nested).cpu()
     for module in result.modules():
         if isinstance(module, torch.fx.GraphModule):

@@ -1,12 +1,11 @@
-"""Compute the steps from trace to convert for ONNX models and TensorRT networks, with one handler for each kind of graph.
+"""The steps from trace to convert for ONNX models and TensorRT networks, with one handler for each kind of graph.
 
 Rules
-1. There are the same six steps as for other models, and their keys have the same form. The lower step returns the
-   traced graph unchanged, and the convert step returns the partition's model unchanged. For an ONNX model, partition
-   converts the model to the toolchain's opset, and asks the parser about it. So plans, verdicts and records have the
-   same form, too.
-2. There is one TensorRT partition, called ``model``. A node that the parser rejects cannot stay in PyTorch, so the
-   rejection is an error. The error uses the node's name in the user's file.
+1. There are the same six steps as for other models, so plans, keys and records have the same form. Lower and convert
+   return their input unchanged. For an ONNX model, partition converts the model to the toolchain's opset, and asks the
+   parser about it.
+2. There is one TensorRT partition, called ``model``. A node that the parser rejects is an error, because the node cannot
+   stay in PyTorch. The error has the node's name in the user's file.
 """
 
 from __future__ import annotations
@@ -41,37 +40,33 @@ AskParser = Callable[[bytes], "ParserRefusal | None"]
 
 @dataclass(frozen=True)
 class ModelPartition:
-    """The one partition of a model: its document, its graph digest, and its ONNX model or network document."""
+    """The only partition of a model."""
 
     document: Partitions
-    graph: str
-    model: bytes
+    graph: str  # the digest of `model`
+    model: bytes  # the ONNX model, or the network's document
 
 
 @dataclass(frozen=True)
 class GraphHandler:
-    """The functions that the steps call for graphs of one kind.
+    """The functions that the steps call for graphs of one kind. Three of them take the blob that a trace has stored."""
 
-    `blob` makes the blob that a trace stores. `text`, `names` and `make_partition` take this blob. `text` returns the graph
-    text for keys. `names` returns for each node: the user's name, the operator, and the modules around it (empty, because
-    these graphs have no modules). `make_partition` makes the partition: an ONNX model is converted to the opset, and a
-    parser is asked about it. `origins` takes the model of a partition.
-    """
-
+    #: Returns the blob that the trace stores.
     blob: Callable[..., bytes]
+    #: Blob → the graph text, of which keys have the digest.
     text: Callable[[bytes], str]
+    #: Blob → (the user's name, operator, "") of each node. For other models, the third entry names modules.
     names: Callable[[bytes], list[tuple[str, str, str]]]
+    #: Blob, opset of the toolchain, parser → the partition.
     make_partition: Callable[[bytes, int, AskParser], ModelPartition]
-    #: For a partition's model: the name of each node, and its index in `Partition.calls`.
+    #: Model of a partition → (name, index in `Partition.calls`) of each node.
     origins: Callable[[bytes], list[tuple[str, int]]]
 
 
 def one_partition(
     model: bytes, weights: int, inputs: Sequence[TensorType], outputs: Sequence[TensorType], calls: tuple[int, ...]
 ) -> ModelPartition:
-    """Return the partition that contains the whole model. Its graph digest is the SHA-256 of `model`.
-
-    `weights` is the number of weights, and `calls` are `Partition.calls`."""
+    """Return the partition that contains the whole model. `weights` is the number of weights."""
     graph = hashlib.sha256(model).hexdigest()
     partition = Partition(
         name=PARTITION_NAME,
@@ -98,7 +93,7 @@ def _make_onnx_partition(blob: bytes, opset: int, ask: AskParser) -> ModelPartit
 
 
 def _refusal_text(refusal: ParserRefusal, model: bytes, blob: bytes, calls: Sequence[int]) -> str:
-    """The text of the error for a refusal. It uses the names that the nodes have in the user's file."""
+    """The text of the error for a refusal, with the names that the nodes have in the user's file."""
     user_names = onnx_model.node_names(blob)
     node_names = [name for name, _ in onnx_model.origins(model)]
     names_in_message = {name: user_names[call][0] for name, call in zip(node_names, calls, strict=True) if call >= 0}

@@ -1,8 +1,7 @@
-"""A recorded TensorRT network, as a step passes it to the next steps: its blob, and its graph text.
+"""A recorded TensorRT network between the steps: its blob, and its graph text.
 
-The blob is JSON: the network's document (`trtbuild.core.partition.network_document`), the type of each layer and its
-name in the user's network, the types of inputs and outputs, and the number of weights. The keys of later steps do not
-contain the layers' names.
+The blob is JSON: the network's document (`trtbuild.core.partition.network_document`), the name and type of each layer,
+the types of inputs and outputs, and the number of weights. The graph text does not depend on the layers' names.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ def blob(
     inputs: Sequence[TensorType],
     outputs: Sequence[TensorType],
 ) -> bytes:
-    """Return the blob of a network. `layers` are (name in the user's network, type). `weights` is the number of weights."""
+    """Return the blob of a network. `layers`: (name in the user's network, type). `weights` is the number of weights."""
     types = [[[type_.dtype, type_.shape] for type_ in each] for each in (inputs, outputs)]
     content = {"document": document.decode(), "layers": [list(layer) for layer in layers], "types": [*types, weights]}
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
 def graph_text(data: bytes) -> str:
-    """The graph text of a blob, for keys: the schema's name, and a digest of `document` and `types`."""
+    """The graph text of a blob: the schema's name, and the digest of the document, the types and the number of weights."""
     content = json.loads(data)
     text = json.dumps([content["document"], content["types"]], separators=(",", ":"))
     return f"{network_document.SCHEMA} {hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
 def layer_names(data: bytes) -> list[tuple[str, str, str]]:
-    """For each layer: its name in the user's network, its type, and "", because a layer has no modules around it."""
+    """(name in the user's network, type, "") of each layer. The empty text takes the place of a module path."""
     return [(name, kind, "") for name, kind in json.loads(data)["layers"]]
 
 
@@ -55,7 +54,7 @@ def types(data: bytes) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...], 
 
 
 def origins(model: bytes) -> list[tuple[str, int]]:
-    """For each layer of the document `model`: its name in an engine, and its index."""
+    """(name in an engine, index) of each layer of the document `model`."""
     calls: list[dict[str, Any]] = network_document.parse(model)["calls"]
     count = sum(call.get("makes") == "layer" for call in calls)
     return [(f"n{number}", number) for number in range(count)]

@@ -3,10 +3,10 @@
 Rules
 1. The blob is a canonical model (`trtbuild.stages.convert.canonical`) in its original opset, with metadata: each node's
    name in the user's file (`NAME_KEY`), the model's types (`TYPES_KEY`), and example shapes of its inputs (`EXAMPLE_KEY`).
-2. The graph text covers everything except these names and examples, so a renamed node does not change it.
-3. The model is converted to the toolchain's opset only if its own opset is newer. If an operator has no older form, the
-   error names this operator. The result of onnx's converter is run and compared with the original (module `proving`).
-   A parser for an old opset ignores some features without an error. For such a parser, these features are rewritten or
+2. The graph text covers everything except these names and examples.
+3. The model is converted to the toolchain's opset only if its own opset is newer. The result of onnx's converter is run
+   and compared with the original (module `proving`).
+4. Parsers for an old opset ignore some features without an error. For such a parser, these features are rewritten or
    rejected in models of every opset.
 """
 
@@ -27,7 +27,7 @@ from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import canonical_model
 
-#: Keys of metadata properties: one of nodes, two of the model.
+#: Keys of metadata properties. Nodes have the first one, and the model has the others.
 NAME_KEY = "trtbuild.name"
 TYPES_KEY = "trtbuild.types"
 EXAMPLE_KEY = "trtbuild.example"
@@ -35,8 +35,8 @@ EXAMPLE_KEY = "trtbuild.example"
 #: Types with 4 bits, which ONNX has since opset 21 (FLOAT4E2M1: 23).
 _FOUR_BITS = (onnx.TensorProto.UINT4, onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
 #: Parsers of toolchains with this opset or a later one also read the quantizers of opsets 21 to 23 (measured with
-#: TensorRT-RTX 1.7.1). So models that quantize in blocks or to 4 bits are not converted. Other models are still converted,
-#: so that their existing engines are still found in caches.
+#: TensorRT-RTX 1.7.1). So models that quantize in blocks or to 4 bits are not converted. All other models are, so that
+#: their existing engines are found in caches.
 _OPSET_OF_BLOCK_READERS = 20
 
 
@@ -66,10 +66,10 @@ def blob(
     outputs: Sequence[Sequence[Expression]],
     example: Sequence[Sequence[int]],
 ) -> bytes:
-    """Return the blob of `model`. The first `weights` inputs of `model` are weights, and its nodes have the user's names.
+    """Return the blob of `model`. Its nodes have the user's names, and its first `weights` inputs are weights.
 
-    `inputs` are the types of its other inputs, and `example` are example shapes of these inputs. `outputs` are the shapes
-    of its outputs."""
+    `inputs` are the types of the other inputs, and `example` are example shapes of these inputs. `outputs` are the shapes
+    of the outputs."""
     names = [node.name for node in model.graph.node]
     model_opset = opset(model)
     result, _ = canonical_model(model, weights, model_opset)
@@ -86,13 +86,12 @@ def blob(
 
 
 def opset(model: onnx.ModelProto) -> int:
-    """The version of ONNX's own operator set that `model` uses."""
+    """The version of ONNX's own operators that `model` uses."""
     return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
 
 
 def dtype_name(element: int) -> str:
-    """The name of an ``onnx.TensorProto.DataType`` in lower case. FLOAT is ``float32`` and DOUBLE is ``float64``, as in
-    torch."""
+    """The name of an ``onnx.TensorProto.DataType``, as torch writes it: ``float32`` for FLOAT."""
     name = str(onnx.TensorProto.DataType.Name(element)).lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
 
@@ -103,7 +102,7 @@ def types(data: bytes) -> ModelTypes:
 
 
 def graph_text(data: bytes) -> str:
-    """The graph text of a blob (rule 2). The recipes of later steps have its SHA-256."""
+    """The graph text of a blob (rule 2), of which the recipes of later steps have the digest."""
     model = onnx.ModelProto.FromString(data)
     for node in model.graph.node:
         node.ClearField("metadata_props")
@@ -114,23 +113,24 @@ def graph_text(data: bytes) -> str:
 
 
 def node_names(data: bytes) -> list[tuple[str, str, str]]:
-    """For each node of the outer graph: its name in the user's file, its operator, and an empty text."""
+    """(name in the user's file, operator, "") of each node of the outer graph. The empty text takes the place of a module
+    path."""
     model = onnx.ModelProto.FromString(data)
     return [(_user_name(node), node.op_type, "") for node in model.graph.node]
 
 
 def origins(model: bytes) -> list[tuple[str, int]]:
-    """The name and the index of each node of a canonical model."""
+    """(name, index) of each node of a canonical model."""
     proto = onnx.ModelProto.FromString(model)
     return [(node.name, number) for number, node in enumerate(proto.graph.node)]
 
 
 def convert_to_opset(data: bytes, parser_opset: int) -> tuple[bytes, tuple[int, ...]]:
-    """Return the model of a blob in canonical form, without metadata, in opset `parser_opset` or an older one.
+    """Return the model of a blob for a parser of `parser_opset`, in canonical form, without metadata.
 
-    A model that quantizes in blocks or to 4 bits keeps its opset, if `parser_opset` is at least `_OPSET_OF_BLOCK_READERS`.
-    The second result has a number for each node of the returned model: the index of its origin among the blob's nodes, or
-    -1. Raises ConversionRefused if the model cannot be written in this opset, or if the conversion changes its results.
+    The second result has a number for each node of the returned model: the index of the blob's node that it came from, or
+    -1. Raises ConversionRefused if the model cannot be written in an opset of the parser, or if the conversion changes the
+    model's results.
     """
     source = onnx.ModelProto.FromString(data)
     numbers = {node.name: number for number, node in enumerate(source.graph.node)}
@@ -157,7 +157,7 @@ def convert_to_opset(data: bytes, parser_opset: int) -> tuple[bytes, tuple[int, 
 
 
 def _has_blocks(model: onnx.ModelProto) -> bool:
-    """Whether a model quantizes in blocks or to 4 bits. Such a model cannot be written in an opset before 21."""
+    """Whether a model quantizes in blocks or to 4 bits, which ONNX has since opset 21."""
     if any(tensor.data_type in _FOUR_BITS for tensor in model.graph.initializer):
         return True
     attributes = (attribute for node in model.graph.node for attribute in node.attribute)
@@ -189,8 +189,8 @@ def _property(model: onnx.ModelProto, key: str) -> str:
 
 
 def _with_weight_inputs(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    """Copy a model whose weights are external files. In the copy, the weights are the first graph inputs, because onnx's
-    converter does not read files."""
+    """Copy a model whose weights are external files, with the weights as the first graph inputs, because onnx's converter
+    does not read files."""
     external = {tensor.name: tensor for tensor in model.graph.initializer if _is_external(tensor)}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

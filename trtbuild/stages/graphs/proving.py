@@ -1,8 +1,7 @@
 """Prove a conversion to an older opset: run both models on the same numbers, and compare.
 
-onnx's version converter changes operators one by one, and does not check its result. The converter does not read the
-values of weights, so the comparison uses random weights. onnx's reference evaluator runs both models at the example
-shapes.
+onnx's version converter does not check its result, so onnx's reference evaluator runs both models at the example shapes.
+The weights are random, because the converter does not read their values.
 """
 
 from __future__ import annotations
@@ -16,17 +15,16 @@ from onnx.reference import ReferenceEvaluator
 
 from trtbuild.errors import ConversionRefused
 
-#: The largest allowed difference, relative to the largest absolute value in the output. The
-#: models may differ only in the order of operations.
+#: Type → the largest allowed difference, relative to the largest absolute value in the output. The two models may compute
+#: in another order.
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-9}
 _SEED = 0
 
 
 def refuse_change(before: onnx.ModelProto, after: onnx.ModelProto, shapes: Sequence[Sequence[int]], opset: int) -> None:
-    """Raise ConversionRefused if `after` and `before` give different results, or if they cannot be compared.
+    """Raise ConversionRefused if `after`, in `opset`, gives other results than `before`, or if they cannot be compared.
 
-    `shapes` are the shapes of the last inputs of both models. The inputs before them are weights, with constant shapes.
-    `opset` is the opset of `after`.
+    The last inputs of both models have the `shapes`. The inputs before them are weights.
     """
     feeds = _random_inputs(before.graph, shapes)
     hint = f"export it with opset_version={opset}"
@@ -48,8 +46,8 @@ def refuse_change(before: onnx.ModelProto, after: onnx.ModelProto, shapes: Seque
 
 
 def _random_inputs(graph: onnx.GraphProto, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Random inputs by name. Floats have a normal distribution. Integers and bools are 0 or 1, which are valid indices of
-    every table with at least two rows."""
+    """Name → random input. Floats have a normal distribution. Integers are 0 or 1, because both are valid indices of a
+    table with at least two rows."""
     random = np.random.default_rng(_SEED)
     weights = len(graph.input) - len(shapes)
     feeds: dict[str, Any] = {}
@@ -65,7 +63,7 @@ def _random_inputs(graph: onnx.GraphProto, shapes: Sequence[Sequence[int]]) -> d
 
 
 def _difference(result: Any, reference: Any) -> str | None:
-    """Describe the difference of two arrays; None if they are equal within the tolerance."""
+    """The difference of two arrays as text; None if they are equal within the tolerance."""
     if result.dtype != reference.dtype or result.shape != reference.shape:
         return f"{result.dtype}{list(result.shape)} instead of {reference.dtype}{list(reference.shape)}"
     if str(reference.dtype) not in _TOLERANCE:

@@ -1,1 +1,1 @@
-"""The partition step: decides which nodes become engines and which stay in PyTorch."""
+"""The partition step decides which operators of a model become engines and which stay in PyTorch."""

@@ -23,18 +23,17 @@ from trtbuild.stages.program.text import target_name
 
 @dataclass(frozen=True)
 class Candidate:
-    """A piece and its program. `region` is the part of the model that the piece belongs to (`regions`), or None if the
-    piece stays in PyTorch. `text` is the program's canonical text."""
+    """A piece and its program."""
 
     piece: Piece
-    region: Region | None
+    region: Region | None  # None: the piece stays in PyTorch
     piece_program: PieceProgram
-    text: str
+    text: str  # the program's canonical text
 
 
 @dataclass(frozen=True)
 class PartitionResult:
-    """The result of the step: the document, and each distinct partition program by the SHA-256 of its text."""
+    """The result of the step: the document, and the programs (SHA-256 of the canonical text → program)."""
 
     document: Partitions
     programs: Mapping[str, Program]
@@ -47,9 +46,8 @@ def make_result(
     reasons: Mapping[int, str],
     plugins: Sequence[Plugin] = (),
 ) -> PartitionResult:
-    """Make partitions of the candidates, which are in an order in which they can run. `reasons` has the reason for each
-    unit (operator call) that stays in PyTorch, by call number. `plugins` are those of the model. Raises SourceError if an
-    output of the model is a constant."""
+    """Make partitions of the candidates, which are in an order in which they can run. `reasons`: number of a call that
+    stays in PyTorch → the reason. Raises SourceError if an output of the model is a constant."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     call_numbers = {node: number for number, node in enumerate(calls)}
     slots = {node: slot for slot, node in enumerate(program.weight_nodes)}
@@ -88,10 +86,10 @@ def _plugin_operators(program: Program, plugins: Sequence[Plugin]) -> tuple[str,
 
 
 def _reasons(piece: Piece, reasons: Mapping[int, str]) -> dict[str, str]:
-    """Operator → the reason of the first unit with this operator."""
+    """Operator → the reason of the first call of this operator."""
     first_reasons: dict[str, str] = {}
     for unit in piece.units:
-        first_reasons.setdefault(target_name(unit.call.target), reasons[unit.index])
+        first_reasons.setdefault(target_name(unit.call.target), reasons[unit.call_number])
     return first_reasons
 
 

@@ -1,6 +1,6 @@
-"""Find operators that compute values from empty tensors. They stay in PyTorch.
+"""Find operators that compute values from empty tensors. They stay in PyTorch, because ONNX does not define the results.
 
-The mean of no elements is NaN in PyTorch. ONNX does not define this mean
+For example, the mean of no elements is NaN in PyTorch, and undefined in ONNX
 (https://onnx.ai/onnx/operators/onnx__ReduceMean.html).
 """
 
@@ -20,11 +20,11 @@ _DEFINED_OPERATORS = frozenset(
 
 
 def find_calls_on_empty_tensors(units: Sequence[Unit], points: Sequence[Point]) -> dict[int, str]:
-    """Return call number → reason for each unit that computes a non-empty result from an empty input, at one of
-    the `points` (symbol → number). `_DEFINED_OPERATORS` are excepted."""
+    """Call number → reason, for each unit that computes a non-empty result from an empty input at one of `points`
+    (symbol → number). `_DEFINED_OPERATORS` are excepted."""
     evaluators = [PointEvaluator(point) for point in points]
     return {
-        unit.index: "computes values from a tensor without elements"
+        unit.call_number: "computes values from a tensor without elements"
         for unit in units
         if _computes_from_empty_input(unit, evaluators)
     }

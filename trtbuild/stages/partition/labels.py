@@ -1,18 +1,17 @@
 """Label each unit: it stays in PyTorch, or it belongs to a TensorRT region.
 
-A unit is one operator call and the nodes that must stay with it (`units`). Units with different regions never share a
-partition.
+A unit is one operator call and the nodes that must stay with it (`units`). Units of different regions are never in the
+same partition.
 
 Rules
-1. Some units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
+1. These units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
    toolchain's parser rejects, calls that compute values from empty tensors, and calls with sizes or arguments that depend
-   on data. Operators from outside PyTorch and the checks of their results stay in PyTorch, too, except operators that
-   become plugins. If a plugin is in a region, the checks of its results are, too.
-2. If `granularity` has module paths, each call of a matching module is a separate region. All other units together are
-   one region.
+   on data. Operators from outside PyTorch stay in PyTorch, too, except plugins. The calls that check a plugin's results
+   are in the region of the plugin; those for other operators stay in PyTorch.
+2. If `granularity` has module paths, each call of a matching module is a separate region. All other units are one region.
 3. The label of a unit that stays in PyTorch has the reason for it.
-4. With ``truncate_double`` the casts between float64 and float32 stay in PyTorch (`find_border_casts`). They do not count
-   as a split of the model.
+4. With ``truncate_double`` the casts between float64 and float32 stay in PyTorch. They do not count as a split of the
+   model.
 """
 
 from __future__ import annotations
@@ -37,26 +36,25 @@ from trtbuild.stages.program.text import target_name
 
 #: The reason of a cast between float64 and float32 (rule 4).
 BORDER_CAST_REASON = "casts float64 at the border of an engine"
-#: The reason of an operator that no engine can run.
 CUSTOM_OPERATOR_REASON = "an operator from outside PyTorch"
 
 
 @dataclass(frozen=True)
 class Label:
-    """The label of a unit. `region` is None for a unit that stays in PyTorch, and `reason` is the reason for that."""
+    """The label of a unit."""
 
-    region: Region | None
-    reason: str = ""
+    region: Region | None  # None: the unit stays in PyTorch
+    reason: str = ""  # why the unit stays in PyTorch
 
     @property
     def splits_model(self) -> bool:
-        """Whether the unit stays in PyTorch and is not a cast at the border of the engines (rule 4)."""
+        """Whether the unit stays in PyTorch, and is not a cast of rule 4."""
         return self.region is None and self.reason != BORDER_CAST_REASON
 
 
 def matches_any(name: str, operators: Sequence[str]) -> bool:
-    """Whether one of `operators` means the operator `name`. An entry for ``aten.cumsum.default`` is ``aten.cumsum.default``
-    or ``aten.cumsum``, with or without Torch-TensorRT's prefix ``torch.ops.``."""
+    """Whether one of `operators` means the operator `name`. For ``aten.cumsum.default``, this is ``aten.cumsum.default`` or
+    ``aten.cumsum``, with or without Torch-TensorRT's prefix ``torch.ops.``."""
     listed_names = {operator.removeprefix("torch.ops.") for operator in operators}
     return name in listed_names or name.rpartition(".")[0] in listed_names
 
@@ -85,15 +83,15 @@ def check_operators_exist(operators: Sequence[str]) -> None:
 
 
 def find_border_casts(program: Program, units: Sequence[Unit]) -> dict[int, str]:
-    """Return call number → reason, for casts between float64 and float32. Casts of weights and constants are left out,
-    because an engine contains their results."""
+    """Call number → reason, for casts between float64 and float32. Casts of weights and constants are left out, because
+    engines contain the results of these casts."""
     stored_nodes = {*program.weight_nodes, *(node for node in program.placeholders if node.name in program.constants)}
     reasons = {}
     for unit in units:
         if unit.call.target is torch.ops.aten._to_copy.default and unit.call.args[0] not in stored_nodes:
             types = {node.meta["val"].dtype for node in (unit.call, unit.call.all_input_nodes[0])}
             if types == {torch.float32, torch.float64}:
-                reasons[unit.index] = BORDER_CAST_REASON
+                reasons[unit.call_number] = BORDER_CAST_REASON
     return reasons
 
 
@@ -103,8 +101,8 @@ def label_units(
     refusals: Mapping[int, str],
     plugins: Mapping[str, Plugin] | None = None,
 ) -> list[Label]:
-    """Return one label per unit. `refusals`: call number → reason, for calls that must stay in PyTorch. `plugins` are the
-    model's plugins by operator."""
+    """Return one label per unit. `refusals`: number of a call that must stay in PyTorch → the reason. `plugins`: operator →
+    plugin."""
     patterns = settings.granularity if settings.divides_by_module else ()
     known_plugins = plugins or {}
     labels = {unit.call: _label(unit, settings, patterns, refusals, known_plugins) for unit in units}
@@ -128,8 +126,8 @@ def _label(
         return Label(None, CUSTOM_OPERATOR_REASON)
     if declared_sizes.is_check(unit.call.target):
         return Label(None, "checks the sizes that an operator from outside PyTorch returns")
-    if unit.index in refusals:
-        return Label(None, refusals[unit.index])
+    if unit.call_number in refusals:
+        return Label(None, refusals[unit.call_number])
     if _has_data_dependent_size(unit):
         return Label(None, "has a size that depends on data")
     if _takes_data_dependent_number(unit):

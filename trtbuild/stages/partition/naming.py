@@ -1,13 +1,13 @@
 """Name partitions, for plans, files and error messages.
 
 Rules
-1. The name of a partition is the module path of its region (one call of a module; see `regions`). If several partitions
-   have the same path (a module that is called twice, a region that is split into pieces), they get numbers: ``layers.3#0``,
-   ``layers.3#1``. Partitions without a path are called ``p<position>``. If the only partition has no path, it is the
-   whole model, and is called ``model``.
+1. The name of a partition is the module path of its region, which is one call of a module (`regions`). Several partitions
+   with the same path get numbers: ``layers.3#0``, ``layers.3#1``. This happens if a module is called twice, or a region
+   is split. Partitions without a path are called ``p<position>``. If the only partition has no path, it is the whole
+   model, and is called ``model``.
 2. Names are unique, because values are named ``<partition>:<output>``. No partition is called ``input`` or ``weight``,
-   because ``input:0`` and ``weight:0`` are the model's own values.
-3. Names are file names: in a module path, ``_`` replaces characters that a file name should not have.
+   because ``input:0`` and ``weight:0`` are values of the model.
+3. Names are file names: ``_`` replaces the characters of a module path that a file name should not have.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def partition_names(regions: Sequence[Region | None]) -> list[str]:
-    """Return one name for each partition, in order. An entry None stands for a PyTorch partition."""
+    """Return one name for each partition, in order. A partition without a region runs in PyTorch."""
     if len(regions) == 1 and regions[0] in (None, REST_REGION):
         return ["model"]
     paths = ["" if region is None else _UNSAFE_CHARACTER.sub("_", region.path) for region in regions]

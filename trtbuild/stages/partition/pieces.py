@@ -1,12 +1,12 @@
 """Make the pieces of a graph: find the nodes, inputs and outputs of each partition.
 
 Rules
-1. The inputs of a piece are, in this order: its weights, its lifted constants, the tensors from outside, and the tensors
-   that it needs only for their sizes (carriers). Each of these groups is in the order of first use.
+1. The inputs of a piece are, in this order: its weights, its lifted constants, the tensors from outside (which the piece
+   does not compute), and the tensors that it needs only for their sizes. Each kind is in the order of first use.
 2. The outputs of a piece are the tensors that other pieces or the model's caller read, in graph order.
-3. A piece contains the nodes that its outputs depend on. A tensor that is used only for its size is not computed if the
-   size can be computed in another way. So a group of units (operator calls with their
-   `getitem` nodes) has no piece if none of its tensors is computed.
+3. A piece is made from a group of units (operator calls with their `getitem` nodes). It contains only the nodes that its
+   outputs depend on. A tensor that is used only for its size is not computed if the size has another source. So a group
+   may have no piece.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from trtbuild.stages.program.symbols import Symbols
 
 @dataclass(frozen=True)
 class Piece:
-    """One partition: its units and their nodes in graph order, and its inputs and outputs as nodes of the whole
-    graph."""
+    """One partition. All nodes are those of the whole graph; `units` and `nodes` are in graph order."""
 
     units: tuple[Unit, ...]
     nodes: tuple[torch.fx.Node, ...]
@@ -36,12 +35,12 @@ class Piece:
 
     @property
     def identity(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """A key that differs for different pieces of one graph: the call numbers of the units and the output names."""
-        return tuple(unit.index for unit in self.units), tuple(node.name for node in self.outputs)
+        """The call numbers of the units, and the names of the outputs: a key that is unique in the graph."""
+        return tuple(unit.call_number for unit in self.units), tuple(node.name for node in self.outputs)
 
 
 def make_pieces(program: Program, groups: Sequence[Sequence[Unit]], symbols: Symbols) -> list[Piece]:
-    """Return the pieces of `groups`, in the order of the groups. The pieces can run in this order."""
+    """Return the pieces of `groups`. They can run in the order of the groups."""
     maker = _PieceMaker(program, symbols)
     needed_nodes = set(program.output_nodes)
     pieces = []
@@ -62,27 +61,27 @@ class _PieceMaker:
         self._order = {node: position for position, node in enumerate(program.graph.nodes)}
 
     def make(self, group: Sequence[Unit], needed_nodes: Set[torch.fx.Node]) -> Piece:
-        """Return the part of a group that computes the nodes of `needed_nodes`. It has no outputs if none of these nodes is
-        in the group."""
+        """Return the part of a group that computes the group's nodes in `needed_nodes`. It has no outputs if there are no
+        such nodes."""
         group_nodes = {node for unit in group for node in unit.nodes}
         outputs = group_nodes & needed_nodes
-        live = _with_dependencies(outputs, group_nodes)
-        # A carrier may be a node of this group. Then the piece computes it, and may need more tensors from outside.
+        computed = _with_dependencies(outputs, group_nodes)
+        # A tensor that is needed for its size may be in this group. Then the piece computes it, and may need more inputs.
         while True:
-            nodes = sorted(live, key=self._order.__getitem__)
-            outside_nodes = _tensors_from_outside(nodes, live)
+            nodes = sorted(computed, key=self._order.__getitem__)
+            outside_nodes = _tensors_from_outside(nodes, computed)
             inputs = [node for node in outside_nodes if not self._is_weight(node) and not self._is_constant(node)]
-            carriers = self._carriers(nodes, inputs, live)
-            carriers_of_group = group_nodes.intersection(carriers)
-            if not carriers_of_group:
+            size_only_inputs = self._size_only_inputs(nodes, inputs, computed)
+            size_inputs_in_group = group_nodes.intersection(size_only_inputs)
+            if not size_inputs_in_group:
                 break
-            live |= _with_dependencies(carriers_of_group, group_nodes)
+            computed |= _with_dependencies(size_inputs_in_group, group_nodes)
         return Piece(
-            units=tuple(unit for unit in group if unit.call in live),
+            units=tuple(unit for unit in group if unit.call in computed),
             nodes=tuple(nodes),
             weights=tuple(filter(self._is_weight, outside_nodes)),
             constants=tuple(filter(self._is_constant, outside_nodes)),
-            inputs=(*inputs, *carriers),
+            inputs=(*inputs, *size_only_inputs),
             outputs=tuple(sorted(outputs, key=self._order.__getitem__)),
         )
 
@@ -92,29 +91,28 @@ class _PieceMaker:
     def _is_constant(self, node: torch.fx.Node) -> bool:
         return node.op == "placeholder" and node.name in self._constants
 
-    def _carriers(
-        self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], live: set[torch.fx.Node]
+    def _size_only_inputs(
+        self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], computed: set[torch.fx.Node]
     ) -> list[torch.fx.Node]:
         """Return the tensors that a piece needs only for their sizes, in the order in which the sizes are used.
 
-        A root is a node that computes a number from a tensor. The module `sizes` (rule 2) lists the
-        possible sources of its value."""
+        A root is a node that computes a number from a tensor. Its number may have several sources (`sizes`, rule 2)."""
         sizes = Sizes(inputs, self._symbols)
-        carriers: list[torch.fx.Node] = []
+        size_only_inputs: list[torch.fx.Node] = []
         seen: set[torch.fx.Node] = set()
         for node in nodes:
             for root in size_roots(node, seen):
                 root_tensors = [tensor for tensor in root.all_input_nodes if not is_size(tensor)]
-                if live.issuperset(root_tensors):
+                if computed.issuperset(root_tensors):
                     continue  # the piece computes these tensors
                 needed = sizes.find_tensors(root, self._model_sizes)  # inputs of the model; empty if `inputs` suffice
                 if needed is None:
                     needed = root_tensors
                 for tensor in needed:
-                    if tensor not in live and tensor not in inputs and tensor not in carriers:
-                        carriers.append(tensor)
+                    if tensor not in computed and tensor not in inputs and tensor not in size_only_inputs:
+                        size_only_inputs.append(tensor)
                         sizes.add(tensor)
-        return carriers
+        return size_only_inputs
 
 
 def _with_dependencies(nodes: Iterable[torch.fx.Node], within: Set[torch.fx.Node]) -> set[torch.fx.Node]:

@@ -3,9 +3,9 @@
 Rules
 1. A pattern is a module path whose names may contain shell wildcards: ``encoder.layers.*`` matches the module
    ``encoder.layers.3`` and all modules inside it. The first pattern that matches counts.
-2. Each *call* of a matched module is a separate region. A module that is called twice gives two regions, with one
-   engine if structure and weights are equal.
-3. A pattern that matches no module of the graph is an error, so that a typing mistake is noticed.
+2. Each *call* of a matched module is a separate region. If a module is called twice, its two regions share an engine if
+   their structures are equal.
+3. A pattern that matches no module of the graph is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trtbuild.stages.partition.units import Unit
 
 @dataclass(frozen=True, order=True)
 class Region:
-    """One call of the module at `path`; `call` is the number of the call. The path is empty for `REST_REGION`."""
+    """One call of the module at `path`; `call` is the number of the call."""
 
     path: str
     call: int = 0
@@ -38,13 +38,13 @@ _CALL_NUMBER = re.compile(r"@(\d+)$")
 
 
 def module_path(node: torch.fx.Node) -> str:
-    """The path of the module that calls the operator; the empty string for the root module."""
+    """The path of the module that calls an operator; "" for the root module."""
     paths = [path for _, path in _module_calls(node)]
     return paths[-1] if paths else ""
 
 
 def region_of(node: torch.fx.Node, patterns: Sequence[str]) -> Region:
-    """The region of an operator: the module call that the first matching pattern matches, or `REST_REGION`."""
+    """The region of an operator: the call of the module that the first matching pattern names, or `REST_REGION`."""
     path = module_path(node)
     for pattern in patterns:
         matched_module = _matched_prefix(path, pattern)
@@ -69,13 +69,13 @@ def check_patterns(units: Iterable[Unit], patterns: Sequence[str]) -> None:
 
 
 def _module_calls(node: torch.fx.Node) -> Iterator[tuple[str, str]]:
-    """Yield (torch's key, path) of the module calls around an operator, outermost first."""
+    """Yield (key in ``nn_module_stack``, path) of the module calls around an operator, outermost first."""
     for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
         yield str(key), path
 
 
 def _matched_prefix(path: str, pattern: str) -> str | None:
-    """The first parts of `path`, as many as `pattern` has, if each matches its part of `pattern`; otherwise None."""
+    """The beginning of `path` that `pattern` matches, such as ``layers.3`` for ``layers.*``; None without a match."""
     parts, pattern_parts = path.split("."), pattern.split(".")
     if path and len(parts) >= len(pattern_parts) and all(map(fnmatchcase, parts, pattern_parts)):
         return ".".join(parts[: len(pattern_parts)])
@@ -83,7 +83,7 @@ def _matched_prefix(path: str, pattern: str) -> str | None:
 
 
 def _call_number(node: torch.fx.Node, module: str) -> int:
-    """The number of the call of `module` in which an operator is."""
+    """The number of the call of `module` that an operator belongs to."""
     for key, path in _module_calls(node):
         if path == module or path.startswith(f"{module}."):  # a module may be called without a call of its parent
             number = _CALL_NUMBER.search(key)

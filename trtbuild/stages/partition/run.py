@@ -1,13 +1,12 @@
 """The partition step: split the graph, ask the parser about each piece, and split again with the rejected calls in PyTorch.
 
 Rules
-1. The labels (`labels`) determine the candidates: pieces of the graph that may become engines. Each distinct candidate is
-   converted, and its ONNX model is passed to TensorRT's parser. Rejected units (operator calls) stay in PyTorch, and the
-   graph is split again.
+1. The labels (`labels`) determine the candidates: pieces of the graph that may become engines. Each candidate is converted
+   to ONNX and passed to TensorRT's parser. Rejected units (operator calls) stay in PyTorch, and the graph is split again.
 2. If a size is rejected, the operators that use it are rejected. If a refusal names no node of the candidate, the whole
    candidate stays in PyTorch.
-3. `min_block_size` moves small pieces of a split model to PyTorch. A model whose units all go to TensorRT is not split.
-   A whole region of `granularity` is an engine, even if it is small.
+3. `min_block_size` moves small pieces of a split model to PyTorch. It does not move a whole region of `granularity`, and
+   not a piece of a model whose units all go to TensorRT.
 4. With `require_full_compilation`, a PyTorch partition is an error that lists the operators and reasons. Small pieces
    are then also converted and parsed, so that the list is complete.
 5. Candidates with the same canonical text are converted and parsed once.
@@ -40,19 +39,18 @@ from trtbuild.stages.program.sizes import points_of
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.program.text import program_text, target_name
 
-#: Call number in a program → the reason of the refusal.
+#: Number of a call in a program → the reason of the refusal.
 Reasons = Mapping[int, str]
 
 _NODE_NAME = re.compile(r"\bn[0-9]+: (?=[A-Z])")
 _UNSUPPORTED = re.compile(r"(\w+): UNSUPPORTED_NODE: false")
 
-#: A message lists at most this many operators.
 _MAX_LISTED_LINES = 20
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why TensorRT rejects a candidate. If the rejected calls are known, `nodes` has a reason for each one."""
+    """The reason why TensorRT rejects a candidate, and the reason of each rejected call. `nodes` may be empty."""
 
     text: str
     nodes: Reasons
@@ -65,7 +63,7 @@ class CandidateValidator(Protocol):
         """The calls for which the ONNX exporter has no correct translation."""
 
     def refusal(self, program: Program, text: str) -> Refusal | None:
-        """The refusal of a candidate; None if it can be converted and parsed. `text` is the canonical text of `program`."""
+        """The refusal of a candidate; None if it can be converted and parsed. `text` is the program's canonical text."""
 
 
 def partition(
@@ -75,8 +73,7 @@ def partition(
     points: Sequence[Sequence[int]] = (),
     plugins: Sequence[Plugin] = (),
 ) -> PartitionResult:
-    """Split a lowered program. `points` are additional values of the symbols at which sizes are compared. `plugins` are
-    those of the model.
+    """Split a lowered program. At each of `points` (values of the symbols), sizes are compared, too.
 
     Raises ConversionRefused under rule 4, and InconsistentShapes if a piece has other sizes than the whole program. Raises
     SourceError for a constant output, for a pattern of `granularity` that matches nothing, and for wrong entries of
@@ -122,7 +119,7 @@ class _Partitioner:
             pieces = make_pieces(self._program, groups, self._symbols)
             newly_refused: dict[int, str] = {}
             for piece in pieces:
-                if final_labels[piece.units[0].index].region is not None:
+                if final_labels[piece.units[0].call_number].region is not None:
                     newly_refused |= self._refused_calls(piece)
             if not newly_refused:
                 break
@@ -130,21 +127,21 @@ class _Partitioner:
         if settings.require_full_compilation:
             refuse_torch_units(self._units, labels)
         candidates = [
-            Candidate(piece, final_labels[piece.units[0].index].region, *self._build(piece)) for piece in pieces
+            Candidate(piece, final_labels[piece.units[0].call_number].region, *self._build(piece)) for piece in pieces
         ]
         reasons = {number: label.reason for number, label in final_labels.items()}
         return make_result(self._program, self._symbols, candidates, reasons, self._plugins)
 
     def _build(self, piece: Piece) -> tuple[PieceProgram, str]:
-        """The piece's program and its text. They are computed once, even if the graph is split again."""
+        """The piece's program and its text. An unchanged piece is not built again after another split."""
         if piece.identity not in self._programs:
             piece_program = build_program(self._program, piece, self._symbols)
-            refuse_inconsistency(piece_program.program, self._points, "the cut")
+            refuse_inconsistency(piece_program.program, self._points, "partitioning")
             self._programs[piece.identity] = piece_program, program_text(piece_program.program)
         return self._programs[piece.identity]
 
     def _refused_calls(self, piece: Piece) -> dict[int, str]:
-        """Return the refused calls of a candidate: call number of the whole graph → reason."""
+        """Number of a refused call in the whole graph → reason."""
         piece_program, text = self._build(piece)
         if text not in self._refusals:
             self._refusals[text] = self._validator.refusal(piece_program.program, text)
@@ -163,8 +160,7 @@ def _untranslatable(program: Program, units: Sequence[Unit], validator: Candidat
 
 
 def units_of_refusal(piece: Piece, piece_program: PieceProgram, refusal: Refusal) -> dict[int, str]:
-    """Return the rejected units: call number of the whole graph → reason. These are the units that the refusal names. If it
-    names none, all units of the piece are rejected (rule 2)."""
+    """Number of a rejected call in the whole graph → reason (rule 2)."""
     unit_numbers = call_numbers_by_node(piece.units)
     calls = [node for node in piece_program.program.graph.nodes if node.op == "call_function"]
     call_numbers = {
@@ -177,13 +173,13 @@ def units_of_refusal(piece: Piece, piece_program: PieceProgram, refusal: Refusal
         for number, reason in refusal.nodes.items()
         for affected in sorted(affected_calls(calls[number], call_numbers))
     }
-    return named_units or {unit.index: refusal.text for unit in piece.units}
+    return named_units or {unit.call_number: refusal.text for unit in piece.units}
 
 
 def group_units(
     units: Sequence[Unit], initial: Sequence[Label], settings: PartitionSettings
 ) -> tuple[dict[int, Label], list[list[Unit]]]:
-    """Apply `min_block_size` (rule 3). Returns the final labels by call number, and the groups of units."""
+    """Apply rule 3 to the `initial` labels of `units`. Returns call number → final label, and the groups of units."""
     labels = list(initial)
     needs = [unit.needs for unit in units]
     min_unit_count = 1 if settings.require_full_compilation else settings.min_block_size
@@ -202,14 +198,14 @@ def group_units(
             for position in group
         ]
         if not small_positions:
-            by_call = {unit.index: label for unit, label in zip(units, labels, strict=True)}
-            return by_call, [[units[position] for position in group] for group in groups]
+            final_labels = {unit.call_number: label for unit, label in zip(units, labels, strict=True)}
+            return final_labels, [[units[position] for position in group] for group in groups]
         for position in small_positions:
             labels[position] = Label(None, f"in a piece smaller than min_block_size {min_unit_count}")
 
 
 def refuse_torch_units(units: Sequence[Unit], labels: Sequence[Label]) -> None:
-    """Raise ConversionRefused if a unit stays in PyTorch (rule 4). The casts of ``truncate_double`` do not count."""
+    """Apply rule 4. The casts of ``truncate_double`` do not count."""
     lines = []
     for unit, label in zip(units, labels, strict=True):
         if label.splits_model:
@@ -226,5 +222,5 @@ def refuse_torch_units(units: Sequence[Unit], labels: Sequence[Label]) -> None:
 
 
 def _without_parser_codes(reason: str) -> str:
-    """A reason without the parser's names and codes, such as ``n4: Det: UNSUPPORTED_NODE: false``."""
+    """A reason without the parser's node names and codes, such as ``n4: Det: UNSUPPORTED_NODE: false``."""
     return _UNSUPPORTED.sub(r"TensorRT's parser does not take ONNX's \1", _NODE_NAME.sub("", reason))

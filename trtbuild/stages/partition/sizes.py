@@ -1,16 +1,15 @@
 """Find a source for each size in a piece of a graph, because partitions exchange tensors only, never numbers.
 
 Rules
-1. The nodes that compute a number from a tensor (`sym_size`, `item`) are roots. Arithmetic on numbers is copied into the
+1. A root is a node that computes a number from a tensor (`sym_size`, `item`). Arithmetic on numbers is copied into the
    piece.
-2. A tensor from outside is an input of the piece. The value of a root comes from the first possible source in this list:
-   * a dimension whose size is the root's expression, in a tensor from outside,
-   * arithmetic on the dimensions of tensors from outside,
+2. The number of a root comes from the first possible source in this list. (Outside tensors are inputs of the piece.)
+   * a dimension of an outside tensor whose size is the root's expression,
+   * arithmetic on the dimensions of outside tensors,
    * the tensor that the root reads, if the piece computes this tensor,
-   * inputs of the model from whose sizes the root can be computed (they become inputs of the piece: carriers),
-   * the tensor that the root reads, as a carrier.
-3. With this order, equal layers compute equal sizes in equal ways. It does not matter where the model uses the sizes
-   first.
+   * inputs of the model from whose sizes the number can be computed, and which become inputs of the piece,
+   * the tensor that the root reads, which becomes an input of the piece.
+3. With this order, equal layers compute equal sizes in the same way, wherever the model uses a size first.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ ARITHMETIC_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class Sizes:
-    """The dimensions of the tensors that a piece reads from outside, or of the inputs of the model, by expression. If
-    several dimensions have the same expression, the first one is used."""
+    """A map from size expressions to dimensions of tensors: of outside tensors, or of the model's inputs. If several
+    dimensions have the same expression, the first one counts."""
 
     def __init__(self, outside: Iterable[torch.fx.Node], symbols: Symbols) -> None:
         self._symbols = symbols
@@ -50,23 +49,22 @@ class Sizes:
             self.add(node)
 
     def add(self, node: torch.fx.Node) -> None:
-        """Add a tensor from outside."""
         value = node.meta.get("val")
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if not isinstance(size, int):
                 self._dimensions.setdefault(expression_key(self._symbols.expression(size)), (node, axis))
 
     def dimension(self, expression: Expression) -> Dimension | None:
-        """The dimension whose size is `expression`, in an outside tensor; None if no dimension has this size."""
+        """The first dimension whose size is `expression`; None if no dimension has this size."""
         return None if isinstance(expression, int) else self._dimensions.get(expression_key(expression))
 
     def solve(self, root: torch.fx.Node) -> Expression | None:
-        """Return the root's expression if it can be computed from dimensions of outside tensors; otherwise None."""
+        """Return the root's expression if it can be computed from these dimensions; otherwise None."""
         return self._expression(root) if self.find_tensors(root, self) == [] else None
 
     def find_tensors(self, root: torch.fx.Node, other: Sizes) -> list[torch.fx.Node] | None:
-        """Find the tensors of `other` that are needed to compute the root, in addition to the tensors of this object.
-        Returns None if the root cannot be computed."""
+        """Return the tensors of `other` that are needed, in addition to these dimensions, to compute the root. Returns None
+        if it cannot be computed."""
         expression = self._expression(root)
         return None if expression is None else self._find_tensors(expression, other)
 
@@ -93,7 +91,7 @@ class Sizes:
 
 
 def size_roots(node: torch.fx.Node, seen: set[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The roots of the numbers that `node` reads, in order of appearance, except those in `seen`."""
+    """The roots of the numbers that `node` reads, in order, except those in `seen`. Adds the visited nodes to `seen`."""
     result = []
     waiting = [needed for needed in reversed(node.all_input_nodes) if is_size(needed)]
     while waiting:
@@ -109,7 +107,7 @@ def size_roots(node: torch.fx.Node, seen: set[torch.fx.Node]) -> list[torch.fx.N
 
 
 def is_size_root(size: torch.fx.Node) -> bool:
-    """Whether a size node computes its number from a tensor."""
+    """Whether a node with a number as its value computes this number from a tensor."""
     return any(not is_size(needed) for needed in size.all_input_nodes)
 
 

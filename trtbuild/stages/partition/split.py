@@ -1,8 +1,7 @@
 """Build the program of each partition.
 
-A partition's program is functional. Its inputs are its weights, its lifted constants, and then the tensors from outside.
-Its outputs are the tensors that other partitions or the model's caller read. Placeholders are named by their position,
-and sizes are recomputed (`sizes`). So equal layers have equal programs.
+A partition's program is functional, like that of the model: weights and constants are its first inputs. Placeholders are
+named by their position, and sizes are computed again from the inputs (`sizes`). So equal layers have equal programs.
 """
 
 from __future__ import annotations
@@ -21,23 +20,21 @@ from trtbuild.stages.partition.units import is_size
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.symbols import Symbols
 
-#: The copy of a node of the whole graph: a node of the partition's graph, or a number for a size with a fixed value.
+#: The copy of a node: a node of the partition's graph, or a number if the node computes a fixed size.
 Copy: TypeAlias = "torch.fx.Node | int"
 
 
 @dataclass(frozen=True)
 class PieceProgram:
-    """The program of a piece (one partition).
-
-    `origins` has an entry for each call node of the program: the node of the whole graph that the
-    call node copies or recomputes. The entry is None for an intermediate result of a recomputed size."""
+    """The program of a piece (one partition)."""
 
     program: Program
+    #: For each call of the program: the node of the whole graph that it copies, or whose size it computes. None for an
+    #: intermediate result of a size.
     origins: tuple[torch.fx.Node | None, ...]
 
 
 def build_program(program: Program, piece: Piece, symbols: Symbols) -> PieceProgram:
-    """Build the piece's program."""
     return _Builder(program, piece, symbols).build()
 
 
@@ -85,8 +82,7 @@ class _Builder:
         return copy
 
     def _copy_with_needed(self, node: torch.fx.Node) -> None:
-        """Copy a node. The sizes and nested graphs that it needs are copied before it. The tensors that it needs must be
-        copied already."""
+        """Copy a node, after the sizes and nested graphs that it needs. The tensors that it needs have been copied."""
         waiting = [node]
         while waiting:
             current = waiting[-1]
@@ -113,7 +109,7 @@ class _Builder:
         return copy
 
     def _add_nested_graph(self, path: str) -> str:
-        """Add a nested graph of the whole program to the new module. Returns its new name."""
+        """Add a nested graph of the whole program to the new module. Returns the graph's new name."""
         value: Any = self._program.exported.graph_module
         for attribute in path.split("."):
             value = getattr(value, attribute)
@@ -122,7 +118,7 @@ class _Builder:
         return name
 
     def _compute_once(self, expression: Expression) -> Copy:
-        """Compute a size from the dimensions of tensors from outside, once for each expression."""
+        """Compute a size from the dimensions of inputs, once for each expression."""
         if isinstance(expression, int):
             return expression
         key = expression_key(expression)

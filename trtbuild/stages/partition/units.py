@@ -5,7 +5,7 @@ Rules
 2. Size nodes (calls whose value is an int, float or bool, such as `sym_size`) are not units, because each partition
    computes its sizes from its own tensors (`sizes`). A unit that uses a size needs the units that the size is computed
    from.
-3. Placeholders (weights, constants, inputs) are not units, because nothing computes them.
+3. Placeholders (weights, constants, inputs) are not units.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from trtbuild.stages.program.functional import Program
 
 @dataclass(frozen=True)
 class Unit:
-    """One operator call. `nodes` are the call and its getitems. `index` is the call number: the index of the call among all
-    call_function nodes. `needs` contains the positions, in the list of units, of the units that must run before."""
+    """One operator call."""
 
-    index: int
-    nodes: tuple[torch.fx.Node, ...]
-    needs: tuple[int, ...]
+    call_number: int  # the index of the call among all call_function nodes of the graph
+    nodes: tuple[torch.fx.Node, ...]  # the call and its getitems
+    needs: tuple[int, ...]  # the positions, in the list of units, of the units that must run before
 
     @property
     def call(self) -> torch.fx.Node:
@@ -35,7 +34,7 @@ class Unit:
 
 
 def is_size(node: torch.fx.Node) -> bool:
-    """Whether a node is a call whose value is a number. (An input of the model is not a size.)"""
+    """Whether a node is a call whose value is a number."""
     return node.op == "call_function" and isinstance(
         node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool
     )
@@ -47,7 +46,7 @@ def find_units(program: Program) -> list[Unit]:
     unit_positions: dict[torch.fx.Node, int] = {}
     units_behind_sizes: dict[torch.fx.Node, frozenset[int]] = {}
     calls = (node for node in program.graph.nodes if node.op == "call_function")
-    for index, node in enumerate(calls):
+    for call_number, node in enumerate(calls):
         needed_units: set[int] = set()
         for needed in node.all_input_nodes:
             if needed in unit_positions:
@@ -60,22 +59,22 @@ def find_units(program: Program) -> list[Unit]:
         if isinstance(source, torch.fx.Node) and source in unit_positions:
             position = unit_positions[source]
             unit = units[position]
-            units[position] = Unit(unit.index, (*unit.nodes, node), unit.needs)
+            units[position] = Unit(unit.call_number, (*unit.nodes, node), unit.needs)
             unit_positions[node] = position
             continue
         unit_positions[node] = len(units)
-        units.append(Unit(index, (node,), tuple(sorted(needed_units))))
+        units.append(Unit(call_number, (node,), tuple(sorted(needed_units))))
     return units
 
 
 def call_numbers_by_node(units: Sequence[Unit]) -> dict[torch.fx.Node, int]:
     """Map each node of each unit to the call number of the unit."""
-    return {node: unit.index for unit in units for node in unit.nodes}
+    return {node: unit.call_number for unit in units for node in unit.nodes}
 
 
 def affected_calls(node: torch.fx.Node, call_numbers: Mapping[torch.fx.Node, int]) -> set[int]:
-    """Return the call number of the unit of `node`. For a size, return the call numbers of all units that use the size.
-    `call_numbers` is a result of `call_numbers_by_node`."""
+    """Return the call number of the unit of `node`, or those of all units that use a size. `call_numbers` is a result of
+    `call_numbers_by_node`."""
     numbers: set[int] = set()
     seen = {node}
     waiting = [node]

@@ -2,11 +2,12 @@
 
 Rules
 1. Each engine is one call of ``trtbuild::engine``. `trtbuild.runtime.calls.operators` must have registered this operator.
-   The engine's plan is a uint8 buffer of the program. The ATen operators of PyTorch partitions are part of the program.
-2. The program has the model's inputs (positional and keyword, under their names), dims with the names and ranges of the
-   package, and the model's output structure. Named tuples become tuples and dataclasses become dicts, because the
-   file must open on machines without the model's code. Ints and floats stay numbers. A bool that depends on the inputs
-   becomes a 0-d tensor, because torch.export.save cannot write such a bool (torch 2.13).
+   The engine's plan (its serialized form) is a uint8 buffer of the program. The ATen operators of PyTorch partitions are
+   part of the program.
+2. The program has the model's inputs and output structure, and the package's dims. Named tuples become tuples and
+   dataclasses become dicts, because the file must open on machines without the model's code. Ints and floats stay
+   numbers. A bool that depends on the inputs becomes a 0-d tensor, because torch.export.save cannot write such a bool
+   (torch 2.13).
 3. With ``reference: true`` the file also has the program and the weights of each engine, so that the model runs on the CPU.
 """
 
@@ -31,13 +32,13 @@ from trtbuild.core.values.encoding import from_json
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.program.functional import Program
 
-#: Returns the bytes of a file of the package, by its name.
+#: Name of a package's file → its bytes.
 ReadFile = Callable[[str], "bytes | bytearray | memoryview"]
 
 
 def write_pt2(index: PackageIndex, target: str, read: ReadFile, about: str) -> bytes:
-    """Return the bytes of the ``.pt2`` file for one target. `about` is the result of `about_text`: the text of the extra
-    file `INFO_FILE`. Raises ConversionRefused if the package cannot be written in this form."""
+    """Return the bytes of the ``.pt2`` file for one target. `about` is a result of `about_text`. Raises ConversionRefused
+    if the package cannot be written in this form."""
     exported = export_package(index, index.targets[target], read)
     buffer = io.BytesIO()
     torch.export.save(exported, buffer, extra_files={INFO_FILE: about})
@@ -45,7 +46,7 @@ def write_pt2(index: PackageIndex, target: str, read: ReadFile, about: str) -> b
 
 
 def about_text(index: PackageIndex, target: str, digest: str) -> str:
-    """The text of the extra file: the model, the target, and the digest of the package's index."""
+    """The text of the extra file `INFO_FILE`. `digest` is that of the package's index."""
     return ExportedFileInfo(index.model, target, digest).to_text()
 
 
@@ -74,7 +75,7 @@ def export_package(index: PackageIndex, target: PackedTarget, read: ReadFile) ->
 
 
 def shape_plan(index: PackageIndex) -> ShapePlan:
-    """The symbols of a package's dims, and the shape of each input in these symbols."""
+    """The symbols of a package's dims, and the shapes of the inputs in these symbols."""
     symbols = []
     for dim in index.dims:
         example = min(max(2 * dim.multiple_of, dim.min), dim.max)
@@ -83,7 +84,7 @@ def shape_plan(index: PackageIndex) -> ShapePlan:
 
 
 def _axis(size: Any) -> int | SymbolAxis:
-    """Convert the size of an axis: a number, a symbol, or a multiple of a symbol. (The trace rejects other sizes.)"""
+    """Convert the size of an axis. The trace allows a number, a symbol, or a multiple of a symbol."""
     if isinstance(size, int):
         return size
     if size[0] == "sym":
@@ -112,9 +113,9 @@ class _PartitionedModel(torch.nn.Module):
         self._texts: dict[str, str] = {}
         #: SHA-256 of a file → its buffer. Partitions with the same engine share one buffer.
         self._file_buffers: dict[str, str] = {}
-        #: Partition → the buffer of its plan.
+        #: Partition → the buffer of its engine's plan.
         self._plans: dict[str, str] = {}
-        #: Partition → the buffer of its program (rule 3).
+        #: Partition → the buffer of its engine's program (rule 3).
         self._references: dict[str, str] = {}
         for part in target.partitions.partitions:
             if part.kind != "tensorrt":
@@ -130,7 +131,7 @@ class _PartitionedModel(torch.nn.Module):
         self.forward = _make_forward(index, self._run)
 
     def _register_file(self, kind: str, path: str, read: ReadFile) -> str:
-        """Register the bytes of a package's file as a buffer, if no buffer has them yet. Returns the name of the buffer."""
+        """Register a file of the package as a buffer, unless a buffer has its bytes. Returns the name of the buffer."""
         digest = self._index.files[path].sha256
         if digest not in self._file_buffers:
             self._file_buffers[digest] = f"{kind}_{len(self._file_buffers)}"
@@ -138,7 +139,6 @@ class _PartitionedModel(torch.nn.Module):
         return self._file_buffers[digest]
 
     def _register_constants(self, part: Partition) -> None:
-        """Register the lifted constants of a PyTorch partition as buffers."""
         program = self._programs[part.graph]
         for number, value in enumerate(program.constants.values()):
             self.register_buffer(f"constant_{part.graph[:16]}_{number}", value, persistent=True)
@@ -158,7 +158,7 @@ class _PartitionedModel(torch.nn.Module):
         return _build_outputs(self._index.output_tree, [values[source] for source in self._target.partitions.outputs])
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
-        """The value of each symbol, from the first axis that has the symbol. The size of that axis is the value times
+        """The value of each symbol, from the first axis that has the symbol: the size of this axis, divided by
         `multiple_of`."""
         sizes: dict[int, Any] = {}
         for value, axes in zip(inputs, self._shapes.shapes, strict=True):
@@ -197,8 +197,8 @@ class _PartitionedModel(torch.nn.Module):
 def engine_text(
     index: PackageIndex, target: PackedTarget, part: Partition, shapes: ShapePlan, reference: str | None
 ) -> EngineText:
-    """The file's text about the engine of `part`. `reference` is the digest of the partition's program; None if this
-    program is not in the file."""
+    """The text of the ``.pt2`` file about the engine of `part`. `reference` is the digest of the partition's program; None
+    if the file does not have this program."""
     inputs = [entry.name for entry in index.inputs]
     profiles = [Profile(p.name, tuple(zip(inputs, p.shapes, strict=True))) for p in index.profiles]
     return EngineText(
@@ -231,7 +231,7 @@ def _byte_tensor(data: bytes | bytearray | memoryview) -> torch.Tensor:
 
 
 def _make_forward(index: PackageIndex, run: Callable[[Sequence[torch.Tensor]], Any]) -> Callable[..., Any]:
-    """Create a function whose parameters are the model's inputs."""
+    """Create a function whose parameters have the names of the model's inputs."""
     names = [entry.name for entry in index.inputs]
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
         raise ConversionRefused(f"an input has a name that is not an identifier: {names}")
@@ -239,7 +239,7 @@ def _make_forward(index: PackageIndex, run: Callable[[Sequence[torch.Tensor]], A
     keywords = [entry.name for entry in index.inputs if entry.keyword]
     parameters = ", ".join([*positional, *(["*"] if keywords else []), *keywords])
     namespace: dict[str, Any] = {"_run_": run}
-    # torch.export names inputs after arguments, and only exec creates a function with computed argument names
+    # torch.export names inputs after parameters, and only `exec` can create a function with these names
     exec(f"def forward({parameters}):\n    return _run_(({', '.join(names)},))", namespace)
     forward: Callable[..., Any] = namespace["forward"]
     return forward

@@ -1,16 +1,12 @@
 """A build system for TensorRT engines. The command line is `trtbuild.cli.main`; see docs/architecture.md.
 
-Programs call these functions (docs/in-a-program.md):
+Functions for programs (docs/in-a-program.md): `load` opens a package. `compile` builds engines for a module in memory, and
+`save` writes the result as files. `trace` returns the ``ExportedProgram`` from which `compile` would build engines. `dynamo`
+has `compile`, `trace` and `Input` under the names of ``torch_tensorrt.dynamo``.
 
-* `load` opens a package.
-* `compile` builds engines for a module in memory. `save` writes the result as files.
-* `trace` returns the ``ExportedProgram`` from which `compile` would build engines.
-* `dynamo` has `compile`, `trace` and `Input` under the names of ``torch_tensorrt.dynamo``.
-
-``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a ``.pt2`` file work, too.
-
-Every command imports this package, so it imports almost nothing. Public names are imported when they are first used. The
-operator that runs the engines of ``.pt2`` files is registered with torch as soon as the program has imported torch.
+``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a ``.pt2`` file work, too. The operator that runs
+the engines of such a file is registered with torch as soon as the program has imported torch. Every command imports this
+package, so it imports almost nothing. Public names are imported when they are first used.
 """
 
 import sys

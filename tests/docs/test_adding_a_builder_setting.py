@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 NAME = "error_on_timing_cache_miss"
 #: The file to which the recipe adds a field, and the text before which the field is added.
 TABLE = "core/model/builder_settings.py"
-END = "\n\n\n#: The facts about every setting"
+END = "\n\n\n#: Name of a setting → its facts"
 
 
 def field_of_the_recipe() -> str:

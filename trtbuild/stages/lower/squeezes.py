@@ -1,8 +1,8 @@
 """Make each squeeze remove the same axes in ONNX as in PyTorch.
 
-``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze fails if the size of a named axis is not 1. So this
-pass leaves only axes of size 1 in the arguments of a squeeze, and replaces a squeeze without effect by a copy. The
-trace has proven for all allowed sizes which axes a squeeze keeps.
+PyTorch's ``squeeze`` ignores a named axis whose size is not 1, and ONNX's Squeeze fails. So this pass removes the names of
+such axes. If no axis is left, it replaces the squeeze by a copy. A dynamic axis counts as kept: the trace step has proven
+this for all allowed sizes.
 """
 
 from __future__ import annotations

@@ -73,7 +73,6 @@ def _is_never_negative(node: Any) -> bool:
 
 
 def _is_rearrangement(node: torch.fx.Node) -> bool:
-    """Whether all values of `node` come from its first input."""
     return getattr(node.target, "_opname", "") in _REARRANGEMENTS and isinstance(node.args[0], torch.fx.Node)
 
 

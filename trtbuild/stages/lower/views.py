@@ -1,7 +1,7 @@
 """Replace views by reshapes.
 
 Whether a ``view`` is possible depends on the strides of its input, and these depend on PyTorch's kernels: attention has
-other strides in float16 than in float32. ONNX and TensorRT have no strides, so both operators have the same translation.
+other strides in float16 than in float32. ONNX has no strides, so ``view`` and ``reshape`` have the same translation.
 """
 
 from __future__ import annotations

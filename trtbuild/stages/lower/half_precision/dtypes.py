@@ -44,11 +44,12 @@ from trtbuild.stages.lower.modules import path_of
 #: The roles of operators that compute floats, in half or in float32.
 _COMPUTING_ROLES = (Role.CONTRACTION, Role.ELEMENTWISE, Role.SCALING)
 
+#: Node → the range of its value.
 Ranges = Mapping[torch.fx.Node, Range]
 
 
 def repeat_of(node: torch.fx.Node) -> str:
-    """The path of the innermost repeated module that `node` belongs to, such as ``layers.3``; "" outside of them."""
+    """The path of the innermost repeated module that `node` belongs to, such as ``layers.3``, or ""."""
     parts = path_of(node).split(".")
     while parts and not parts[-1].isdigit():
         parts.pop()

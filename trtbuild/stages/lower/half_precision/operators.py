@@ -50,6 +50,7 @@ def _rows(role: Role, result: Result, reason: str, names: str) -> Iterable[tuple
     return ((name, row) for name in names.split())
 
 
+#: (range of the result, reason, names of operators)
 _FLOAT32_OPERATORS: tuple[tuple[Result, str, str], ...] = (
     (
         Result.FITS,

@@ -57,8 +57,6 @@ class _Attention:
 
 
 def write_out_attention(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, with attention written out where the rules say so."""
-
     def becomes_half(node: torch.fx.Node) -> bool:
         return node.args[0].meta["val"].dtype is torch.float32 and request.precisions.of(path_of(node)) != "float32"
 

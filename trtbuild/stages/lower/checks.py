@@ -33,7 +33,6 @@ ASSERTIONS = {
 
 
 def drop_assertions(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, without assertions and the nodes that only they used."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in reversed(module.graph.nodes):

@@ -30,7 +30,6 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, Output
 
 
 def functionalize(program: Program, request: Request) -> Program:
-    """Return `program` in functional form, with the decompositions of `request` applied."""
     request = _add_decompositions(program, request)
     if needs_no_retrace(program, request):
         return _copy(program)

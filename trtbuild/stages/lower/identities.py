@@ -30,7 +30,6 @@ IDENTITIES = {
 
 
 def drop_identities(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, without copies that have no effect."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             _drop_from_graph(module.graph)
@@ -55,7 +54,6 @@ def _drop_from_graph(graph: torch.fx.Graph) -> None:
 
 
 def _are_interchangeable(first: Any, second: Any) -> bool:
-    """Whether rule 1 holds for two values."""
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return False
     if first.dtype != second.dtype or first.device != second.device or first.layout != second.layout:

@@ -29,7 +29,6 @@ _REARRANGEMENTS = (
 
 
 def drop_true_masks(program: Program, request: Request) -> Program:
-    """Return `program` without attention masks whose elements are all ``True``."""
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
             mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")

@@ -20,7 +20,6 @@ _ORDERS_WITHOUT_POWERS = (0, float("inf"), float("-inf"))
 
 
 def sum_norms_in_float32(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, with casts around norms that sum powers of half-precision values."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.find_nodes(op="call_function", target=_aten.linalg_vector_norm.default):

@@ -23,7 +23,6 @@ _SQUEEZES = frozenset(
 
 
 def name_squeezed_axes(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, with squeezes that name only axes of size 1."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):

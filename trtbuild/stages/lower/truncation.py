@@ -40,7 +40,6 @@ class _Unrepresentable(Exception):
 
 
 def truncate_doubles(program: Program, request: Request) -> Program:
-    """Make `program` compute in float32 instead of float64, if `request.truncates_double` is true."""
     if request.truncates_double:
         _Truncation(program.graph).run()
         for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):

@@ -28,7 +28,6 @@ _RRELU = getattr(_aten.rrelu_with_noise_functional, "default", None)
 
 
 def write_zeros(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, with zeros for uninitialized memory, and without the noise of rrelu."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):

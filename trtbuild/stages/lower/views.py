@@ -15,11 +15,10 @@ _aten = torch.ops.aten
 
 
 def replace_views(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, with ``reshape`` instead of ``view``. ``view.dtype`` stays, because it
-    changes the dtype."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
+                # `view.dtype` is another operation: it changes the dtype
                 if node.op == "call_function" and node.target in (_aten.view.default, _aten._unsafe_view.default):
                     node.target = _aten.reshape.default
             module.recompile()

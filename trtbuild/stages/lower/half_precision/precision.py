@@ -28,7 +28,6 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 def apply_precision(program: Program, request: Request) -> Program:
-    """Make `program` compute in the precisions of `request`."""
     if request.precisions.names == ("float32",):
         return program
     CastInserter(program.graph, decide(program, request.precisions)).insert()

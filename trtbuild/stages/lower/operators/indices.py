@@ -30,7 +30,6 @@ _SCATTERING_OPERATORS = frozenset(
 
 
 def adapt_indices(program: Program, request: Request) -> Program:
-    """Return `program` with int64 indices (rule 1) and with one source element for each index (rule 2)."""
     return change_calls(change_calls(program, _INDEXING_OPERATORS, _cast_indices), _SCATTERING_OPERATORS, _slice_source)
 
 

@@ -17,7 +17,6 @@ _DIVISIONS = frozenset((_aten.div.Tensor_mode, _aten.div.Scalar_mode))
 
 
 def divide_integers_exactly(program: Program, request: Request) -> Program:
-    """Return `program` with ``floor_divide`` in place of each rounding division of integers."""
     return change_calls(program, _DIVISIONS, _divide)
 
 

@@ -21,7 +21,6 @@ _TARGETS = frozenset((_aten.log_softmax.int, _aten._log_softmax.default, _aten.s
 
 
 def write_out_log_softmax(program: Program, request: Request) -> Program:
-    """Return `program` without ``log_softmax``."""
     return change_calls(program, _TARGETS, _write)
 
 

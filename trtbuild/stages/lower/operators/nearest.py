@@ -56,7 +56,6 @@ _MULTIPLES = range(1, 17)
 
 
 def select_nearest(program: Program, request: Request) -> Program:
-    """Return `program`, in which interpolations select the elements of eager PyTorch (rules 2 to 4)."""
     symbols = Symbols(program)
     return change_calls(program, frozenset(_TARGETS), lambda node: _write(node, symbols))
 
@@ -99,7 +98,6 @@ def _elements(node: torch.fx.Node, axis: int, count: Any, scale: float | None) -
 
 
 def _size(node: torch.fx.Node, axis: int) -> Any:
-    """The size of an input axis: a number, or a new node."""
     size = node.args[0].meta["val"].shape[axis]
     return size if isinstance(size, int) else insert_call(node, _aten.sym_size.int, node.args[0], axis)
 
@@ -111,7 +109,6 @@ def _quotient(node: torch.fx.Node, size: Any, count: Any) -> Any:
 
 
 def _counts(node: torch.fx.Node, scales: Sequence[float | None]) -> list[Any]:
-    """The number of output elements on each axis, as numbers and nodes."""
     sizes = argument_of(node, 1, "output_size", None)
     if sizes is not None:
         return list(sizes)

@@ -22,7 +22,6 @@ _AXES = {_aten.avg_pool1d.default: 1, _aten.avg_pool2d.default: 2, _aten.avg_poo
 
 
 def write_out_padding(program: Program, request: Request) -> Program:
-    """Return `program`, in which averages with `ceil_mode` that count padding have a padded input."""
     return change_calls(program, frozenset(_AXES), _write)
 
 
@@ -51,5 +50,5 @@ def _write(node: torch.fx.Node) -> None:
 
 
 def _window_count(size: int, kernel_size: int, step: int) -> int:
-    """The number of windows on an axis without padding in `ceil_mode`, which rounds up."""
+    # `ceil_mode` rounds up
     return -((kernel_size - size) // step) + 1

@@ -23,7 +23,6 @@ _PRODUCTS = {
 
 
 def drop_zero_terms(program: Program, request: Request) -> Program:
-    """Return `program` without the first argument of products whose `beta` is the number 0."""
     return change_calls(program, frozenset(_PRODUCTS), _drop_term)
 
 

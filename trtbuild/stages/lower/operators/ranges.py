@@ -19,7 +19,6 @@ _SMALL_TYPES = (torch.int32, torch.int16, torch.int8)
 
 
 def count_in_int64(program: Program, request: Request) -> Program:
-    """Return `program`, in which ranges of small integer types are cast from int64."""
     return change_calls(program, frozenset((_aten.arange.start_step,)), _count)
 
 

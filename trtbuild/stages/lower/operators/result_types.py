@@ -24,7 +24,6 @@ _OPERATORS = frozenset(
 
 
 def cast_before_reductions(program: Program, request: Request) -> Program:
-    """Return `program`, in which the input of each call of `_OPERATORS` has the type of the result."""
     return change_calls(program, _OPERATORS, _cast_input)
 
 

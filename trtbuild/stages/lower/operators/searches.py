@@ -1,6 +1,7 @@
 """Write searches in vectors (argmax, argmin, max, min) as searches in matrices of one row.
 
-TensorRT's TopK needs two axes. ``argmax`` over all axes is also a search in a vector: the flattened tensor.
+TensorRT's TopK needs two axes. ``argmax`` over all axes is also a search in a vector: the flattened tensor. If the size of
+a vector depends on data, the search does not change.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ _PAIR_SEARCHES = frozenset((_aten.max.dim, _aten.min.dim))
 
 
 def search_vectors_as_matrices(program: Program, request: Request) -> Program:
-    """Return `program` without searches in vectors, except in those whose size depends on data."""
     return change_calls(program, _INDEX_SEARCHES | _PAIR_SEARCHES, _search)
 
 

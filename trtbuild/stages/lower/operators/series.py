@@ -32,7 +32,6 @@ _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def write_series(program: Program, request: Request) -> Program:
-    """Return `program`, in which ``expm1`` and ``log1p`` are accurate near 0."""
     return change_calls(program, frozenset(_SERIES), _write)
 
 

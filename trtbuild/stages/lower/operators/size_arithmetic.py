@@ -30,7 +30,7 @@ _LARGEST_NUMBER = 2**31 - 1
 
 
 def round_sizes_as_python(program: Program, request: Request) -> Program:
-    """Return `program`, in which rounded products of a size and a float are computed with whole numbers."""
+    """Apply rule 1 to `program`."""
     symbols = Symbols(program)
     return change_calls(program, _ROUNDING_FUNCTIONS, lambda node: _write_with_integers(node, symbols))
 
@@ -70,7 +70,7 @@ def _find_size(node: torch.fx.Node, expr: Any) -> torch.fx.Node | None:
 
 
 def divide_sizes_as_python(program: Program, request: Request) -> Program:
-    """Return `program`, in which divisions of sizes round down."""
+    """Apply rule 2 to `program`."""
     return change_calls(program, frozenset((operator.floordiv,)), _subtract_remainder)
 
 

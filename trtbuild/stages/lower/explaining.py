@@ -94,7 +94,7 @@ def _type_of(node: torch.fx.Node, dtypes: Dtypes) -> torch.dtype | None:
 
 
 def _rule_of(node: torch.fx.Node, computed_type: torch.dtype, dtypes: Dtypes) -> tuple[str | None, str | None]:
-    """(rule, reason) why `node` does not compute in the type that its module requests. (None, None) if it does."""
+    """Return (rule, reason) if `node` does not compute in the type that its module requests, otherwise (None, None)."""
     requested_type = dtypes.requested[node]
     if computed_type is requested_type:
         return None, None

@@ -38,10 +38,10 @@ def lower(
     checked at `points`: each has a value for every symbol. With `truncates_double`, float64 operations are computed in
     float32.
 
-    Raises SourceError for a program that writes to one of its inputs (code ``mutated-input``), for ``as_strided`` of a
-    tensor whose order in memory is not known (``strides``), and for patterns that `check_modules` refuses
-    (``precision-pattern``). Raises ConversionRefused if PyTorch cannot decompose the program, and InconsistentShapes if
-    the sizes differ (rule 4).
+    Raises SourceError with these codes: ``mutated-input`` for a program that writes to one of its inputs, ``strides`` for
+    ``as_strided`` of a tensor whose order in memory is not known, ``precision-pattern`` for patterns that `check_modules`
+    refuses. Raises ConversionRefused if PyTorch cannot decompose the program, and InconsistentShapes if the sizes differ
+    (rule 4).
     """
     precisions = precision if isinstance(precision, Precisions) else Precisions(precision)
     check_modules(program, precisions)
@@ -52,8 +52,8 @@ def lower(
 
 
 def check_modules(program: Program, precisions: Precisions) -> None:
-    """Raise SourceError if a pattern of `precisions` matches no module of `program`, or if two patterns contradict each
-    other about a module (`trtbuild.core.model.precisions`, rule 3)."""
+    """Raise SourceError if a pattern matches no module of `program`, or if two patterns contradict each other about a
+    module (`trtbuild.core.model.precisions`, rule 3)."""
     if precisions.modules:
         paths = list(dict.fromkeys(path for path, _, _ in module_paths(program)))
         precisions.check(paths)

@@ -73,7 +73,7 @@ class _Truncation:
         self._graph.eliminate_dead_code()
 
     def _compute_in_float32(self, node: torch.fx.Node) -> bool:
-        """Make a call compute in float32, if rules 2 and 3 allow this. Returns whether they do."""
+        """Make a call compute in float32 if rules 2 and 3 allow it. Returns whether they do."""
         old_value = node.meta.get("val")
         if not isinstance(node.target, torch._ops.OpOverload) or _depends_on_data(old_value):
             return False

@@ -199,7 +199,6 @@ def _every_quotient_agrees_with_scale(scale: float) -> bool:
 
 
 def _quotient_agrees_with_scale(size: int, count: int, scale: float) -> bool:
-    """Whether the quotient of the sizes of an axis selects the same elements as the scale."""
     places = torch.arange(count)
     return bool(torch.equal(places * size // count, (places.double() / scale).floor().long())) if count else True
 

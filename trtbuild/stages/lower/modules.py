@@ -49,8 +49,9 @@ def set_missing_modules(module: torch.fx.GraphModule) -> None:
     """Set the module of each tensor node without a module. It is the innermost module that encloses all users of the node.
     If there is no such module, it is the module of the first input that has one.
 
-    A retrace leaves two kinds of nodes without a module. The views that functionalization adds get a module here. Nodes that
-    compute sizes get no module, because each partition computes its sizes itself. They only lose torch's `_SIZE_MARKER`.
+    A retrace leaves two kinds of nodes without a module. The views that functionalization adds get a module here. Nodes
+    that compute sizes get no module, because each partition computes its sizes itself. They only lose torch's
+    `_SIZE_MARKER`.
     """
     for node in module.graph.nodes:
         if _SIZE_MARKER in (node.meta.get("nn_module_stack") or {}):

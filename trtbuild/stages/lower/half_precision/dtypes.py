@@ -16,11 +16,11 @@ Rules
    into half's range.
 3. Data movement is float32 if its result is `WIDE` or wider. Otherwise it has the dtype of its input. If this dtype is
    float32 and no float32 operator reads the result, data movement is half.
-4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately: in rules 2 and 3,
-   readers in other repeated modules do not count as float32 readers. They get a `HALF` or `UNSEEN` value in half. So equal
-   layers stay equal, including the first and the last, and are built once. There is one exception: an `UNSEEN` value may be
-   a mask, and half turns ``finfo.min`` into -inf. So comparisons, and float32 arithmetic before exponentials (softmax), read
-   such a value without a cast.
+4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately: in rules 2 and
+   3, readers in other repeated modules do not count as float32 readers. They get a `HALF` or `UNSEEN` value in half. So
+   equal layers stay equal, including the first and the last, and are built once. There is one exception: an `UNSEEN`
+   value may be a mask, and half turns ``finfo.min`` into -inf. So comparisons, and float32 arithmetic before
+   exponentials (softmax), read such a value without a cast.
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or computes them.
 6. All nodes of a module that requests float32 are float32. They read and return float32 values without a cast to half, also
    across repeated modules.

@@ -23,9 +23,9 @@ from trtbuild.stages.program.translations import decomposition_table
 
 @dataclass
 class ExportedModel:
-    """An exported module, and the inputs for comparisons.
+    """An exported module, and the inputs for comparisons with eager PyTorch.
 
-    The models in MODELS are exported with sizes that differ from those of `inputs`.
+    The models in MODELS are exported with other sizes than those of `inputs`.
     """
 
     module: nn.Module
@@ -70,7 +70,7 @@ class ConvNet(nn.Module):
 
 
 class ManualAttention(nn.Module):
-    """Attention without SDPA, with a temperature. The mask adds finfo.min, and masks some rows entirely."""
+    """Attention as separate operators. The mask adds finfo.min, and hides all keys of some rows."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         scores = torch.einsum("bld,bsd->bls", q, k) / 2.5
@@ -89,7 +89,7 @@ class Sdpa(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """RMS normalization, written as separate operators. It computes squares that are too large for float16."""
+    """RMS normalization as separate operators. Its squares are too large for float16."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,6 +102,8 @@ class RmsNorm(nn.Module):
 
 
 class Layer(nn.Module):
+    """A transformer layer."""
+
     def __init__(self, width: int, norm_first: bool) -> None:
         super().__init__()
         self.norm_first = norm_first
@@ -123,7 +125,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Equal layers only: the first one reads the program's input, and the last one computes the program's output."""
+    """Three equal layers. The first one reads the program's input, and the last one computes the program's output."""
 
     def __init__(self, norm_first: bool) -> None:
         super().__init__()
@@ -136,7 +138,7 @@ class Encoder(nn.Module):
 
 
 class Positions(nn.Module):
-    """A matrix product computes rotary angles from positions that are too large to be exact in half precision."""
+    """Rotary embeddings: a matrix product computes angles from positions that are too large for half precision."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +180,7 @@ def _attention(batch: int, length: int) -> tuple[torch.Tensor, ...]:
 _B, _S = Dim("b", min=1, max=8), Dim("s", min=2, max=64)
 _ROWS = {0: _B, 1: _S}
 
-#: name → (function that creates the module, function from batch and length to inputs, dynamic shapes)
+#: Name → (function that creates the module, function from batch and length to inputs, dynamic shapes).
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[torch.Tensor, ...]], Any]] = {
     "mlp": (Mlp, lambda b, s: (torch.randn(b, 8),), ({0: _B},)),
     "conv": (ConvNet, lambda b, s: (torch.randn(b, 3, 16, 16),), ({0: _B},)),
@@ -194,7 +196,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[torc
 
 
 @pytest.fixture(scope="session")
-def table() -> Mapping[Any, Callable[..., Any]]:
+def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The decompositions that the lower step applies."""
     return decomposition_table()
 
@@ -228,16 +230,16 @@ def traced() -> Callable[[str], ExportedModel]:
 
 
 @pytest.fixture(scope="session")
-def lowered(traced: Callable[[str], ExportedModel], table: Any) -> Callable[[str, Any], Program]:
+def lowered(traced: Callable[[str], ExportedModel], decompositions: Any) -> Callable[[str, Any], Program]:
     """A function that lowers a model of MODELS, by name and precision. Tests must not change the result.
 
-    The first pass may retrace the program. The retrace takes most of the time, so this pass runs once for each model.
+    The first pass runs only once for each model, because it takes most of the time.
     """
     functionalized: dict[str, Program] = {}
     cached: dict[tuple[str, str], Program] = {}
 
     def lowered_model(name: str, precision: Any = "float32") -> Program:
-        request = Request(Precisions(precision), table)
+        request = Request(Precisions(precision), decompositions)
         if name not in functionalized:
             functionalized[name] = PASSES[0].function(traced(name).program, request)
         if (name, precision) not in cached:
@@ -250,14 +252,14 @@ def lowered(traced: Callable[[str], ExportedModel], table: Any) -> Callable[[str
 
 
 @pytest.fixture(scope="session")
-def lower_module(table: Any) -> Callable[..., tuple[ExportedModel, Program]]:
-    """A function with the arguments (module, inputs, precision, dynamic shapes) that traces and lowers the module."""
+def lower_module(decompositions: Any) -> Callable[..., tuple[ExportedModel, Program]]:
+    """A function that traces and lowers a module. Its arguments are module, inputs, precision and dynamic shapes."""
 
     def trace_and_lower(
         module: nn.Module, inputs: Any, precision: Any = "float32", shapes: Any = None
     ) -> tuple[ExportedModel, Program]:
         traced = trace(module, tuple(inputs), shapes)
-        return traced, lower(traced.program, precision, table)
+        return traced, lower(traced.program, precision, decompositions)
 
     return trace_and_lower
 

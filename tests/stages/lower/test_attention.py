@@ -1,4 +1,4 @@
-"""In torch and in ONNX, lowered attention equals eager attention, also in rows that are masked entirely."""
+"""Lowered attention equals eager attention, in torch and in ONNX, also in rows whose keys are all masked."""
 
 from __future__ import annotations
 
@@ -92,9 +92,7 @@ def test_causal_scaled_and_grouped_attention_equals_eager(
     _assert_close(_run_onnx(convert(program, 20).model, inputs), traced.eager()[0], precision)
 
 
-def test_attention_without_a_mask_is_one_operator_in_float32_and_has_a_float32_softmax_in_half(
-    lowered: Any, calls: Any
-) -> None:
+def test_attention_without_a_mask_is_written_out_only_in_half(lowered: Any, calls: Any) -> None:
     assert "scaled_dot_product_attention.default" in calls(lowered("sdpa"))
     program = lowered("sdpa", "float16")
     dtypes = {
@@ -117,7 +115,7 @@ def test_masked_attention_with_a_negative_scale_equals_eager(lower_module: Any) 
     ("kwargs", "mask_kind"),
     [({"scale": -0.1}, None), ({}, "bool"), ({}, "inf"), ({}, "min"), ({"scale": -0.1}, "bool")],
 )
-def test_attention_of_other_types_in_the_module_equals_eager(
+def test_attention_of_tensors_that_are_not_float32_equals_eager(
     lower_module: Any, dtype: torch.dtype, kwargs: dict[str, Any], mask_kind: str | None
 ) -> None:
     """The manifest's precision is float32, and `dtype` is the type of the user's tensors."""

@@ -1,7 +1,4 @@
-"""Batch normalization in half precision. A norm with weight and bias computes in half if the operators around it do.
-
-The parameters stay float32.
-"""
+"""Batch normalization in half precision, with float32 parameters."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ class Block(nn.Module):
 
 
 class NormOfInput(nn.Module):
-    """A normalization of inputs that are too large for half."""
+    """A normalization of inputs that may be too large for half."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Lowering drops assertions and the operators that only assertions use. The ranges of dynamic sizes stay."""
+"""Lowering removes assertions and the operators that only assertions use. The ranges of dynamic sizes stay."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""In-place writes give correct results, writes to inputs are refused, and lowering keeps module paths and the operators
-that have a translation."""
+"""In-place writes give correct results, and writes to inputs are refused. Lowering keeps module paths, and operators that
+have an ONNX translation."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class WritesToAView(nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
-def test_an_in_place_write_to_a_view_gives_the_right_result(table: Any, precision: Any) -> None:
-    program = lower(Program(torch.export.export(WritesToAView(), (torch.ones(2, 3),)), weights=0), precision, table)
+def test_an_in_place_write_to_a_view_gives_the_right_result(decompositions: Any, precision: Any) -> None:
+    exported = torch.export.export(WritesToAView(), (torch.ones(2, 3),))
+    program = lower(Program(exported, weights=0), precision, decompositions)
     (value,) = program.exported.module()(torch.ones(2, 3))
     assert value[0].tolist() == [22.0, 2.0, 2.0]
     assert not any(
@@ -43,10 +44,10 @@ class WritesToItsInput(nn.Module):
         return x * y
 
 
-def test_rejects_a_write_to_an_input_and_names_the_input(table: Any) -> None:
+def test_rejects_a_write_to_an_input_and_names_the_input(decompositions: Any) -> None:
     program = Program(torch.export.export(WritesToItsInput(), (torch.ones(2), torch.ones(2))), weights=0)
     with pytest.raises(SourceError, match="writes to its input 'y'") as caught:
-        lower(program, "float32", table)
+        lower(program, "float32", decompositions)
     assert caught.value.code == "mutated-input"
 
 
@@ -57,8 +58,7 @@ class AddsAConstant(nn.Module):
 
 @pytest.mark.parametrize("weights", [0, 1, 2])
 def test_a_new_constant_stands_between_weights_and_inputs(weights: int) -> None:
-    """`old` has the placeholders before a retrace. The constant is not among them, as if a decomposition had created the
-    constant."""
+    """`old` has the placeholders without the constant, as if a retrace had created the constant."""
     exported = torch.export.export(AddsAConstant(), (torch.ones(2), torch.ones(2)))
     old = [(spec, spec.arg.name) for spec in exported.graph_signature.input_specs if spec.target is None]
     assert [name for _, name in old] == ["weight", "x"]
@@ -74,7 +74,7 @@ def test_operators_with_a_translation_are_not_decomposed(lowered: Any, calls: An
         assert name in names
 
 
-def test_sizes_have_the_path_of_the_model_and_no_path_has_a_hook_of_torch(lowered: Any) -> None:
+def test_nodes_that_compute_sizes_belong_to_no_module(lowered: Any) -> None:
     paths = module_paths(lowered("bert"))
     assert {path for path, name, _ in paths if name == "aten.sym_size.int"} == {""}
     assert not any("metadata_hook" in path for path, *_ in paths)
@@ -101,15 +101,15 @@ def test_a_view_that_lost_its_module_path_gets_it_back(lower_module: Any) -> Non
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_program_that_is_functional_already_is_not_retraced(
-    table: Any, precision: Any, monkeypatch: pytest.MonkeyPatch
+    decompositions: Any, precision: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.LayerNorm(4)).eval()
     shapes = {"input": {0: torch.export.Dim("b", min=2, max=8)}}
     raw = torch.export.export(layer, (torch.ones(3, 4),), dynamic_shapes=shapes)
     program, _ = functional(raw.run_decompositions({}))
-    assert functionalize.needs_no_retrace(program, Request(Precisions(precision), table))
-    copied = lower(program, precision, table)
+    assert functionalize.needs_no_retrace(program, Request(Precisions(precision), decompositions))
+    copied = lower(program, precision, decompositions)
     monkeypatch.setattr(functionalize, "needs_no_retrace", lambda program, request: False)
-    retraced = lower(program, precision, table)
+    retraced = lower(program, precision, decompositions)
     assert program_text(copied) == program_text(retraced)
     assert module_paths(copied) == module_paths(retraced)

@@ -1,6 +1,6 @@
-"""Copies without an effect are dropped. A copy stays if it changes strides.
+"""Copies without an effect are removed.
 
-A copy also stays if an output would otherwise be an input or another output.
+A copy stays if it changes strides, or if an output would otherwise be an input or another output.
 """
 
 from __future__ import annotations

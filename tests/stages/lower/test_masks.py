@@ -1,4 +1,4 @@
-"""Masks that mask nothing are dropped. All other masks stay."""
+"""Masks that mask nothing are removed. All other masks stay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.export import Dim
 
 
 class Masked(nn.Module):
-    """Attention with a mask that is computed from positions, as in transformers."""
+    """Attention with the mask ``position + offset >= least``, as in transformers."""
 
     def __init__(self, least: int, offset: int = 0) -> None:
         super().__init__()

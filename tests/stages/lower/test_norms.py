@@ -1,4 +1,4 @@
-"""Lowering replaces operators whose translation by the exporter would overflow where PyTorch's results are finite."""
+"""Results that are finite in PyTorch stay finite, although the exporter's translation alone would overflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that the exporter alone would translate wrongly: ONNX equals eager, or the call is refused."""
+"""Calls that the exporter alone would translate wrongly equal eager PyTorch in ONNX, or are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WIDE_MATRIX = torch.arange(12.0).reshape(3, 4)
 
 
 def _results(lower_module: Any, text: str, inputs: tuple[torch.Tensor, ...], shapes: Any) -> list[tuple[Any, Any]]:
-    """Pairs of a result of ONNX and a result of eager PyTorch."""
+    """The results of an expression: pairs of the result of ONNX and that of eager PyTorch."""
     traced, program = lower_module(module_from_text([], text, len(inputs)), inputs, "float32", shapes)
     session = onnxruntime.InferenceSession(with_inline_weights(convert(program, 20).model, {}))
     feeds = {entry.name: inputs[int(entry.name[1:])].numpy() for entry in session.get_inputs()}
@@ -180,7 +180,7 @@ def test_interpolation_by_another_scale_than_the_quotient_of_the_sizes_is_refuse
 
 
 @pytest.mark.parametrize(("scale", "is_refused"), [("0.7", True), ("2.0", False), ("1.5", False)])
-def test_interpolation_of_a_dynamic_axis_whose_size_float32_would_round_differently_is_refused(
+def test_interpolation_is_refused_if_float32_would_round_a_dynamic_size_differently(
     lower_module: Any, scale: str, is_refused: bool
 ) -> None:
     shapes = ({2: 2 * Dim("height", min=2, max=8)},)
@@ -230,7 +230,7 @@ def test_interpolation_with_sizes_and_other_scales_equals_eager(lower_module: An
 
 
 def test_positions_of_elements_are_computed_in_float32_in_a_model_of_float16(lower_module: Any) -> None:
-    """float16 represents all whole numbers only up to 2048, and the result has 3398 elements."""
+    """float16 represents all whole numbers only up to 2048, and the result has 3398 elements (1999 * 1.7)."""
     module = module_from_text([], "F.interpolate(x0 * 1.0, scale_factor=1.7, mode='nearest-exact')", 1)
     example = torch.zeros(1, 1, 40)
     _, program = lower_module(module, (example,), "float16", ({2: Dim("width", min=4, max=2000)},))
@@ -324,10 +324,7 @@ def test_divisions_of_integers_have_no_mod_that_rounds_down(lower_module: Any) -
 def test_an_average_whose_windows_may_end_outside_does_not_count_padding(
     lower_module: Any, padding: str, height: int
 ) -> None:
-    """The input is padded instead.
-
-    With TensorRT 8.6 on an H200, averages that count padding were wrong for such windows.
-    """
+    """With TensorRT 8.6 on an H200, averages that count padding were wrong for such windows. So the input is padded."""
     text = f"F.avg_pool2d(x0, (2, 3), (3, 2), {padding}, ceil_mode=True, count_include_pad=True)"
     image = torch.randn(3, 2, height, 8) + 1
     ((result, expected),) = _results(lower_module, text, (image,), (_ROWS,))

@@ -1,6 +1,6 @@
-"""In onnxruntime, half-precision programs agree with eager PyTorch.
+"""Half-precision programs agree with eager PyTorch in onnxruntime, and TensorRT-RTX parses them.
 
-TensorRT-RTX parses them. trtbuild gives the layers of TensorRT 8.6 the types of the graph.
+For TensorRT 8.6, trtbuild sets the types of the graph on the layers.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ def test_a_bfloat16_program_parses_in_tensorrt(traced: Any, lowered: Any) -> Non
 
 
 @pytest.fixture(scope="module")
-def mixed_model(traced: Any, table: Any) -> onnx.ModelProto:
-    """BERT in float16, with the first layer in float32 and the second feed-forward in bfloat16."""
+def mixed_model(traced: Any, decompositions: Any) -> onnx.ModelProto:
+    """BERT in float16, with the first layer in float32 and the feed-forward part of the second layer in bfloat16."""
     entries = module_precisions({"float32": ["*layer.0"], "bfloat16": ["*layer.1.intermediate*", "*layer.1.output*"]})
     model_case = traced("bert")
-    return _model(model_case, lower(model_case.program, Precisions("float16", entries), table))
+    return _model(model_case, lower(model_case.program, Precisions("float16", entries), decompositions))
 
 
 def test_a_program_with_three_types_parses_in_tensorrt(mixed_model: onnx.ModelProto) -> None:
     assert _parse(mixed_model) == []
 
 
-def test_the_types_of_weakly_typed_layers_are_those_of_the_graph(traced: Any, table: Any) -> None:
+def test_the_types_of_weakly_typed_layers_are_those_of_the_graph(traced: Any, decompositions: Any) -> None:
     model_case = traced("bert")
     entries = module_precisions({"float32": ["*layer.0"]})
-    model = _model(model_case, lower(model_case.program, Precisions("float16", entries), table))
+    model = _model(model_case, lower(model_case.program, Precisions("float16", entries), decompositions))
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
     element_types = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
     outline = read_outline(model.SerializeToString())

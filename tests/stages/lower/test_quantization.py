@@ -1,4 +1,4 @@
-"""Quantizers keep their limits, through lowering and conversion. Each model is an expression, and runs at several sizes."""
+"""Quantizers keep their limits through lowering and conversion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHANNELS = "torch.full((8,), 0.01), torch.zeros(8, dtype=torch.int32), 1"
 
 
 def _decomposed(arguments: str) -> str:
-    """A quantizer and a dequantizer, as PT2E writes them."""
+    """A quantizer and a dequantizer, as PyTorch's quantization of exported programs (PT2E) writes them."""
     operators = "torch.ops.quantized_decomposed"
     quantized = f"{operators}.quantize_per_tensor(x0, {arguments})"
     return f"{operators}.dequantize_per_tensor({quantized}, {arguments})"

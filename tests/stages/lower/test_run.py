@@ -46,18 +46,20 @@ def test_the_functional_form_is_kept(lower_module: Any, precision: str) -> None:
         assert torch.allclose(result, expected, atol=1e-2)
 
 
-def test_lowering_does_not_change_its_input(traced: Any, table: Any) -> None:
+def test_lowering_does_not_change_its_input(traced: Any, decompositions: Any) -> None:
     program = traced("mlp").program
     text = program_text(program)
-    lower(program, "float16", table)
+    lower(program, "float16", decompositions)
     assert program_text(program) == text
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_a_program_that_was_stored_lowers_to_the_same_text(traced: Any, table: Any, precision: Any) -> None:
+def test_a_program_that_was_stored_lowers_to_the_same_text(traced: Any, decompositions: Any, precision: Any) -> None:
     program = traced("manual_attention").program
     stored = Program.from_bytes(program.to_bytes())
-    assert program_text(lower(stored, precision, table)) == program_text(lower(program, precision, table))
+    assert program_text(lower(stored, precision, decompositions)) == program_text(
+        lower(program, precision, decompositions)
+    )
 
 
 def test_a_lowered_program_can_be_stored(lowered: Any) -> None:
@@ -80,7 +82,7 @@ def block_text() -> str:
     return program_text(lower(functional(exported)[0], "float16", {}))
 
 
-def test_one_program_has_one_text_in_every_process_and_hash_seed() -> None:
+def test_a_program_has_the_same_text_in_every_process() -> None:
     code = f"import runpy; print(runpy.run_path({__file__!r})['block_text'](), end='')"
     env = {**os.environ, "PYTHONHASHSEED": "77"}
     completed = subprocess.run(

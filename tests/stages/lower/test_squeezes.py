@@ -1,7 +1,4 @@
-"""A squeeze removes an axis only if its size is always 1.
-
-The file also tests other models whose `forward` is one expression.
-"""
+"""A squeeze removes an axis only if the size of this axis is always 1. Also tests of other models of one expression."""
 
 from __future__ import annotations
 
@@ -114,7 +111,7 @@ def test_rejects_a_decomposition_with_a_side_effect(monkeypatch: pytest.MonkeyPa
 
 
 def test_size_1_is_allowed_if_only_an_unused_value_divides_by_zero() -> None:
-    """The running variance of one sample is divided by n - 1 = 0, also in eager. No output depends on this variance."""
+    """With one sample, the running variance is divided by n - 1 = 0. No output depends on it."""
     body = (
         "torch.native_batch_norm(x0, torch.ones(4), torch.zeros(4), torch.zeros(4), torch.ones(4), True, 0.5, 1e-5)[0]"
     )

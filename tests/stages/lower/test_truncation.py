@@ -1,4 +1,4 @@
-"""With ``truncate_double`` the lowered program computes float64 in float32, and its inputs and outputs keep their types."""
+"""With ``truncate_double``, a program computes in float32 instead of float64. Its inputs and outputs keep their types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lowered(program: Program) -> Program:
 
 
 def float64_calls(program: Program) -> list[str]:
-    """The operators, except casts, whose result is a float64 tensor."""
+    """The operators, except casts, that return a float64 tensor."""
     return [
         target_name(node.target)
         for node in program.graph.nodes

@@ -1,1 +1,1 @@
-"""The lower step: decomposes operators of a traced program, cleans it, and changes it to the requested precision."""
+"""The lower step: rewrites the operators of a traced program for TensorRT, in the requested precision."""

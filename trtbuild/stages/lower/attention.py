@@ -2,19 +2,19 @@
 translation differs from eager PyTorch.
 
 Rules
-1. Attention without a mask is not written out, even with ``is_causal`` (which masks no row entirely). There are two
-   exceptions: rule 4, and a negative scale. For a negative scale, the translation's square root of the scale is NaN.
+1. Attention without a mask is written out in two cases only: rule 4, and a negative scale, because the translation
+   computes the square root of the scale. ``is_causal`` does not count as a mask, because each row keeps a key.
 2. A mask can hide every key of a row, by ``False`` or by -inf. Eager then returns 0 (``torch._safe_softmax``), and the
-   translation returns the average of the values, or NaN. This pass sets such a row to 0 behind the second MatMul, so that
-   the compiler can fuse the four operators.
-3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager. The result is the softmax of the sums.
-4. In modules with the precision float16 or bfloat16, attention with float32 inputs is written out even without a mask,
-   because the translation would compute its softmax in half. Then the general rules of precision keep sum and softmax in
-   float32, and both products in half. Nested graphs are an exception, because they stay in float32.
+   translation returns the average of the values, or NaN. This pass sets such a row to 0. It does so after the second
+   MatMul, so that the compiler can fuse the four operators.
+3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager.
+4. In float16 or bfloat16 modules, attention with float32 inputs is written out even without a mask, because the translation
+   would compute the softmax in half. Then the pass `precision` keeps sum and softmax in float32, and both products in
+   half. Attention in a nested graph is an exception, because nested graphs stay in float32.
 5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So float16 overflows
-   less often. If the scale is negative, both are multiplied by the square root of its absolute value, and the query by -1.
-6. If the inputs are float16 or bfloat16 in the user's module, the scores are cast to float32, and the result of the softmax
-   is cast back, as in torch's own kernels. In half, a mask of finite numbers could overflow to -inf everywhere in a row.
+   less often. For a negative scale, the square root is that of its absolute value, and the query is negated.
+6. If the user's tensors are float16 or bfloat16, the scores are cast to float32, and the result of the softmax is cast
+   back, as in torch's own kernels. In half, a mask of finite numbers could make a whole row -inf.
 7. Attention is never written out with dropout, with both a mask and ``is_causal``, or with inputs that are not
    floating-point. It is not written out either if the scale or the number of heads in a group depends on a dynamic size.
 """
@@ -40,7 +40,7 @@ _LOWEST = torch.finfo(torch.float32).min
 
 @dataclass(frozen=True)
 class _Attention:
-    """The arguments of ``scaled_dot_product_attention``, by their names in its schema."""
+    """The arguments of ``scaled_dot_product_attention``."""
 
     query: torch.fx.Node
     key: torch.fx.Node
@@ -57,30 +57,27 @@ class _Attention:
 
 
 def write_out_attention(program: Program, request: Request) -> Program:
-    """Return `program` with masked attention written out, nested graphs included. Attention without a mask is written out
-    only in the two exceptions of rule 1."""
-
-    def is_half(node: torch.fx.Node) -> bool:
+    def becomes_half(node: torch.fx.Node) -> bool:
         return node.args[0].meta["val"].dtype is torch.float32 and request.precisions.of(path_of(node)) != "float32"
 
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
-            _write_out_in_graph(module.graph, is_half if module.graph is program.graph else lambda node: False)
+            _write_out_in_graph(module.graph, becomes_half if module.graph is program.graph else lambda node: False)
             module.recompile()
     for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
         spec.arg.name = output.name
     return program
 
 
-def _write_out_in_graph(graph: torch.fx.Graph, is_half: Callable[[torch.fx.Node], bool]) -> None:
-    """Write attention out in one graph. `is_half` says whether rule 4 covers a node."""
+def _write_out_in_graph(graph: torch.fx.Graph, becomes_half: Callable[[torch.fx.Node], bool]) -> None:
+    """Write attention out in one graph. `becomes_half` says whether rule 4 covers a node."""
     changed: set[torch.fx.Node] = set()
     for node in list(graph.nodes):
         refresh(node, changed)
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
             attention = _read_arguments(node)
             is_wrong_in_onnx = attention.attn_mask is not None or attention.has_negative_scale
-            if _can_write_out(attention) and (is_wrong_in_onnx or is_half(node)):
+            if _can_write_out(attention) and (is_wrong_in_onnx or becomes_half(node)):
                 with graph.inserting_before(node):
                     written = _Writer(node).write(attention)
                 node.replace_all_uses_with(written)
@@ -106,7 +103,7 @@ def _can_write_out(attention: _Attention) -> bool:
 
 
 class _Writer:
-    """Inserts calls at the insertion point of the graph, in the module of `node`."""
+    """Writes the calls that replace `node`, in the module of `node`."""
 
     def __init__(self, node: torch.fx.Node) -> None:
         self._graph = node.graph
@@ -136,7 +133,7 @@ class _Writer:
             masked_rows = self._call(_aten.logical_not.default, self._call(_aten.any.dim, mask, -1, True))
             return self._set_lowest(scores, self._call(_aten.logical_not.default, mask)), masked_rows
         mask = self._cast(mask, scores.meta["val"].dtype)
-        # -inf becomes the lowest finite number: softmax gives the same weights, and no NaN in a row that is masked entirely
+        # with the lowest finite number instead of -inf, softmax gives the same weights, but no NaN in a fully masked row
         sums = self._call(_aten.add.Tensor, scores, self._call(_aten.clamp.default, mask, _LOWEST))
         return sums, self._call(_aten.eq.Scalar, self._call(_aten.amax.default, mask, [-1], True), -math.inf)
 
@@ -154,7 +151,7 @@ class _Writer:
         return size if isinstance(size, int) else self._call(_aten.sym_size.int, tensor, axis)
 
     def _key_and_value(self, attention: _Attention) -> tuple[torch.fx.Node, torch.fx.Node]:
-        """Key and value, repeated so that each head of the query has its own key and value."""
+        """Key and value, repeated for each head of the query."""
         key, value = attention.key, attention.value
         groups = attention.query.meta["val"].shape[-3] // key.meta["val"].shape[-3] if attention.enable_gqa else 1
         if groups == 1:

@@ -1,9 +1,9 @@
-"""Remove assertions from the graph.
+"""Remove assertions from the graph: operators that only check their input.
 
 Rules
-1. An assertion is an operator that only checks its input. Conditions on types and sizes are checked elsewhere. The input
-   types of an engine fix dtypes and devices. The optimization profiles, and the trace's comparison with eager at min and
-   max, check ranges. A user's ``torch._assert`` on values is not checked, because it cannot run in an engine.
+1. Types and sizes are checked elsewhere. An engine accepts inputs of fixed types only. The optimization profiles check the
+   ranges of sizes, and the trace step compares the program with eager at the smallest and the largest sizes. A user's
+   ``torch._assert`` on values is lost, because an engine cannot raise errors.
 2. The ranges that torch derived from an assertion stay in the program (``range_constraints``).
 3. Nodes that only an assertion used are removed, too. Placeholders stay.
 """
@@ -33,7 +33,6 @@ ASSERTIONS = {
 
 
 def drop_assertions(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, without assertions and the nodes that only they used."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in reversed(module.graph.nodes):

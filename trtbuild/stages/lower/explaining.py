@@ -1,9 +1,9 @@
-"""Find the floating type in which each operator of a model computes. If this type differs from the type that the
-operator's module requests, name the rule that caused the difference.
+"""Find the floating type in which each operator of a model computes, for ``inspect --precision``. If an operator does not
+compute in the type that its module requests, name the rule that decided this.
 
 Rules
-1. The decisions are those of the lower step: the passes before `apply_precision` run, and then
-   `trtbuild.stages.lower.half_precision.dtypes` decides. No cast is inserted, because the casts are not operators of the
+1. The types are those of the lower step: the passes before `apply_precision` run, and then
+   `trtbuild.stages.lower.half_precision.dtypes` decides. No cast is inserted, because casts are not operators of the
    model.
 2. The result leaves out operators that neither read nor return floating-point or complex values, and operators that read
    only the shape of a value.
@@ -46,10 +46,10 @@ def explain(
     *,
     truncates_double: bool = False,
 ) -> list[ComputedOperator]:
-    """Return the operators of a traced program with their modules, in the order of the graph. Equal calls in one module are
-    one entry, with the count of the calls.
+    """Return the operators of a traced program with their modules, in the order of the graph. One entry counts the equal
+    calls in one module.
 
-    The arguments, and the SourceErrors for patterns of modules, are those of `trtbuild.stages.lower.run.lower`."""
+    Arguments and SourceErrors are those of `trtbuild.stages.lower.run.lower`."""
     check_modules(program, precisions)
     earlier_passes = PASSES[: [step.function for step in PASSES].index(apply_precision)]
     prepared = run_passes(program, Request(precisions, decompositions, truncates_double), earlier_passes)
@@ -83,7 +83,7 @@ def _computed_operators(
 
 
 def _type_of(node: torch.fx.Node, dtypes: Dtypes) -> torch.dtype | None:
-    """The floating type in which `node` computes; None if the node has no floating-point or complex values."""
+    """The floating-point or complex type in which `node` computes, or None."""
     if node in dtypes.half:
         return dtypes.half[node]
     for value in (node, *node.all_input_nodes):
@@ -94,8 +94,7 @@ def _type_of(node: torch.fx.Node, dtypes: Dtypes) -> torch.dtype | None:
 
 
 def _rule_of(node: torch.fx.Node, computed_type: torch.dtype, dtypes: Dtypes) -> tuple[str | None, str | None]:
-    """The name of the rule by which `node` does not compute in the type that its module requests, and the reason. Both are
-    None if the node computes in that type."""
+    """Return (rule, reason) if `node` does not compute in the type that its module requests, otherwise (None, None)."""
     requested_type = dtypes.requested[node]
     if computed_type is requested_type:
         return None, None

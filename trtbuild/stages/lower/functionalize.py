@@ -1,14 +1,11 @@
-"""Functionalize and decompose a program in one retrace. The result has the functional form again.
+"""Functionalize and decompose a program in one retrace (``ExportedProgram.run_decompositions``).
 
 Rules
-1. ``run_decompositions`` retraces the program, which takes 1 s and more. It is called only for a program that it
-   changes: traced programs are functional already, and most have nothing to decompose. The retrace decomposes the
-   operators in `Request.decompositions`, and composite operators that PyTorch cannot preserve. It keeps linear,
-   layer_norm, scaled_dot_product_attention and gelu, which convert better than their decompositions. Some decompositions
-   are trtbuild's own (`operators.decompositions`).
+1. A retrace takes 1 s and more, so it runs only if it would change the program. Traced programs are functional already,
+   and most have nothing to decompose. The retrace decomposes the operators in `Request.decompositions`, and composite
+   operators that PyTorch cannot preserve. Some decompositions are trtbuild's own (`operators.decompositions`).
 2. Placeholders keep their order and names. (The retrace puts constants first and names the inputs arg_0, arg_1, …)
-3. A node that the retrace left without a module gets the module of its neighbours. Nodes that compute sizes belong to
-   the whole model, not to a module.
+3. A tensor node that the retrace left without a module gets the module of its neighbours.
 4. If the retrace shows that the model writes to an input, SourceError is raised, with the code ``mutated-input``.
 """
 
@@ -22,7 +19,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
 from trtbuild.errors import ConversionRefused, SourceError
-from trtbuild.stages.lower.modules import adopt_orphans
+from trtbuild.stages.lower.modules import set_missing_modules
 from trtbuild.stages.lower.operators.decompositions import DECOMPOSITIONS, POOLING_DECOMPOSITIONS
 from trtbuild.stages.lower.operators.quantization import is_quantizer, quantizers
 from trtbuild.stages.lower.request import Request
@@ -33,7 +30,6 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, Output
 
 
 def functionalize(program: Program, request: Request) -> Program:
-    """Return `program` without in-place operators and with the decompositions of `request` applied."""
     request = _add_decompositions(program, request)
     if needs_no_retrace(program, request):
         return _copy(program)
@@ -43,7 +39,7 @@ def functionalize(program: Program, request: Request) -> Program:
     exported = _decompose(program, request)
     _refuse_mutations(exported, [name for spec, name in placeholders if spec.kind == InputKind.USER_INPUT])
     inputs = _restore_placeholders(exported, placeholders, program.weights)
-    adopt_orphans(exported.graph_module)
+    set_missing_modules(exported.graph_module)
     outputs = [
         OutputSpec(kind=OutputKind.USER_OUTPUT, arg=TensorArgument(name=node.name), target=None)
         for node in exported.graph.output_node().args[0]
@@ -53,10 +49,10 @@ def functionalize(program: Program, request: Request) -> Program:
 
 
 def _add_decompositions(program: Program, request: Request) -> Request:
-    """Return `request` with trtbuild's own decompositions (`operators.decompositions`).
+    """Return `request` with trtbuild's own decompositions.
 
-    Those of quantizers are added only if the program has quantizers. Those of pooling are added only if the program pools
-    dynamic axes: for these axes, PyTorch's own decompositions are right only at the sizes of the example.
+    Those of pooling are added only if the program pools dynamic axes, because PyTorch's are right only at the sizes of the
+    example. Those of quantizers are added only if the program has quantizers.
     """
     has_pooling = any(
         node.target in POOLING_DECOMPOSITIONS and _pools_dynamic_axes(node) for node in program.graph.nodes
@@ -100,8 +96,7 @@ def _decompose(program: Program, request: Request) -> ExportedProgram:
 
 
 def needs_no_retrace(program: Program, request: Request) -> bool:
-    """Whether `program` needs no retrace: it has no nested graphs, changes no tensor in place, and none of its operators
-    is decomposed."""
+    """Whether `program` has no nested graphs, changes no tensor in place, and has no operators to decompose."""
     for node in program.graph.nodes:
         if node.op == "get_attr":
             return False  # a nested graph
@@ -115,14 +110,13 @@ def needs_no_retrace(program: Program, request: Request) -> bool:
 
 
 def _copy(program: Program) -> Program:
-    """Copy the program and its graph."""
     old = program.exported
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     returned = graph.graph_copy(program.graph, copies)
     graph.output(returned)
     module = torch.fx.GraphModule({}, graph)
-    adopt_orphans(module)
+    set_missing_modules(module)
     names = {node.name: TensorArgument(name=copied.name) for node, copied in copies.items()}
     inputs = [replace(spec, arg=names[spec.arg.name]) for spec in old.graph_signature.input_specs]
     outputs = [replace(spec, arg=names[spec.arg.name]) for spec in old.graph_signature.output_specs]
@@ -138,10 +132,11 @@ def _input_specs(exported: ExportedProgram) -> list[InputSpec]:
 def _restore_placeholders(
     exported: ExportedProgram, placeholders: list[tuple[InputSpec, str]], weights: int
 ) -> list[InputSpec]:
-    """Give the placeholders the order and the names of `placeholders` again. Returns the specs in this order.
+    """Give the placeholders their old order and names. Returns the specs in this order.
 
-    The first `weights` placeholders are weights. Constants that the retrace created follow the weights and the old
-    constants, before the inputs. (With torch 2.13, ``run_decompositions`` fails if a decomposition creates a constant.)
+    `placeholders` are the specs and names before the retrace. The first `weights` of them are weights. Constants that the
+    retrace created come after the weights and the old constants, before the inputs. (With torch 2.13,
+    ``run_decompositions`` fails if a decomposition creates a constant.)
     """
     pairs = list(zip(_input_specs(exported), exported.graph.find_nodes(op="placeholder"), strict=True))
     user_inputs = iter([pair for pair in pairs if pair[0].kind == InputKind.USER_INPUT])
@@ -169,7 +164,7 @@ def _restore_placeholders(
 
 
 def _refuse_mutations(exported: ExportedProgram, names: list[str]) -> None:
-    """Raise SourceError if the retrace shows a mutation (rule 4). `names` are the user inputs before the retrace."""
+    """Raise SourceError if the model writes to an input. `names` are the names of the inputs before the retrace."""
     specs = exported.graph_signature.input_specs
     retraced_names = [spec.arg.name for spec in specs if spec.kind == InputKind.USER_INPUT]
     for spec in exported.graph_signature.output_specs:

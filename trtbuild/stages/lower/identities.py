@@ -1,9 +1,9 @@
 """Remove operators that return their input.
 
 Rules
-1. Only the operators in `IDENTITIES` are removed, and only if the result and the input have the same dtype, device, shape
-   and strides. Strides count because a later ``view`` may depend on the strides of a copy.
-2. After functionalization no operator changes a tensor in place. So inside the graph a copy is the same as its source.
+1. Only the operators in `IDENTITIES` are removed, and only if result and input have the same dtype, device, shape and
+   strides. Strides count because a later ``view`` may depend on them.
+2. A copy is the same as its source, because no operator changes a tensor in place after functionalization.
 3. A copy that is an output stays if its source is a placeholder or another output.
 """
 
@@ -18,7 +18,7 @@ from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 
-#: Operator → the code of the model, or the pass, that creates it.
+#: Operator → the code of the model, or the pass, that creates the operator.
 IDENTITIES = {
     _aten.clone.default: "dropout in evaluation mode, .clone(), and .contiguous() of a contiguous tensor",
     _aten.alias.default: "functionalization",
@@ -30,7 +30,6 @@ IDENTITIES = {
 
 
 def drop_identities(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, without operators that return their input."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             _drop_from_graph(module.graph)
@@ -55,7 +54,6 @@ def _drop_from_graph(graph: torch.fx.Graph) -> None:
 
 
 def _are_interchangeable(first: Any, second: Any) -> bool:
-    """Whether both are tensors of the same dtype, device, shape and strides (rule 1)."""
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return False
     if first.dtype != second.dtype or first.device != second.device or first.layout != second.layout:

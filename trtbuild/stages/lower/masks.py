@@ -1,13 +1,13 @@
 """Remove attention masks that have no effect.
 
 Libraries build a mask even if the caller passes no mask (transformers: ``arange(n) >= 0``, expanded over the batch).
-Each attention then computes with this mask, and the mask becomes an input of each layer's engine.
+Then each layer computes with this mask, and its engine has the mask as an input.
 
 Rules
 1. A mask is removed only if its operators show that all its elements are ``True``. Such a mask is the result of ``ones`` or
-   ``full``, or a comparison ``positions >= number``, where positions are 0 or more and the number is 0 or less. Data
-   movement and ``and`` keep this property.
-2. Values of inputs, weights and lifted constants are not read. The operators alone decide.
+   ``full``, or a comparison ``positions >= number``, where positions are 0 or more and the number is 0 or less. A
+   rearrangement of such a mask, and the ``and`` of two such masks, are removed, too.
+2. Values of inputs, weights and constants are not read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 
-#: Operators whose results consist of values of their first input.
+#: Operators whose results consist of elements of their first input.
 _REARRANGEMENTS = (
     "reshape", "expand", "broadcast_to", "permute", "transpose", "t", "squeeze", "unsqueeze", "repeat", "tile", "flip",
     "select", "slice", "index", "_unsafe_index", "index_select", "gather", "clone", "alias", "contiguous",
@@ -29,8 +29,6 @@ _REARRANGEMENTS = (
 
 
 def drop_true_masks(program: Program, request: Request) -> Program:
-    """Return `program` with ``attn_mask=None`` for each mask whose elements are all ``True``. The nodes that compute such
-    masks are removed."""
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
             mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
@@ -74,7 +72,6 @@ def _is_never_negative(node: Any) -> bool:
 
 
 def _is_rearrangement(node: torch.fx.Node) -> bool:
-    """Whether all values of `node` come from its first input."""
     return getattr(node.target, "_opname", "") in _REARRANGEMENTS and isinstance(node.args[0], torch.fx.Node)
 
 

@@ -1,7 +1,7 @@
-"""Set the module of nodes that torch or a pass inserted.
+"""Read and set the module that a node belongs to (``nn_module_stack``).
 
-Partitioning by module path reads ``nn_module_stack``. If a node had the wrong module, its layer would differ from
-otherwise equal layers.
+The partition step divides the graph by module paths. If a node had the wrong module, its layer would differ from otherwise
+equal layers, and would need its own engine.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
-#: One entry per enclosing module call, outermost first: (torch's key, (module path, class)).
+#: The module calls that enclose a node, outermost first. Each is (torch's key, (module path, class)).
 Stack = tuple[tuple[str, tuple[str, Any]], ...]
 
+#: torch sets this key on nodes that compute sizes.
 _SIZE_MARKER = "_empty_nn_module_stack_from_metadata_hook"
 
 
 def stack_of(node: torch.fx.Node) -> Stack:
-    """The module calls that enclose `node`; empty for placeholders, outputs and nodes of the whole model."""
+    """The module calls that enclose `node`; empty for placeholders, outputs and nodes that belong to no module."""
     return tuple((node.meta.get("nn_module_stack") or {}).items())
 
 
@@ -34,7 +35,7 @@ def path_of(node: torch.fx.Node) -> str:
 
 
 def common_stack(stacks: Iterable[Stack]) -> Stack:
-    """The longest common beginning of `stacks`. Its last entry is the innermost module call that is in all stacks."""
+    """The longest common beginning of `stacks`. It ends with the innermost module call that all stacks have."""
     longest, *rest = stacks
     length = len(longest)
     for stack in rest:
@@ -44,13 +45,13 @@ def common_stack(stacks: Iterable[Stack]) -> Stack:
     return longest[:length]
 
 
-def adopt_orphans(module: torch.fx.GraphModule) -> None:
+def set_missing_modules(module: torch.fx.GraphModule) -> None:
     """Set the module of each tensor node without a module. It is the innermost module that encloses all users of the node.
     If there is no such module, it is the module of the first input that has one.
 
-    A retrace leaves two kinds of nodes without a module. The first kind computes sizes. Torch marks these nodes. They
-    belong to the whole model, and each partition recomputes them, so this function removes the mark. The second kind are
-    the views that functionalization computes again.
+    A retrace leaves two kinds of nodes without a module. The views that functionalization adds get a module here. Nodes
+    that compute sizes get no module, because each partition computes its sizes itself. They only lose torch's
+    `_SIZE_MARKER`.
     """
     for node in module.graph.nodes:
         if _SIZE_MARKER in (node.meta.get("nn_module_stack") or {}):

@@ -1,7 +1,7 @@
 """Compute vector norms of float16 and bfloat16 values in float32, as PyTorch does.
 
-The ONNX operators for a norm compute the powers and their sum in the type of the input. float16 ends at 65,504, so the
-square of 300 is infinite there, although the norm is not.
+ONNX's operators for norms compute the powers, and their sum, in the type of the input. float16 ends at 65,504, so the
+square of 300 is infinite there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
-#: The orders of norms that select or count elements, and compute no powers.
+#: The orders of norms that select or count elements instead of summing powers.
 _ORDERS_WITHOUT_POWERS = (0, float("inf"), float("-inf"))
 
 
 def sum_norms_in_float32(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, with casts around norms that compute powers of half-precision values."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.find_nodes(op="call_function", target=_aten.linalg_vector_norm.default):

@@ -1,7 +1,8 @@
 """The passes of the lower step, in order. A new pass is a function and one row here.
 
 A pass takes a program and returns a program. It may change the graph in place, because the first pass has made a copy.
-It sets ``val`` and ``nn_module_stack`` on every node that it adds, and does not change placeholders.
+It sets ``val`` (the fake value) and ``nn_module_stack`` (the enclosing modules) on every node that it adds. It does not
+change placeholders.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from trtbuild.stages.program.functional import Program
 
 @dataclass(frozen=True)
 class Pass:
-    """One row of the table. `why` is the reason for the pass."""
+    """One row of the table."""
 
     name: str
     function: Callable[[Program, Request], Program]
@@ -50,17 +51,17 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "functionalize",
         functionalize,
-        "in-place writes to views are wrong once a graph is split; operators without a translation are decomposed",
+        "in-place writes to views would be wrong in a partitioned graph; ONNX does not have all operators",
     ),
     Pass("write-zeros", write_zeros, "uninitialized memory has another value in every engine"),
-    Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze removes an axis of any size"),
+    Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze fails if a named axis has another size than 1"),
     Pass("drop-integer-rounding", drop_integer_rounding, "ONNX rounds floats only"),
     Pass("divide-integers-exactly", divide_integers_exactly, "the translation of a rounding division uses float32"),
     Pass("drop-zero-terms", drop_zero_terms, "0 times NaN is NaN, and PyTorch does not read a term with the factor 0"),
     Pass(
         "select-nearest",
         select_nearest,
-        "Resize and PyTorch round the place of a nearest element in different ways",
+        "Resize and PyTorch may select different elements, because they round differently",
     ),
     Pass(
         "write-out-padding",
@@ -97,9 +98,9 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "write-out-attention",
         write_out_attention,
-        "rows that are masked entirely are 0 in eager and not in the translation; precision must see the softmax",
+        "a row whose keys are all masked is 0 in eager and not in the translation; `precision` must see the softmax",
     ),
-    Pass("sum-norms-in-float32", sum_norms_in_float32, "powers of half-precision values overflow, the norm does not"),
+    Pass("sum-norms-in-float32", sum_norms_in_float32, "in half precision, the powers that a norm sums may overflow"),
     Pass("precision", apply_precision, "TensorRT 11 has no precision flags: the graph decides what is half"),
     Pass(
         "truncate-doubles", truncate_doubles, "TensorRT has no float64: with truncate_double it is computed in float32"

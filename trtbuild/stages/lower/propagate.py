@@ -1,10 +1,10 @@
 """Recompute the fake values (tensors with a dtype and sizes, without data) of nodes.
 
 Rules
-1. Only nodes that a pass inserted or changed, and their readers, are run again. A node whose operator computes a
-   size from data is not run, because running it would create a second symbol for the size. If such a node returns a
-   floating-point tensor, this tensor gets the dtype of the node's first input. Nothing else changes.
-2. A reader is run again if the dtype, shape or strides of its input have changed.
+1. A node is run again only if a pass has inserted or changed it, or if the dtype, shape or strides of an input have
+   changed.
+2. A node that computes a size from data is never run again, because this would create a second symbol for the size. If
+   such a node returns a floating-point tensor, the tensor gets the dtype of the node's first input.
 3. Nested graphs are not entered, because the dtypes of their inputs do not change.
 """
 
@@ -22,22 +22,23 @@ _DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_outp
 
 
 def propagate(node: torch.fx.Node) -> None:
-    """Run `node` on the fake values of its inputs, and set ``node.meta["val"]``. Raises the operator's error if the
-    operator does not accept these dtypes and shapes."""
+    """Run `node` on the fake values of its inputs, and set ``node.meta["val"]``. Raises the operator's error if it does not
+    accept their dtypes or shapes."""
     args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda source: source.meta["val"])
     mode = _fake_mode(node.graph)
     if mode is None:  # a graph without tensors
         node.meta["val"] = node.target(*args, **kwargs)
         return
-    # torch.export uses this dispatcher, too: without it, a kernel in C++ may replace a symbol by a number
+    # without this dispatcher, which torch.export uses, too, a kernel in C++ may replace a symbol by a number
     with mode, enable_python_dispatcher():
         node.meta["val"] = node.target(*args, **kwargs)
 
 
 def refresh(node: torch.fx.Node, changed: set[torch.fx.Node]) -> bool:
-    """Run a node again if it or one of its inputs is in `changed`, and update `changed`.
+    """Run `node` again if it or one of its inputs is in `changed`. Returns whether it was.
 
-    Returns False if neither is in `changed`, or if the node is not a call of an ordinary operator.
+    Higher-order operators such as ``torch.cond`` are not run. After a run, `changed` contains the node if its dtype, shape
+    or strides have changed.
     """
     if node.op != "call_function" or isinstance(node.target, torch._ops.HigherOrderOperator):
         return False

@@ -1,4 +1,4 @@
-"""The arguments of a lowering, which every pass gets."""
+"""The arguments of the lower step, which every pass receives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtbuild.core.model.precisions import Precisions
 
 @dataclass(frozen=True)
 class Request:
-    """The precisions to compute in, and a decomposition for each operator that has no ONNX translation. With
+    """The precisions of the modules, and a decomposition for each operator that has no ONNX translation. With
     `truncates_double`, float64 operations are computed in float32."""
 
     precisions: Precisions

@@ -1,12 +1,13 @@
 """The lower step: makes a lowered program from a traced program.
 
 Rules
-1. The lowered program has the functional form of `trtbuild.stages.program.functional`: the same weights, constants and
-   inputs in the same order (unused ones too), the same outputs with the same dtypes, no mutation.
-2. The table in `passes.py` lists all changes of a graph, in order.
-3. torch adds no guards on the symbols during the step (`fixed_symbols`).
+1. The lowered program has the functional form (`trtbuild.stages.program.functional`). It has the weights, constants, inputs
+   and outputs of the traced program, with the same dtypes and in the same order. Unused inputs stay.
+2. The table in `passes.py` lists all changes of the graph, in order.
+3. torch adds no guards (conditions on sizes) to the program during the step (`fixed_symbols`).
 4. The lowered program has the same sizes as the traced program (`trtbuild.stages.program.consistency`).
-5. The traced program is not changed. The same program gives the same canonical text in every process.
+5. The traced program is not changed. Equal programs give the same canonical text (the program without names) in every
+   process.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ def lower(
     *,
     truncates_double: bool = False,
 ) -> Program:
-    """Return the lowered form of `program`. This form computes in `precision`, or each module in its own precision. With
-    `truncates_double`, this form computes float64 operations in float32.
+    """Return the lowered form of `program`, which computes in `precision`. `Precisions` give each module its own.
 
-    `decompositions` maps operators to their decompositions, in the form of ``ExportedProgram.run_decompositions``.
-    `points` are additional values of the symbols for the comparison of rule 4.
+    `decompositions` maps operators to their decompositions, as for ``ExportedProgram.run_decompositions``. Rule 4 is also
+    checked at `points`: each has a value for every symbol. With `truncates_double`, float64 operations are computed in
+    float32.
 
-    Raises SourceError for a program that writes to one of its inputs (code ``mutated-input``), and for ``as_strided`` of a
-    tensor whose order in memory is not known (``strides``). Also raises SourceError for the patterns that `check_modules`
-    refuses (``precision-pattern``). Raises ConversionRefused if PyTorch cannot decompose the program, and
-    InconsistentShapes (rule 4).
+    Raises SourceError with these codes: ``mutated-input`` for a program that writes to one of its inputs, ``strides`` for
+    ``as_strided`` of a tensor whose order in memory is not known, ``precision-pattern`` for patterns that `check_modules`
+    refuses. Raises ConversionRefused if PyTorch cannot decompose the program, and InconsistentShapes if the sizes differ
+    (rule 4).
     """
     precisions = precision if isinstance(precision, Precisions) else Precisions(precision)
     check_modules(program, precisions)
@@ -51,8 +52,8 @@ def lower(
 
 
 def check_modules(program: Program, precisions: Precisions) -> None:
-    """Raise SourceError if a pattern covers no module of `program`, or if two patterns with different precisions
-    contradict each other about one module (`trtbuild.core.model.precisions`, rule 3)."""
+    """Raise SourceError if a pattern matches no module of `program`, or if two patterns contradict each other about a
+    module (`trtbuild.core.model.precisions`, rule 3)."""
     if precisions.modules:
         paths = list(dict.fromkeys(path for path, _, _ in module_paths(program)))
         precisions.check(paths)
@@ -61,11 +62,11 @@ def check_modules(program: Program, precisions: Precisions) -> None:
 
 
 def run_passes(program: Program, request: Request, passes: Sequence[Pass]) -> Program:
-    """Apply `passes` to `program`, in order. The result is verified, and has only the metadata that `assemble` keeps."""
+    """Apply `passes` to `program`, in order."""
     with suppress_new_guards():
         for step in passes:
             program = step.function(program, request)
-    # `assemble` is the only function that builds the functional form
+    # the new ExportedProgram verifies the changed graph
     graph_signature = program.exported.graph_signature
     exported = assemble(
         program.exported.graph_module,

@@ -1,8 +1,8 @@
 """Make each squeeze remove the same axes in ONNX as in PyTorch.
 
-``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze fails if the size of a named axis is not 1. So this
-pass leaves only axes of size 1 in the arguments of a squeeze, and replaces a squeeze without effect by a copy. The
-trace has proven for all allowed sizes which axes a squeeze keeps.
+PyTorch's ``squeeze`` ignores an axis whose size is not 1, and ONNX's Squeeze fails. So this pass removes such axes from the
+arguments. If no axis is left, it replaces the squeeze by a copy. The trace step has proven that a squeeze never removes a
+dynamic axis.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ _SQUEEZES = frozenset(
 
 
 def name_squeezed_axes(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, with squeezes that name only axes of size 1."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):

@@ -1,11 +1,11 @@
 """Compute float64 operations in float32, if the model is built with ``truncate_double``.
 
 Rules
-1. Inputs, weights, constants and outputs keep their types. If such a value is float64, a cast comes between it and the
-   calls that compute in float32.
+1. Inputs, weights, constants and outputs keep their types. If they are float64, casts stand between them and the calls that
+   compute in float32.
 2. A call computes in float32 if its operator accepts float32 operands and then returns float32 instead of float64,
-   without another change of dtypes or shapes. Every other call keeps float64, for example calls with complex numbers,
-   with nested graphs, or with sizes that depend on data. Such a call stays in PyTorch, and casts surround it.
+   without another change of dtypes or shapes. All other calls keep float64 and stay in PyTorch, with casts around them.
+   Examples are calls with complex numbers, with nested graphs, or with sizes that depend on data.
 3. A call keeps float64 if a number among its arguments is outside the range of float32 (1e300, 1e-50). The largest and
    the lowest finite float64 become those of float32, because attention masks contain these numbers.
 4. This pass comes after the pass `precision`, so float64 values become float32, even if the model's precision is float16.
@@ -40,7 +40,6 @@ class _Unrepresentable(Exception):
 
 
 def truncate_doubles(program: Program, request: Request) -> Program:
-    """Change `program` in place to compute float64 operations in float32, if `request.truncates_double` is true."""
     if request.truncates_double:
         _Truncation(program.graph).run()
         for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
@@ -52,9 +51,9 @@ def truncate_doubles(program: Program, request: Request) -> Program:
 class _Truncation:
     def __init__(self, graph: torch.fx.Graph) -> None:
         self._graph = graph
-        #: The nodes with a float64 value before the pass.
+        #: The nodes that had a float64 value before the pass.
         self._float64_nodes = {node for node in graph.nodes if _has_dtype(node, _WIDE)}
-        #: (node, type) → the cast of its value.
+        #: (node, type) → the cast of its value to this type.
         self._casts: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node] = {}
 
     def run(self) -> None:
@@ -74,7 +73,7 @@ class _Truncation:
         self._graph.eliminate_dead_code()
 
     def _compute_in_float32(self, node: torch.fx.Node) -> bool:
-        """Make a call compute in float32. Returns False if the call cannot (rules 2 and 3), and leaves it unchanged."""
+        """Make a call compute in float32 if rules 2 and 3 allow it. Returns whether they do."""
         old_value = node.meta.get("val")
         if not isinstance(node.target, torch._ops.OpOverload) or _depends_on_data(old_value):
             return False
@@ -108,9 +107,11 @@ class _Truncation:
                 node.replace_input_with(source, self._cast_value(source, _WIDE, node))
 
     def _cast_value(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
-        """Return the cast of a value. If the cast does not exist yet, insert it before `reader`. A cast to float64 belongs
-        to the module of the call that computed the value. A cast to float32 belongs to the innermost module around its
-        readers."""
+        """Return the cast of a value. If it does not exist yet, insert it before `reader`.
+
+        A cast to float64 belongs to the module of the call that computed the value. A cast to float32 belongs to the
+        innermost module around its readers.
+        """
         is_result = dtype is _WIDE and source.op == "call_function"
         stack: Stack = stack_of(source) if is_result else stack_of(reader)
         cast = self._casts.get((source, dtype))
@@ -136,8 +137,7 @@ class _Truncation:
 
 
 def _float32_number(value: float) -> float:
-    """Return `value` for float32: float64's largest and lowest number become those of float32. Raises _Unrepresentable if
-    the value is outside the range of float32 (rule 3)."""
+    """Return a number of an argument for a call in float32. Raises _Unrepresentable (rule 3)."""
     if value in _FLOAT32_LIMITS:
         return _FLOAT32_LIMITS[value]
     limits = torch.finfo(_NARROW)

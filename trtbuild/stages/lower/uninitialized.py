@@ -1,8 +1,7 @@
 """Replace uninitialized memory (``torch.empty``) by zeros.
 
-``torch.empty`` and similar operators return the values that are in memory. These values differ between an engine and
-PyTorch. The result of a model that reads them is undefined. A model that overwrites all of them before it reads them
-returns the same result with zeros. So this pass writes zeros, as the exporter's translation does.
+``torch.empty`` returns the values that are in memory. They differ between an engine and PyTorch. A model that overwrites
+them before it reads them returns the same result with zeros. So this pass writes zeros, as the exporter's translation does.
 
 ``rrelu`` uses uninitialized memory for its noise. Outside of training it adds no noise, so it becomes a leaky_relu.
 """
@@ -29,7 +28,6 @@ _RRELU = getattr(_aten.rrelu_with_noise_functional, "default", None)
 
 
 def write_zeros(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, with zeros for uninitialized memory, and without the noise of rrelu."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):

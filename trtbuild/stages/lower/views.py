@@ -1,8 +1,7 @@
 """Replace views by reshapes.
 
-A ``view`` depends on the strides of its input, and these depend on PyTorch's kernels. For example, attention has other
-strides in float16 than in float32. ONNX and TensorRT have no strides, so ``view`` and ``reshape`` have the same
-translation.
+Whether a ``view`` is possible depends on the strides of its input, and these depend on PyTorch's kernels: attention has
+other strides in float16 than in float32. ONNX has no strides, so ``view`` and ``reshape`` have the same translation.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ _aten = torch.ops.aten
 
 
 def replace_views(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, with ``reshape`` instead of ``view``. (``view.dtype`` changes the dtype, so
-    it stays.)"""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
+                # `view.dtype` is another operation: it changes the dtype
                 if node.op == "call_function" and node.target in (_aten.view.default, _aten._unsafe_view.default):
                     node.target = _aten.reshape.default
             module.recompile()

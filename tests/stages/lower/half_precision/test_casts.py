@@ -1,6 +1,6 @@
-"""A repeated module (with a number in its path: ``layers.3``) never reads two equal casts or returns float32 values.
+"""Each cast belongs to the right module.
 
-Each cast belongs to the right module.
+A repeated module (with a number in its path: ``layers.3``) never reads two equal casts, and never returns float32 values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_no_float32_value_leaves_a_repeated_module(lowered: Any, name: str) -> N
             assert {repeat_of(user) for user in node.users} <= {repeat_of(node)}
 
 
-def test_a_weights_cast_belongs_to_the_module_that_reads_it(lowered: Any) -> None:
+def test_the_cast_of_a_weight_belongs_to_the_module_that_reads_the_weight(lowered: Any) -> None:
     program = lowered("pre_norm", "float16")
     weights = set(program.weight_nodes)
     module_of_cast = {cast.args[0].name: path_of(cast) for cast in _casts(program) if cast.args[0] in weights}

@@ -1,4 +1,4 @@
-"""Lowering decides which operators compute in half precision. Layers that are equal in the model stay equal."""
+"""The decision which operators compute in half precision. Layers that are equal in the model stay equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild.stages.program.functional import Program
 
 
 def layer_text(program: Program, prefix: str) -> list[str]:
-    """The operator, operands and dtypes of each node of a module, as text. Operands from outside are given as dtypes."""
+    """Operator, operands and dtypes of each node of a module, as text. Operands from other modules are dtypes only."""
     inside = [
         node
         for node in program.graph.nodes
@@ -51,19 +51,19 @@ def test_equal_layers_stay_equal_including_the_first_and_the_last(
     assert layers[0] and all(layer == layers[0] for layer in layers)
 
 
-class Squares(nn.Module):
+class SquaresBeforeMean(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x @ x
         return (y * y).mean(-1) + 1
 
 
-class Chain(nn.Module):
+class MovesBetweenFloat32(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = (x @ x).softmax(-1).unsqueeze(0).transpose(1, 2).squeeze(0)
         return y.sum(-1)
 
 
-class Mixed(nn.Module):
+class MovesBetweenProducts(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x @ x).relu().reshape(2, 8).t() @ torch.ones(2, 3)
 
@@ -80,7 +80,7 @@ def _dtypes(program: Program) -> dict[str, torch.dtype]:
 
 
 def test_arithmetic_that_only_float32_reads_is_float32(lower_module: Any) -> None:
-    _, program = lower_module(Squares(), (torch.randn(4, 4),), "float16")
+    _, program = lower_module(SquaresBeforeMean(), (torch.randn(4, 4),), "float16")
     assert _dtypes(program) == {
         "matmul": torch.float16,
         "mul": torch.float32,
@@ -90,14 +90,14 @@ def test_arithmetic_that_only_float32_reads_is_float32(lower_module: Any) -> Non
 
 
 def test_data_movement_between_float32_operators_needs_no_casts(lower_module: Any) -> None:
-    _, program = lower_module(Chain(), (torch.randn(4, 4),), "float16")
+    _, program = lower_module(MovesBetweenFloat32(), (torch.randn(4, 4),), "float16")
     casts = [node for node in program.graph.nodes if "_to_copy" in str(node.target)]
     assert len(casts) == 2  # the input to float16, the product to float32
     assert _dtypes(program)["transpose"] is torch.float32
 
 
 def test_data_movement_after_half_operators_is_half(lower_module: Any) -> None:
-    _, program = lower_module(Mixed(), (torch.randn(4, 4),), "bfloat16")
+    _, program = lower_module(MovesBetweenProducts(), (torch.randn(4, 4),), "bfloat16")
     assert _dtypes(program)["reshape"] is torch.bfloat16
     assert _dtypes(program)["relu"] is torch.bfloat16
 
@@ -113,7 +113,7 @@ class MaskedLayer(nn.Module):
 
 
 class MaskAsInput(nn.Module):
-    """A model with a mask as an input, so the numbers of the mask are unknown before run time."""
+    """A model that gets an additive mask as an input, so the numbers of the mask are unknown before run time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class MaskAsInput(nn.Module):
 
 def test_a_mask_that_is_an_input_stays_float32_up_to_the_softmax(lower_module: Any) -> None:
     mask = torch.zeros(2, 3)
-    mask[1] = torch.finfo(torch.float32).min  # all positions of this sample are masked: eager gives them equal weights
+    mask[1] = torch.finfo(torch.float32).min  # all positions of this sample: eager gives them equal weights
     traced, program = lower_module(MaskAsInput(), (torch.randn(2, 3, 4), mask), "float16")
     value, expected = traced.run(program)[0], traced.eager()[0]
     assert not value.isnan().any()

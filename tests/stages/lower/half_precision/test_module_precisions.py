@@ -89,7 +89,7 @@ def test_each_operator_computes_in_the_type_of_its_module(lower_module: Any) -> 
     (output,) = program.output_nodes
     assert output.meta["val"].dtype is torch.float32
 
-    # the expected result, computed in eager mode in these dtypes
+    # the expected result, which eager PyTorch computes in these dtypes
     def linear(layer: nn.Linear, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return nn.functional.linear(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 
@@ -132,7 +132,7 @@ def test_a_module_in_float32_or_bfloat16_computes_numbers_beyond_float16(lower_m
         assert (result - expected).abs().max() <= tolerance * expected.abs().max()
 
 
-class Sides(nn.Module):
+class SharedWeight(nn.Module):
     """Two modules share one weight, and both read `x`."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class Sides(nn.Module):
 
 def test_a_weight_and_an_input_are_cast_to_each_type(lower_module: Any) -> None:
     mask = torch.full((5, 8), torch.finfo(torch.float32).min).tril(-1)
-    traced, program = lower_module(Sides(), [X, mask], mixed("float32", float16=["left"], bfloat16=["right"]))
+    traced, program = lower_module(SharedWeight(), [X, mask], mixed("float32", float16=["left"], bfloat16=["right"]))
     assert dtypes(program, "left") == {torch.float16} and dtypes(program, "right") == {torch.bfloat16}
     types = [{user.meta["val"].dtype for user in weight.users} for weight in program.weight_nodes]
     assert {torch.float16, torch.bfloat16} in types  # the weight that both modules have
@@ -206,11 +206,8 @@ def test_rejects_patterns_that_do_not_fit_the_model(lower_module: Any, precision
 
 
 @pytest.mark.parametrize("name", ["conv", "manual_attention", "pre_norm", "post_norm", "vit", "bert"])
-def test_random_precisions_of_modules_give_right_programs(traced: Any, table: Any, name: str) -> None:
-    """`CastInserter` runs every changed node again, and raises an error if a result does not have the decided type.
-
-    `table` has the decompositions that the lower step applies.
-    """
+def test_random_precisions_of_modules_give_right_programs(traced: Any, decompositions: Any, name: str) -> None:
+    """`CastInserter` also checks each program: it raises an error if a result does not have the decided type."""
     model = traced(name)
     paths = dict.fromkeys(prefix for path, _, _ in module_paths(model.program) for prefix in enclosing_paths(path))
     for seed in range(3):
@@ -220,7 +217,7 @@ def test_random_precisions_of_modules_give_right_programs(traced: Any, table: An
         for path in chosen:
             patterns[generator.choice(PRECISIONS)].append(path)
         precisions = Precisions(generator.choice(PRECISIONS), module_precisions(patterns))
-        program = lower(model.program, precisions, table)
+        program = lower(model.program, precisions, decompositions)
         for result, expected in zip(model.run(program), model.eager(), strict=True):
             assert result.dtype is expected.dtype
             assert torch.equal(result.isnan(), expected.isnan())

@@ -1,4 +1,4 @@
-"""The table of operators: each name exists, is listed once and has a reason. Sensitive operators stay in float32."""
+"""The table of operators for precision: each name exists, is listed once and has a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that are lowered to half precision equal the eager float32 model within the tolerance of half."""
+"""A program in half precision equals the eager float32 model within a tolerance."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_a_float32_program_has_no_values_in_half_precision(lowered: Any) -> None
     assert torch.float16 not in dtypes and torch.bfloat16 not in dtypes
 
 
-class Where(nn.Module):
-    """Masks the input of a softmax with -inf: eager gives NaN in a row that is masked entirely."""
+class SoftmaxWithInfinities(nn.Module):
+    """A softmax of scores that are masked with -inf. Eager returns NaN for a row that is masked entirely."""
 
     def forward(self, scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
@@ -67,12 +67,12 @@ class Where(nn.Module):
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_rows_that_are_nan_in_eager_stay_nan(lower_module: Any, precision: str) -> None:
     mask = torch.tensor([[True, False, True], [False, False, False]])
-    traced, program = lower_module(Where(), (torch.randn(2, 3), mask), precision)
+    traced, program = lower_module(SoftmaxWithInfinities(), (torch.randn(2, 3), mask), precision)
     assert traced.eager()[0][1].isnan().all()
     assert_close(traced.run(program), traced.eager(), precision)
 
 
-class Dtypes(nn.Module):
+class SeveralTypes(nn.Module):
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         double = x.double() / 3
         cast = (x.to(torch.bfloat16) * 2).float()
@@ -84,7 +84,7 @@ class Dtypes(nn.Module):
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_integers_booleans_float64_and_casts_of_the_model_are_kept(lower_module: Any, precision: str) -> None:
     inputs = (torch.rand(3, 4) * 4, torch.randint(0, 4, (3, 4)))
-    traced, program = lower_module(Dtypes(), inputs, precision)
+    traced, program = lower_module(SeveralTypes(), inputs, precision)
     results, expected_results = traced.run(program), traced.eager()
     assert [value.dtype for value in results] == [value.dtype for value in expected_results]
     gathered, expected = results.pop(2), expected_results.pop(2)
@@ -106,7 +106,7 @@ def test_nested_graphs_stay_in_float32(lower_module: Any) -> None:
     assert_close(traced.run(program), traced.eager(), "float16")
 
 
-class Doubled(nn.Module):
+class Upsamples(nn.Module):
     """A model with an operator whose C++ kernel needs the size of its input as a number."""
 
     def __init__(self) -> None:
@@ -118,11 +118,11 @@ class Doubled(nn.Module):
 
 
 @pytest.mark.parametrize("reloaded", [False, True])
-def test_a_dynamic_size_stays_dynamic(lower_module: Any, table: Any, reloaded: bool) -> None:
+def test_a_dynamic_size_stays_dynamic(lower_module: Any, decompositions: Any, reloaded: bool) -> None:
     height = torch.export.Dim("height", min=2, max=20)
-    traced, program = lower_module(Doubled(), (torch.randn(1, 3, 10, 10),), "float16", ({2: height},))
-    if reloaded:  # in a build, the lower step gets a stored program; `table` has the decompositions that it applies
-        program = lower(Program.from_bytes(traced.program.to_bytes()), "float16", table)
+    traced, program = lower_module(Upsamples(), (torch.randn(1, 3, 10, 10),), "float16", ({2: height},))
+    if reloaded:  # in a build, the lower step reads a stored program
+        program = lower(Program.from_bytes(traced.program.to_bytes()), "float16", decompositions)
     (upsampled,) = (node for node in program.graph.nodes if "upsample" in str(node.target))
     assert upsampled.meta["val"].dtype is torch.float16
     assert [type(size) for size in upsampled.meta["val"].shape] == [int, int, torch.SymInt, int]

@@ -22,6 +22,7 @@ class FunctionModule(nn.Module):
         return self.function(x, ids, mask)
 
 
+#: Case → (expression of float32 `x`, integer `ids` and boolean `mask`; range of its result).
 _CASES = {
     "an input": (lambda x, ids, mask: x.t(), Range.UNSEEN),
     "an activation": (lambda x, ids, mask: x @ x.t(), Range.HALF),
@@ -46,10 +47,10 @@ _CASES = {
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_the_range_of_an_expression(case: str, table: Any) -> None:
+def test_the_range_of_an_expression(case: str, decompositions: Any) -> None:
     function, expected = _CASES[case]
     inputs = (torch.randn(2, 3), torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool))
-    exported = torch.export.export(FunctionModule(function), inputs).run_decompositions(table)
+    exported = torch.export.export(FunctionModule(function), inputs).run_decompositions(decompositions)
     constants = {
         spec.arg.name: exported.constants[spec.target]
         for spec in exported.graph_signature.input_specs

@@ -1,4 +1,1 @@
-"""Lower to half precision: decide which calls compute in half and which in float32, and insert casts.
-
-These files use `modules`, `propagate` and `request` of the lower step.
-"""
+"""Lower to half precision: decide which calls compute in half and which in float32, and insert casts."""

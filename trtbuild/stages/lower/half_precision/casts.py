@@ -1,18 +1,19 @@
 """Insert the casts for the decisions of `trtbuild.stages.lower.half_precision.dtypes`.
 
-Half is float16 or bfloat16. `WIDE` is a range of values (`ranges.py`).
+Half is float16 or bfloat16. A repeated module is a module with a number in its path, such as ``layers.3``.
 
 Rules
-1. All readers in one repeated module share one cast of a value to each dtype. (A repeated module is a module with a
-   number in its path, such as ``layers.3``.)
-2. A cast to half belongs to the module that computes the value, and all readers share it. So repeated modules exchange
-   values in half, and equal layers have equal casts. Three kinds of casts belong to the module that reads the value: casts
-   to float32; casts of weights, constants, and `WIDE` or wider values to half; and casts between float16 and
-   bfloat16. If the reader computes in the precision of the model itself, a cast between float16 and bfloat16 is shared
-   instead. So layers with the precision of the model stay equal beside a layer with another precision.
-3. Weights stay in the dtype in which they are stored. Their casts are nodes, which the compiler folds.
+1. The readers in one repeated module share one cast of a value to each dtype.
+2. Most casts to half belong to the module that computes the value, and all readers share them. So repeated modules exchange
+   values in half, and equal layers have equal casts. These casts belong to the module that reads the value:
+   * casts to float32;
+   * casts of weights and constants to half;
+   * casts of values that may leave the range of half (`Range.WIDE` or wider);
+   * casts between float16 and bfloat16, unless the reader computes in the default precision of the model. So layers with
+     the default precision stay equal beside a layer with another precision.
+3. Weights stay in the dtype in which they are stored. The compiler folds their casts.
 4. Only values that were float32 before this pass are cast, never integers, booleans and other floating types.
-5. The parameters of a `SCALING` operator (batch normalization) stay float32, even if its input is in half.
+5. The parameters of a `SCALING` operator (batch normalization) stay float32, even if its input is half.
 6. Each changed node is run again on fake values, and must return the dtype that was decided.
 """
 
@@ -33,7 +34,7 @@ _TO_COPY = torch.ops.aten._to_copy.default
 
 
 class CastInserter:
-    """Inserts the casts into one graph, as `dtypes` decided."""
+    """Inserts the casts for `dtypes` into one graph."""
 
     def __init__(self, graph: torch.fx.Graph, dtypes: Dtypes) -> None:
         self._graph = graph
@@ -43,11 +44,12 @@ class CastInserter:
         roles = {node: role_of(node) for node in graph.nodes if node.op == "call_function"}
         self._shape_nodes = {node for node, role in roles.items() if role is Role.SHAPE}
         self._scaling_nodes = {node for node, role in roles.items() if role is Role.SCALING}
+        #: (value, dtype, repeated module of the readers) → the cast. The module is "" for a cast that all readers share.
         self._casts: dict[tuple[torch.fx.Node, torch.dtype, str], torch.fx.Node] = {}
         self._changed: set[torch.fx.Node] = set()
 
     def insert(self) -> None:
-        """Insert casts so that each node gets its inputs in the dtype that it computes in."""
+        """Insert all casts."""
         for node in list(self._graph.nodes):
             if node.op not in ("call_function", "output") or node.target is operator.getitem:
                 self._refresh(node)
@@ -64,13 +66,13 @@ class CastInserter:
             self._refresh(node)
 
     def _inputs_to_cast(self, node: torch.fx.Node) -> list[torch.fx.Node]:
-        """The inputs that `node` needs in the dtype that it computes in (rule 5)."""
+        """The inputs that `node` reads in the dtype in which it computes (rule 5)."""
         if node in self._scaling_nodes and node in self._dtypes.half:
             return list(node.all_input_nodes[:1])
         return list(node.all_input_nodes)
 
     def _cast_to(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
-        """Return the node from which `reader` reads `source` in `dtype`: a cast, or `source` itself."""
+        """Return a node with the value of `source` in `dtype`, for `reader`: a cast, or `source` itself."""
         if source in self._dtypes.half:
             if self._dtypes.half[source] is dtype:
                 return source
@@ -89,7 +91,7 @@ class CastInserter:
         return self._share_cast(source, half, reader)
 
     def _share_cast(self, source: torch.fx.Node, half: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
-        """Insert a cast of `source` in the module that computes it, for all readers."""
+        """Return the cast of `source` that all readers share. It belongs to the module that computes `source`."""
         key = (source, half, "")
         if key not in self._casts:
             is_call = source.op == "call_function"
@@ -99,7 +101,7 @@ class CastInserter:
         return self._casts[key]
 
     def _insert_cast(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
-        """Insert a cast of `source` for the readers in one repeated module.
+        """Return the cast of `source` for the readers in one repeated module.
 
         The cast stands before its first reader, and belongs to the innermost module call that encloses all its readers.
         """
@@ -118,7 +120,7 @@ class CastInserter:
         return cast
 
     def _set_float32(self, node: torch.fx.Node) -> None:
-        """Write float32 as the dtype of a call such as ``zeros_like``, which otherwise returns the dtype of its input."""
+        """Set the argument `dtype` of a call such as ``zeros_like``, which otherwise returns the dtype of its input."""
         if node in self._float32_nodes and node.kwargs.get("dtype") is None:
             node.kwargs = {**node.kwargs, "dtype": torch.float32}
 
@@ -130,6 +132,6 @@ class CastInserter:
         for tensor, was_float32 in zip(tensors(node), were_float32, strict=True):
             if was_float32 and tensor.dtype is not dtype:
                 raise TypeError(
-                    f"{target_name(node.target)} gives {tensor.dtype} where precision decided {dtype}: "
+                    f"{target_name(node.target)} returns {tensor.dtype} instead of {dtype}: "
                     "its row in trtbuild/stages/lower/half_precision/operators.py is wrong"
                 )

@@ -1,29 +1,31 @@
-"""Decide which float32 nodes compute in half: backward from the readers of a value, then forward for data movement.
+"""Decide which float32 nodes compute in half: float16 or bfloat16, as the node's module requests.
 
-`HALF`, `UNSEEN`, `WIDE` and `BEYOND` are the ranges of values, from narrow to wide (rule 1 of `ranges.py`). A `HALF` value
-fits half. An `UNSEEN` value is an input, a weight, or computed from these alone by operators that keep the range. A `WIDE`
-value may leave the range of half, or needs more digits. A `BEYOND` value may contain numbers that half cannot represent,
-such as ``finfo.min``. "Half" is float16 or bfloat16, as the module of the node wants. Rules 1 to 4 decide for nodes that
-want half, and rule 6 for nodes that want float32.
+The ranges of values (`ranges.py`, rule 1) are, from narrow to wide:
+* `HALF`: the value fits half.
+* `UNSEEN`: the value is an input or a weight, or computed from these alone by operators that keep the range.
+* `WIDE`: the value may leave the range of half, or needs more digits.
+* `BEYOND`: the value may contain numbers that half cannot represent, such as ``finfo.min``.
+
+Rules 1 to 4 decide about the nodes of modules that request half, and rule 6 about those of other modules.
 
 Rules
 1. Matrix products and convolutions are half, or float32 if an input is `BEYOND`.
 2. Arithmetic is float32 if an input or the result is `WIDE` or wider, or if all readers of the result are float32
    (squares before a mean, masked scores before softmax). Otherwise it is half. Batch normalization with the model's own
-   statistics counts as arithmetic if it reads an activation. If it reads an input of the model, it is float32, because it
-   brings the values into half's range.
+   statistics counts as arithmetic. But it is float32 if it reads an input of the model, because it may bring large values
+   into half's range.
 3. Data movement is float32 if its result is `WIDE` or wider. Otherwise it has the dtype of its input. If this dtype is
    float32 and no float32 operator reads the result, data movement is half.
-4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately. In rules 2 and 3,
-   a reader in another repeated module does not count as a float32 reader. It gets a `HALF` or `UNSEEN` value in half. So
-   equal layers stay equal, including the first and the last, and are built once. There is one exception: an `UNSEEN` value
-   may be a mask, and half turns ``finfo.min`` into -inf. So comparisons, and float32 arithmetic that ends in exponentials,
-   read such a value without a cast.
+4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately: in rules 2 and
+   3, readers in other repeated modules do not count as float32 readers. They get a `HALF` or `UNSEEN` value in half. So
+   equal layers stay equal, including the first and the last, and are built once. There is one exception: an `UNSEEN`
+   value may be a mask, and half turns ``finfo.min`` into -inf. So comparisons, and float32 arithmetic before
+   exponentials (softmax), read such a value without a cast.
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or computes them.
-6. All nodes of a module that wants float32 are float32. They read and return float32 values without a cast to half, also
+6. All nodes of a module that requests float32 are float32. They read and return float32 values without a cast to half, also
    across repeated modules.
-7. A value in one of the two half types is cast if a node in the other half type reads it. Data movement and comparisons in
-   one half type do not count values in the other one as half.
+7. A float16 value is cast if a bfloat16 node reads it, and the other way round. For data movement and comparisons in one of
+   these types, values in the other do not count as half.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ from trtbuild.stages.lower.modules import path_of
 #: The roles of operators that compute floats, in half or in float32.
 _COMPUTING_ROLES = (Role.CONTRACTION, Role.ELEMENTWISE, Role.SCALING)
 
+#: Node → the range of its value.
 Ranges = Mapping[torch.fx.Node, Range]
 
 
 def repeat_of(node: torch.fx.Node) -> str:
-    """The path of the innermost repeated module that `node` belongs to, such as ``layers.3``; "" if `node` is outside of
-    all repeated modules."""
+    """The path of the innermost repeated module that `node` belongs to, such as ``layers.3``, or ""."""
     parts = path_of(node).split(".")
     while parts and not parts[-1].isdigit():
         parts.pop()
@@ -55,7 +57,7 @@ def repeat_of(node: torch.fx.Node) -> str:
 
 
 def role_of(node: torch.fx.Node) -> Role:
-    """The role of a call node. A node that reads or returns a floating type other than float32 keeps its dtype."""
+    """The role of a call node. It is `KEEP` if the node reads or returns a floating type other than float32."""
     if node.target is operator.getitem:
         return Role.MOVE
     for value in (node, *node.all_input_nodes):
@@ -69,7 +71,7 @@ def role_of(node: torch.fx.Node) -> Role:
 
 
 class Rule(enum.Enum):
-    """Why a node is float32. The value is the name of the rule in documents."""
+    """Why a node is float32. The values are the names in ``inspect --precision``."""
 
     MODULE = "module"
     OPERATOR = "operator"
@@ -81,22 +83,21 @@ class Rule(enum.Enum):
 
 @dataclass(frozen=True)
 class Dtypes:
-    """The decisions for one graph. `half` maps each call node that computes in half to its type. All other calls keep their
-    dtype.
+    """The decisions for one graph, and the arguments from which they follow."""
 
-    `default` is the dtype that the model itself requests, and `requested` has the dtype that the module of each call node
-    requests. `rules` has the reasons of nodes that are float32. A comparison with the reason `Rule.OPERATOR`,
-    or data movement with the reason `Rule.READERS` or `Rule.MASK`, is float32 only if an input is float32, too.
-    `without_cast` contains the nodes that read an `UNSEEN` value without a cast. `ranges` are the ranges of all nodes, for
-    each half type.
-    """
-
+    #: Call node that computes in half → float16 or bfloat16. All other calls keep their dtype.
     half: Mapping[torch.fx.Node, torch.dtype]
+    #: The dtype that the model itself requests.
     default: torch.dtype
+    #: Call node → the dtype that its module requests.
     requested: Mapping[torch.fx.Node, torch.dtype]
+    #: Node → why it is float32. Comparisons with `Rule.OPERATOR`, and data movement with `Rule.READERS` or `Rule.MASK`, are
+    #: float32 only if an input is float32, too.
     rules: Mapping[torch.fx.Node, Rule]
     weights_and_constants: Set[torch.fx.Node]
+    #: The nodes that read an `UNSEEN` value without a cast (rule 4).
     without_cast: Set[torch.fx.Node]
+    #: Half type → the range of each node.
     ranges: Mapping[torch.dtype, Ranges]
 
     def dtype_of(self, node: torch.fx.Node) -> torch.dtype:
@@ -104,9 +105,10 @@ class Dtypes:
         return self.half.get(node, torch.float32)
 
     def half_between_modules(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
-        """The half type in which `reader` reads a float32 `source` from another repeated module (rules 4 and 6); None if it
-        reads float32. The type is the one that the reader's module requests; for an output of the model, the one that the
-        source's module requests."""
+        """The half type in which `reader` reads a float32 `source` from another repeated module (rules 4 and 6), or None.
+
+        The reader's module requests this type. If the reader is an output of the model, the source's module does.
+        """
         if source in self.weights_and_constants or repeat_of(source) == repeat_of(reader):
             return None
         requested = [self.requested[node] for node in (source, reader) if node in self.requested]
@@ -117,7 +119,7 @@ class Dtypes:
         is_half = source_range is Range.HALF or (source_range is Range.UNSEEN and reader not in self.without_cast)
         return half if is_half else None
 
-    def half_that_is_read(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
+    def half_of_operand(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
         """The half type in which `reader` reads `source`; None for float32."""
         return self.half.get(source) or self.half_between_modules(source, reader)
 
@@ -129,8 +131,7 @@ def decide_dtypes(
     requested: Mapping[torch.fx.Node, torch.dtype],
     ranges: Mapping[torch.dtype, Ranges],
 ) -> Dtypes:
-    """Decide the dtypes of all nodes of `graph`. The model itself requests `default`. `requested` has the dtype that the
-    module of each call node requests. `ranges` has the result of
+    """Decide the dtypes of all nodes of `graph`. The arguments are fields of `Dtypes`. `ranges` has the result of
     `trtbuild.stages.lower.half_precision.ranges.find_ranges` for each half type in `requested`."""
     rules, without_cast = _find_float32_nodes(graph, requested, ranges)
     half: dict[torch.fx.Node, torch.dtype] = {}
@@ -146,7 +147,7 @@ def decide_dtypes(
         dtype = requested[node]
         if dtype is torch.float32:
             continue
-        read_in_half = [dtypes.half_that_is_read(source, node) is dtype for source in sources]
+        read_in_half = [dtypes.half_of_operand(source, node) is dtype for source in sources]
         role = role_of(node)
         if role is Role.COMPARE:
             is_half = bool(sources) and all(read_in_half)
@@ -166,7 +167,7 @@ def _find_float32_nodes(
     requested: Mapping[torch.fx.Node, torch.dtype],
     ranges_by_dtype: Mapping[torch.dtype, Ranges],
 ) -> tuple[dict[torch.fx.Node, Rule], set[torch.fx.Node]]:
-    """Return `Dtypes.rules` and `Dtypes.without_cast`."""
+    """Return `Dtypes.rules` and `Dtypes.without_cast`. The readers of a node are decided before the node."""
     in_float32: dict[torch.fx.Node, Rule] = {}
     without_cast: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
@@ -215,13 +216,13 @@ def _rule_of_ranges(node: torch.fx.Node, role: Role, ranges: Ranges) -> Rule | N
 
 
 def _has_parameters(node: torch.fx.Node) -> bool:
-    # If parameters are omitted, the translation to ONNX writes constants of the input's type. With a half input, they would
-    # differ in type from the float32 mean and variance.
+    # The ONNX translation replaces omitted parameters by constants of the input's type. With a half input, their type would
+    # differ from that of the mean and the variance.
     return all(isinstance(value, torch.fx.Node) for value in node.args[:5])
 
 
 def _accumulates(node: torch.fx.Node) -> bool:
-    # index_put(self, indices, values, accumulate): with accumulate it is a sum
+    # index_put(self, indices, values, accumulate) is a sum with `accumulate`, and data movement without it
     return getattr(node.target, "_opname", "") in ("index_put", "_unsafe_index_put") and (
         node.args[3:4] == (True,) or node.kwargs.get("accumulate") is True
     )

@@ -1,12 +1,10 @@
-"""The table of operators for precision: which operators compute in half and which stay in float32, such as softmax and
-norms, with reasons.
+"""The table of operators for precision: which compute in half and which stay in float32, with reasons.
 
 Rules
-1. Operators are named as in aten, without the overload. A row is for all overloads except those in `OVERLOAD_ROWS`.
-2. An operator without a row stays in float32. So do operators outside aten. An operator that reads or returns a floating
-   type other than float32 (float64, complex, half in the user's code) keeps its dtype.
-3. The list of float32 operators contains those of ``torch.autocast`` (torch.amp's op reference), and operators whose half
-   kernels in torch compute in float32 inside (softmax, norms, sums), which a compiled engine would not do.
+1. Operators have their names in aten, without the overload. A row is for all overloads except those in `OVERLOAD_ROWS`.
+2. Operators without a row, and operators outside aten, stay in float32.
+3. The float32 operators are those of ``torch.autocast`` (torch.amp's op reference), and those whose half kernels in torch
+   compute in float32 inside (softmax, norms, sums), because an engine would not do this.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ import torch
 
 
 class Role(enum.Enum):
-    """How an operator's precision is decided."""
+    """How the dtype of an operator is decided."""
 
     CONTRACTION = "half: multiply-add over an axis; the hardware accumulates in float32"
-    ELEMENTWISE = "half; float32 where its input is wide, or where only float32 operators read its result"
-    SCALING = "half or float32, like arithmetic; its parameters and its inner computation stay float32"
+    ELEMENTWISE = "half; float32 if an input is wide, or if only float32 operators read the result"
+    SCALING = "like ELEMENTWISE; the parameters and the inner computation stay float32"
     MOVE = "the dtype of its input"
     COMPARE = "the result is not a float: the dtype of its inputs"
     SHAPE = "reads sizes only: its inputs are never cast"
@@ -31,16 +29,16 @@ class Role(enum.Enum):
 
 
 class Result(enum.Enum):
-    """The range of an operator's result; `trtbuild.stages.lower.half_precision.ranges` computes with it."""
+    """The range of an operator's result, for `trtbuild.stages.lower.half_precision.ranges`."""
 
-    FITS = "counts as fitting half's range for every input (`ranges` decides about products and constants)"
+    FITS = "counts as fitting half for every input (`ranges.py` has exceptions for matrix products and constants)"
     FOLLOWS = "fits if the inputs fit"
     WIDE = "may leave half's range, or needs more digits than half has"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `reason` explains the role."""
+    """One row of the table. `reason` explains the role."""
 
     role: Role
     result: Result
@@ -52,6 +50,7 @@ def _rows(role: Role, result: Result, reason: str, names: str) -> Iterable[tuple
     return ((name, row) for name in names.split())
 
 
+#: (range of the result, reason, names of operators)
 _FLOAT32_OPERATORS: tuple[tuple[Result, str, str], ...] = (
     (
         Result.FITS,
@@ -199,7 +198,7 @@ OPERATORS: dict[str, Row] = dict(
 
 _UNKNOWN_OPERATOR = Row(Role.KEEP, Result.FOLLOWS, "not known to be right in half")
 
-#: These operators, and comparisons, must read an additive mask without a cast.
+#: Operators that must read an additive mask without a cast, because half turns its lowest number into -inf.
 EXPONENTIAL_OPERATORS = frozenset(
     {"softmax", "_softmax", "_safe_softmax", "special_softmax", "log_softmax", "_log_softmax", "special_log_softmax"}
     | {"exp", "logsumexp"}

@@ -1,18 +1,15 @@
-"""Apply a precision to a program, as a change of its graph.
+"""Apply the precisions of a model's modules to its program.
 
-TensorRT 11 has no precision flags: a network is strongly typed, and computes in the dtypes of its graph. So the lower
-step chooses the dtypes, in three modules:
+TensorRT 11 has no precision flags: a network computes in the dtypes of its graph. So the lower step chooses the dtypes, in
+three files:
 
-1. `ranges` finds the values that half (float16 or bfloat16) possibly cannot represent. It goes through the graph from the
-   inputs to the outputs.
-2. `dtypes` decides which operators compute in half, by the table of `operators`. It goes through the graph
-   backward, then forward.
+1. `ranges` finds the values that half (float16 or bfloat16) may not be able to represent.
+2. `dtypes` decides which operators compute in half, by the table in `operators`.
 3. `casts` inserts the casts.
 
-A model may have several precisions: each operator has the precision of its module. Operators that the table keeps in
-float32 stay in float32 in every module. Inputs and outputs have the same dtypes as in eager PyTorch. Weights stay in the
-dtype in which they are stored, so a program's weights table is the same in every precision. Nested graphs
-(``torch.cond``) stay in float32, with casts of their inputs and outputs. ``float32`` alone changes nothing.
+Each operator has the precision of its module, but some operators stay in float32 in every module. The model's inputs and
+outputs keep their dtypes. Weights stay in the dtype in which they are stored, so their digests are the same in every
+precision. Nested graphs (``torch.cond``) stay in float32, with casts of their inputs and outputs.
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 def apply_precision(program: Program, request: Request) -> Program:
-    """Change `program` in place to compute in the precisions of `request`."""
     if request.precisions.names == ("float32",):
         return program
     CastInserter(program.graph, decide(program, request.precisions)).insert()

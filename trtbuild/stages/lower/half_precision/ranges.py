@@ -1,14 +1,15 @@
-"""Estimate which of a program's values fit half precision, from the inputs to the outputs.
+"""Estimate which values of a program fit half precision (float16 or bfloat16), from the inputs to the outputs.
 
 Rules
-1. There are four ranges. `HALF`: the value fits. `UNSEEN`: an input or a weight, or a value that is computed from these
-   alone by operators that keep the range. The value may be a mask, so comparisons, and float32 arithmetic that ends in
-   exponentials, read it without a cast to half (`dtypes.py`, rule 4).
-   `WIDE`: the value may leave half's range, or needs more digits than half has (a sum of squares, a tiny epsilon).
-   Arithmetic stays in float32 until an operator whose result fits, or a matrix product, reads the value. `BEYOND`: the
-   value may contain numbers that half cannot represent (``torch.finfo.min``, large integers). Matrix products that read
-   such a value stay in float32, too.
-2. The range of a constant follows from its values. The values of weights and inputs are not known here. The result of
+1. There are four ranges, from narrow to wide:
+   * `HALF`: the value fits.
+   * `UNSEEN`: the value is an input or a weight, or computed from these alone by operators that keep the range. It may be a
+     mask (`dtypes.py`, rule 4).
+   * `WIDE`: the value may leave half's range, or needs more digits than half has (a sum of squares, a tiny epsilon).
+     Arithmetic that reads it stays in float32.
+   * `BEYOND`: the value may contain numbers that half cannot represent (``torch.finfo.min``, large integers). Arithmetic
+     and matrix products that read it stay in float32.
+2. The range of a constant follows from its numbers. The numbers of weights and inputs are not known here. The result of
    arithmetic on an `UNSEEN` and a `HALF` value is `HALF`. The result of a matrix product is `HALF`, or `WIDE` if an input
    is `BEYOND`.
 3. Half can represent -inf, inf and NaN.
@@ -32,9 +33,9 @@ import torch.utils._pytree as pytree
 
 from trtbuild.stages.lower.half_precision.operators import Result, Role, Row, row_of
 
-#: Above this number, neighbouring float16 numbers are more than 1 apart. The same bound is used for bfloat16.
+#: Above this number, adjacent float16 numbers are more than 1 apart. The same bound is used for bfloat16.
 _LARGEST_FINE_NUMBER = 2048.0
-#: Operators whose scalars are bounds. A bound beyond half's range has no effect, and does not make values large.
+#: Operators whose scalars are bounds. A large bound does not make values large.
 _CLAMPING_OPERATORS = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
 #: Operator → (position, keyword) of the argument that becomes an element of the result.
 _FILL_ARGUMENTS = {
@@ -50,7 +51,7 @@ _FILL_ARGUMENTS = {
 
 
 class Range(enum.IntEnum):
-    """The range of a value, from narrow to wide (rule 1)."""
+    """The range of a value (rule 1). A wider range is larger."""
 
     HALF = 0
     UNSEEN = 1
@@ -61,7 +62,7 @@ class Range(enum.IntEnum):
 def find_ranges(
     graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor], half: torch.dtype
 ) -> dict[torch.fx.Node, Range]:
-    """Find the range of each node's value. `constants` are the lifted constants by placeholder name."""
+    """Return the range of each node's value. `constants` maps the names of placeholders to constants."""
     results: dict[torch.fx.Node, Range] = {}
     for node in graph.nodes:
         if node.op == "placeholder" and node.name in constants:
@@ -84,7 +85,7 @@ def is_float32(node: torch.fx.Node) -> bool:
 
 
 def tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
-    """The tensors that the value of `node` consists of."""
+    """The fake tensors in the value of `node`."""
     return (leaf for leaf in pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor))
 
 
@@ -109,7 +110,7 @@ def _range_of_call(node: torch.fx.Node, ranges_by_node: Mapping[torch.fx.Node, R
 
 
 def _range_of_conversion(node: torch.fx.Node, table_row: Row) -> Range:
-    """The range of a value that is converted from another dtype than float32 (rule 4); `HALF` for other values."""
+    """The range of a value that is converted from another dtype than float32 (rule 4), or `HALF`."""
     name = getattr(node.target, "_opname", "")
     if name in ("_to_copy", "to", "type_as"):
         sources = node.all_input_nodes[:1]

@@ -1,1 +1,1 @@
-"""Write single operators in the form that the ONNX exporter and TensorRT's parser accept."""
+"""Write single operators in a form that the ONNX exporter and TensorRT's parser accept."""

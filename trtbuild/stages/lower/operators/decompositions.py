@@ -1,14 +1,14 @@
-"""Decompositions of operators, such as adaptive pooling and ``cdist``, that have neither a correct ONNX translation nor a
-suitable decomposition in PyTorch.
+"""Decompositions of operators that have neither a correct ONNX translation nor a suitable decomposition in PyTorch, such as
+adaptive pooling and ``cdist``.
 
 Rules
-1. A decomposition is right for all sizes. A *cell* of pooling is the group of elements that gives one element of the
-   result. PyTorch's decompositions find the cells for the sizes of the example only. So the pass `functionalize`
-   uses `POOLING_DECOMPOSITIONS` if the program pools a dynamic axis, and `DECOMPOSITIONS` always.
-2. The result of a cell depends on the elements of this cell only. A product with a matrix of weights would be shorter, but
-   an infinity in one cell would make the results of the other cells NaN.
-3. Distances are norms of differences. For many rows, eager PyTorch computes Euclidean distances by a matrix product.
-   `_distances` does the same if a known number of rows is large enough.
+1. Each decomposition is right for all sizes. In pooling, a *cell* is the group of elements that gives one element of the
+   result. PyTorch's own decompositions find the cells for the sizes of the example only. So `POOLING_DECOMPOSITIONS` are
+   used if the program pools a dynamic axis, and `DECOMPOSITIONS` always.
+2. The result of a cell depends on the elements of this cell only. A product with a matrix would be shorter, but an infinity
+   in one cell would make the results of the other cells NaN.
+3. Distances are norms of differences. But for many rows, eager PyTorch computes Euclidean distances by a matrix
+   product, and so does `_distances`, if the number of rows is known.
 4. The translation of ``diagonal`` multiplies by zeros, so an infinity outside the diagonal would make the result NaN. A
    diagonal that may be empty at some sizes stays in PyTorch.
 """
@@ -30,9 +30,10 @@ _PRODUCT_ROWS = 25
 
 
 def _pool(x: torch.Tensor, cell_counts: Sequence[Any]) -> torch.Tensor:
-    """Adaptive average pooling of the last axes. A cell is a box, so its mean is a mean of means, axis by axis.
+    """Adaptive average pooling of the last axes. `cell_counts` has the number of cells on each of these axes.
 
-    `cell_counts` has the number of cells on each of these axes."""
+    A cell is a box, so its mean is a mean of means, axis by axis.
+    """
     dtype = x.dtype
     wide = x.float() if dtype in HALF_TYPES else x
     for axis, cell_count in enumerate(cell_counts, x.dim() - len(cell_counts)):
@@ -63,7 +64,7 @@ def _pool_axis(x: torch.Tensor, axis: int, cell_count: Any) -> torch.Tensor:
 
 
 def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
-    """``_cdist_forward``. If p is 2, a matrix product is used with `compute_mode` 1, and with None or 0 for many rows."""
+    """``_cdist_forward``. For p = 2, `compute_mode` 1 uses a matrix product, and None or 0 do so for many rows."""
     rows = [size for size in (x1.shape[-2], x2.shape[-2]) if isinstance(size, int)]
     uses_product = compute_mode == 1 or (compute_mode in (None, 0) and max(rows, default=0) > _PRODUCT_ROWS)
     if p != 2 or not uses_product:
@@ -95,7 +96,7 @@ def _diagonal(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) ->
     if not all(statically_known_true(end >= 1) for end in ends):
         return NotImplemented
     count = torch.sym_min(*ends)
-    # in the flattened matrix, a step along the diagonal is one row and one column
+    # in the flattened matrix, the next element of the diagonal is one row and one column further
     places = torch.arange(count, device=x.device) * (columns + 1) + (first_row * columns + first_column)
     matrices = x.permute(*others, first, second)
     return matrices.reshape(*matrices.shape[:-2], rows * columns).index_select(-1, places)

@@ -1,10 +1,10 @@
 """Change calls with indices to the form that ONNX defines.
 
 Rules
-1. ONNX's GatherND and ScatterND take int64 indices only. PyTorch takes int32, too, and the translation does not cast them.
-   So this pass casts int32 indices. (The indices of Gather, GatherElements and ScatterElements may be int32.)
+1. This pass casts int32 indices, because ONNX's GatherND and ScatterND accept int64 only. (The indices of Gather,
+   GatherElements and ScatterElements may be int32.)
 2. ONNX's ScatterElements needs as many updates as indices. PyTorch's argument `src` may be larger than `index`, and
-   PyTorch does not read the rest of `src`. So this pass slices `src`, unless a size depends on data.
+   PyTorch does not read the rest. So this pass slices `src`, unless a size depends on data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ _SCATTERING_OPERATORS = frozenset(
 
 
 def adapt_indices(program: Program, request: Request) -> Program:
-    """Return `program` with int64 indices (rule 1) and with one source element for each index (rule 2)."""
     return change_calls(change_calls(program, _INDEXING_OPERATORS, _cast_indices), _SCATTERING_OPERATORS, _slice_source)
 
 

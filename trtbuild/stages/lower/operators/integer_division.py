@@ -1,8 +1,7 @@
-"""Divide integers as integers.
+"""Divide integers exactly.
 
-The ONNX translation of ``torch.div(x, y, rounding_mode=…)`` divides integers in float32, which holds only integers of up to
-24 bits exactly. So the results for larger integers can be wrong. The translation of ``floor_divide`` divides integers
-exactly.
+The ONNX translation of ``torch.div(x, y, rounding_mode=…)`` divides integers in float32, which is exact only for
+integers of up to 24 bits. The translation of ``floor_divide`` divides all integers exactly.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ _DIVISIONS = frozenset((_aten.div.Tensor_mode, _aten.div.Scalar_mode))
 
 
 def divide_integers_exactly(program: Program, request: Request) -> Program:
-    """Return `program` with ``floor_divide`` in place of each rounding division of integers."""
     return change_calls(program, _DIVISIONS, _divide)
 
 

@@ -13,7 +13,6 @@ _ROUNDING_OPERATORS = frozenset(packet.default for packet in (_aten.trunc, _aten
 
 
 def drop_integer_rounding(program: Program, request: Request) -> Program:
-    """Return `program` with copies of integers instead of their rounding."""
     return change_calls(program, _ROUNDING_OPERATORS, _copy_integers)
 
 

@@ -1,8 +1,8 @@
 """Write ``log_softmax`` out as ``x - max - log(sum(exp(x - max)))``.
 
-TensorRT's parser replaces ONNX's LogSoftmax by a softmax and a logarithm. The softmax of a number far below the largest
-one is 0 (about 100 below it in float32, 17 in float16), and its logarithm is -inf. Values of half precision are
-computed in float32, as in PyTorch.
+TensorRT's parser replaces ONNX's LogSoftmax by a softmax and a logarithm. The softmax of a number is 0 if the number is far
+below the largest one (about 100 below it in float32, 17 in float16). The logarithm is then -inf. Values of half precision
+are computed in float32, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ _TARGETS = frozenset((_aten.log_softmax.int, _aten._log_softmax.default, _aten.s
 
 
 def write_out_log_softmax(program: Program, request: Request) -> Program:
-    """Return `program` without ``log_softmax``."""
     return change_calls(program, _TARGETS, _write)
 
 
@@ -34,7 +33,7 @@ def _write(node: torch.fx.Node) -> None:
     wide = torch.float32 if dtype in HALF_TYPES else dtype
     x = source if source_dtype is wide else call(_aten._to_copy.default, source, dtype=wide)
     if not node.meta["val"].dim():
-        result = call(_aten.sub.Tensor, x, x)  # the largest number is the number itself, and the logarithm of 1 is 0
+        result = call(_aten.sub.Tensor, x, x)  # the softmax of a single number is 1, and the logarithm of 1 is 0
     else:
         shifted = call(_aten.sub.Tensor, x, call(_aten.amax.default, x, [axis], True))
         total = call(_aten.sum.dim_IntList, call(_aten.exp.default, shifted), [axis], True)

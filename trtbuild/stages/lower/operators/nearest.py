@@ -1,21 +1,21 @@
 """Write interpolation with the modes ``nearest`` and ``nearest-exact`` as a selection of elements.
 
 PyTorch (``UpSample.h``, ``nearest_neighbor_compute_source_index``) multiplies the index of an output element by a float32
-number and rounds down. ONNX's Resize divides by another float32 number. If the exact product is a whole number, PyTorch and
-Resize may round to different elements: with ``scale_factor=1.2``, PyTorch copies input element 15 to output element 18, and
-Resize copies 14. With TensorRT 8.6 on an H200, Resize by 1.7 gave other elements than PyTorch. TensorRT
-probably used the quotient of the sizes.
+factor and rounds down. ONNX's Resize divides by another float32 number. If the exact result is a whole number, PyTorch and
+Resize may select different elements: with ``scale_factor=1.2``, PyTorch copies input element 15 to output element 18, and
+Resize copies 14. With TensorRT 8.6 on an H200, Resize by 1.7 selected other elements than PyTorch, probably because
+TensorRT used the quotient of the sizes.
 
 Rules
-1. The factor of an axis is ``1 / scale`` if the call has a scale, and ``size / count`` otherwise. `count` is the number of
-   output elements.
-2. A call with the mode ``nearest`` does not change if, on every axis, all ways to compute the elements agree, and all ways
-   to compute the size agree. They agree for whole scales up to 40 and for the scale 0.5. The ONNX exporter translates the
-   unchanged calls to Resize.
-3. ``nearest-exact`` adds 0.5 to the index. The ONNX exporter cannot translate it, so its calls become selections or stay
-   in PyTorch. PyTorch's kernel for a CPU subtracts 0.5 and adds 0.5 again, so it rounds differently from the kernel for a
-   GPU. This matters for one of a thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. An axis
-   with two dynamic sizes and no scale is an exception: its elements are those of the kernel for a GPU.
+1. The factor of an axis is ``1 / scale`` if the call has a scale, and ``size / count`` otherwise. `size` and `count`
+   are the numbers of input and output elements.
+2. A call with the mode ``nearest`` does not change if all ways to compute its elements and its output size agree, on every
+   axis. They agree for whole scales up to 40 and for the scale 0.5. The ONNX exporter translates the unchanged calls to
+   Resize.
+3. ``nearest-exact`` adds 0.5 to the index. The ONNX exporter cannot translate this mode, so its calls become selections
+   or stay in PyTorch. PyTorch's CPU kernel subtracts 0.5 and adds 0.5 again, so for one of a thousand pairs of sizes it
+   selects other elements than the GPU kernel. A call stays in PyTorch if its sizes may be such a pair. An axis with two
+   dynamic sizes and no scale is an exception: it gets the elements of the GPU kernel.
 4. A call whose sizes depend on data does not change.
 """
 
@@ -51,12 +51,11 @@ _TARGETS: Mapping[Any, bool] = {
 }
 #: The ways to compute the elements of a dynamic axis are compared for sizes up to this one.
 _LARGEST_SIZE = 4096
-#: The ratios of output size to input size (or the reverse) that `_is_unambiguous` looks for.
+#: The ratios of two dynamic sizes that `_is_unambiguous` looks for.
 _MULTIPLES = range(1, 17)
 
 
 def select_nearest(program: Program, request: Request) -> Program:
-    """Write nearest-element interpolations of `program` as selections of elements (rules 2 to 4). Returns `program`."""
     symbols = Symbols(program)
     return change_calls(program, frozenset(_TARGETS), lambda node: _write(node, symbols))
 
@@ -67,7 +66,8 @@ def _write(node: torch.fx.Node, symbols: Symbols) -> None:
     if free_unbacked_symbols([*sizes, *counts]):
         return
     scales = _scales(node, len(sizes))
-    if is_exact and not all(_devices_agree(*axis, symbols) for axis in zip(sizes, counts, scales, strict=True)):
+    axes = zip(sizes, counts, scales, strict=True)
+    if is_exact and not all(_cpu_and_gpu_agree_on_axis(*axis, symbols) for axis in axes):
         return
     if not is_exact and all(map(_is_unambiguous, sizes, counts, scales)):
         return
@@ -79,7 +79,7 @@ def _write(node: torch.fx.Node, symbols: Symbols) -> None:
 
 
 def _elements(node: torch.fx.Node, axis: int, count: Any, scale: float | None) -> torch.fx.Node:
-    """The element of the input for each of `count` elements of the result."""
+    """The index of the input element for each of `count` output elements."""
 
     def call(target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
         return insert_call(node, target, *args, **kwargs)
@@ -98,7 +98,6 @@ def _elements(node: torch.fx.Node, axis: int, count: Any, scale: float | None) -
 
 
 def _size(node: torch.fx.Node, axis: int) -> Any:
-    """The size of an axis of the input: a number, or a new node."""
     size = node.args[0].meta["val"].shape[axis]
     return size if isinstance(size, int) else insert_call(node, _aten.sym_size.int, node.args[0], axis)
 
@@ -110,7 +109,6 @@ def _quotient(node: torch.fx.Node, size: Any, count: Any) -> Any:
 
 
 def _counts(node: torch.fx.Node, scales: Sequence[float | None]) -> list[Any]:
-    """The number of output elements on each axis: numbers and nodes."""
     sizes = argument_of(node, 1, "output_size", None)
     if sizes is not None:
         return list(sizes)
@@ -139,11 +137,10 @@ def _is_unambiguous(size: Any, count: Any, scale: float | None) -> bool:
     if scale is not None and has_known_sizes:
         if count != math.floor(size * scale):
             return False  # the ONNX translation of the overload `default` ignores the scale
-        return _scale_agrees(scale, count) and _quotient_selects(scale, size, count)
+        return _scale_agrees(scale, count) and _quotient_agrees_with_scale(size, count, scale)
     if scale is not None:
-        return (
-            _sizes_agree(scale) and _scale_agrees(scale, math.ceil(_LARGEST_SIZE * scale)) and _quotients_select(scale)
-        )
+        agrees = _sizes_agree(scale) and _scale_agrees(scale, math.ceil(_LARGEST_SIZE * scale))
+        return agrees and _every_quotient_agrees_with_scale(scale)
     if has_known_sizes:
         return _quotient_agrees(size, count)
     for multiple in _MULTIPLES:
@@ -154,26 +151,26 @@ def _is_unambiguous(size: Any, count: Any, scale: float | None) -> bool:
     return False
 
 
-def _devices_agree(size: Any, count: Any, scale: float | None, symbols: Symbols) -> bool:
+def _cpu_and_gpu_agree_on_axis(size: Any, count: Any, scale: float | None, symbols: Symbols) -> bool:
     """Whether an axis of a ``nearest-exact`` call can be written as a selection (rule 3)."""
     if scale is not None:
         length = count if isinstance(count, int) else math.ceil(_LARGEST_SIZE * scale)
-        return _exact_places_agree(1.0 / scale, length)
+        return _cpu_and_gpu_agree(1.0 / scale, length)
     if not isinstance(size, int) and not isinstance(count, int):
         return True
     (first_size, last_size), (first_count, last_count) = symbols.interval(size), symbols.interval(count)
     if max(last_size - first_size, last_count - first_count) > _LARGEST_SIZE:
         return False
     return all(
-        _exact_places_agree(one_size / one_count, one_count)
+        _cpu_and_gpu_agree(one_size / one_count, one_count)
         for one_size in range(first_size, last_size + 1)
         for one_count in range(first_count, last_count + 1)
     )
 
 
 @functools.lru_cache(maxsize=4096)
-def _exact_places_agree(factor: float, count: int) -> bool:
-    """Whether a CPU and a GPU select the same element for each of `count` output elements of an axis (rule 3)."""
+def _cpu_and_gpu_agree(factor: float, count: int) -> bool:
+    """Whether both kernels of ``nearest-exact`` select the same elements for `count` output elements (rule 3)."""
     places, narrow = torch.arange(count, dtype=torch.float32) + 0.5, torch.tensor(factor, dtype=torch.float32)
     product = places * narrow
     fused = (places.double() * narrow.double() - 0.5).float()  # a CPU may multiply and subtract with one rounding
@@ -184,7 +181,7 @@ def _exact_places_agree(factor: float, count: int) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _scale_agrees(scale: float, count: int) -> bool:
-    """Whether PyTorch and Resize, with this scale, select the exact element for each of `count` output elements."""
+    """Whether PyTorch and Resize select the exact elements for a scale and `count` output elements."""
     places = torch.arange(count, dtype=torch.float32)
     narrow = torch.tensor(scale, dtype=torch.float32)
     ways = (places * (1.0 / scale), places / narrow)
@@ -192,22 +189,23 @@ def _scale_agrees(scale: float, count: int) -> bool:
     return all(bool(torch.equal(way.floor().double(), exact)) for way in ways)
 
 
-def _quotients_select(scale: float) -> bool:
-    """Whether the quotient of the sizes is known to select the same elements as the scale, for every size of a dynamic
-    axis. With 0.5, the quotient is 2 for an even size. For an odd size it is larger, but each product grows by less
-    than one."""
+def _every_quotient_agrees_with_scale(scale: float) -> bool:
+    """Whether the quotient of the sizes selects the same elements as the scale, for every size of a dynamic axis.
+
+    With the scale 0.5, the quotient is 2 for an even size. For an odd size it is larger, but each product grows by less
+    than one.
+    """
     return scale.is_integer() or scale == 0.5
 
 
-def _quotient_selects(scale: float, size: int, count: int) -> bool:
-    """Whether the quotient of the sizes of an axis selects the same elements as the scale."""
+def _quotient_agrees_with_scale(size: int, count: int, scale: float) -> bool:
     places = torch.arange(count)
     return bool(torch.equal(places * size // count, (places.double() / scale).floor().long())) if count else True
 
 
 @functools.lru_cache(maxsize=256)
 def _sizes_agree(scale: float) -> bool:
-    """Whether Resize, which computes in float32, gives PyTorch's output size for every input size of a dynamic axis."""
+    """Whether float32, in which Resize computes, gives PyTorch's output size for every input size of a dynamic axis."""
     sizes = torch.arange(1, _LARGEST_SIZE)
     narrow = sizes.float() * torch.tensor(scale, dtype=torch.float32)
     return bool(torch.equal(narrow.floor().double(), (sizes.double() * scale).floor()))
@@ -215,7 +213,7 @@ def _sizes_agree(scale: float) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _quotient_agrees(size: int, count: int) -> bool:
-    """Whether all ways to compute the elements from the quotient of the sizes give the exact elements."""
+    """Whether all ways to compute the elements from the quotient of the sizes select the exact elements."""
     places = torch.arange(count, dtype=torch.float32)
     scale = torch.tensor(count, dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
     exact = torch.arange(count) * size // count

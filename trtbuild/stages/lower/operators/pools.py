@@ -1,12 +1,11 @@
 """Write out the padding of an average pooling, if one of its windows may end after the padding.
 
-With `ceil_mode`, the last window may end after the padding. PyTorch divides the sum of this window by the number of its
-elements, which includes the padding, but no elements after the padding. With TensorRT 8.6 on an H200, such averages
-were wrong by up to a third, and averages that count only elements of the input were right. So the padding becomes a part
-of the input.
+With `ceil_mode`, the last window may end after the padding. PyTorch divides its sum by the number of input and padding
+elements in the window. With TensorRT 8.6 on an H200, such averages were wrong by up to a third. Averages that count only
+input elements were right. So this pass makes the padding a part of the input.
 
-In PyTorch, no window begins in the padding after the input. If the padding is a part of the input, one may begin there. A
-call that may have such a window, or that has dynamic sizes, does not change, and stays in PyTorch.
+A padded input may have one more window, which begins in the padding. PyTorch leaves this window out. Calls with such a
+window, or with dynamic sizes, do not change, and stay in PyTorch.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ _AXES = {_aten.avg_pool1d.default: 1, _aten.avg_pool2d.default: 2, _aten.avg_poo
 
 
 def write_out_padding(program: Program, request: Request) -> Program:
-    """Return `program`, in which averages whose windows may end after the padding have a padded input."""
     return change_calls(program, frozenset(_AXES), _write)
 
 
@@ -52,5 +50,5 @@ def _write(node: torch.fx.Node) -> None:
 
 
 def _window_count(size: int, kernel_size: int, step: int) -> int:
-    """The number of windows on an axis without padding in `ceil_mode`: the quotient is rounded up."""
+    # `ceil_mode` rounds up
     return -((kernel_size - size) // step) + 1

@@ -1,7 +1,7 @@
 """Leave out the term that ``beta=0`` multiplies in matrix products such as ``addmm``.
 
-PyTorch does not read the first argument of ``baddbmm(x, a, b, beta=0)``. The ONNX translation multiplies it by 0, so NaN
-and infinity in it would become NaN.
+PyTorch does not read `x` in ``baddbmm(x, a, b, beta=0)``. The ONNX translation multiplies `x` by 0, which gives NaN for
+infinities and NaN.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
-#: Operator with the arguments self, a, b, beta and alpha → the product of a and b.
+#: Operator with the arguments self, a, b, beta and alpha → the operator for the product of a and b.
 _PRODUCTS = {
     _aten.addmm.default: _aten.mm.default,
     _aten.baddbmm.default: _aten.bmm.default,
@@ -23,7 +23,6 @@ _PRODUCTS = {
 
 
 def drop_zero_terms(program: Program, request: Request) -> Program:
-    """Return `program` without the first argument of products whose `beta` is the number 0."""
     return change_calls(program, frozenset(_PRODUCTS), _drop_term)
 
 

@@ -1,9 +1,8 @@
 """Write quantizers in the form that TensorRT accepts.
 
 Rules
-1. ONNX's QuantizeLinear limits a value to the range of the result's type (-128..127 for int8). A quantizer of PyTorch has
-   its own smallest and largest number, for example -127 and 127. If this range is narrower than the type's, the value is
-   clamped before the quantizer.
+1. ONNX's QuantizeLinear limits a value to the range of the result's type (-128..127 for int8). A quantizer of PyTorch may
+   have narrower limits, for example -127 and 127. Then the value is clamped before the quantizer.
 2. ``fake_quantize`` becomes a quantizer and a dequantizer. It stays in PyTorch if neither int8 nor uint8 contains its
    range, or if its input is not float32.
 3. A quantizer of ``quantized_decomposed`` to a float type (float8) stays in PyTorch, because the numbers of this type are
@@ -67,7 +66,7 @@ def _fake_quantize_channels(
 
 
 def _is_narrower(low: int, high: int, dtype: torch.dtype) -> bool:
-    """Whether the range of a quantizer differs from the range of its type (rule 1). False for float types (rule 3)."""
+    """Whether the limits of a quantizer differ from those of its type (rule 1). False for float types (rule 3)."""
     if dtype.is_floating_point:
         return False
     limits = torch.iinfo(dtype)
@@ -75,7 +74,7 @@ def _is_narrower(low: int, high: int, dtype: torch.dtype) -> bool:
 
 
 def _type_for(low: int, high: int) -> torch.dtype | None:
-    """The type whose numbers contain the range of a ``fake_quantize``; None if there is no such type (rule 2)."""
+    """The type for the range of a ``fake_quantize``, or None (rule 2)."""
     for dtype in (torch.int8, torch.uint8):
         limits = torch.iinfo(dtype)
         if limits.min <= low and high <= limits.max:
@@ -91,12 +90,12 @@ _FAKE_QUANTIZERS: Mapping[Any, Callable[..., Any]] = {
 
 
 def is_quantizer(target: object) -> bool:
-    """Whether `quantizers` may replace calls of an operator."""
+    """Whether `quantizers` may have a decomposition of an operator."""
     return target in _FAKE_QUANTIZERS or getattr(target, "namespace", None) == NAMESPACE
 
 
 def quantizers() -> Mapping[Any, Callable[..., Any]]:
-    """Quantizer → its decomposition. Defines torch's operators ``quantized_decomposed``, if they are not defined yet."""
+    """Quantizer → its decomposition. Defines the operators ``quantized_decomposed``, if they are not defined yet."""
     register_operators()
     return {
         **_FAKE_QUANTIZERS,

@@ -1,4 +1,4 @@
-"""Count in int64 where the result of ``arange`` has a smaller integer type.
+"""Compute ``arange`` in int64 if its result has a smaller integer type.
 
 The ONNX translation computes such a range in float32, which is exact only for integers of up to 24 bits. So larger
 numbers, and even the size of the result, would be wrong.
@@ -19,7 +19,6 @@ _SMALL_TYPES = (torch.int32, torch.int16, torch.int8)
 
 
 def count_in_int64(program: Program, request: Request) -> Program:
-    """Return `program`, in which ranges of small integer types are cast from int64."""
     return change_calls(program, frozenset((_aten.arange.start_step,)), _count)
 
 

@@ -1,7 +1,7 @@
 """Cast the input of a mean or a softmax to the type that the caller asks for (``x.mean(1, dtype=torch.float32)``).
 
 PyTorch casts the input first. The ONNX translations compute in the type of the input, and cast the result. So the mean of
-integers would be rounded, and a softmax of float16 values would be 0 where float32 has a small number.
+integers would be rounded, and a softmax of float16 values would be 0 instead of a small number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _OPERATORS = frozenset(
 
 
 def cast_before_reductions(program: Program, request: Request) -> Program:
-    """Return `program`, in which the input of each call of `_OPERATORS` has the type of the result."""
     return change_calls(program, _OPERATORS, _cast_input)
 
 

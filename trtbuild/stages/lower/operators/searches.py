@@ -1,6 +1,7 @@
-"""Write searches in vectors (argmax, argmin, max, min) as searches in matrices of one row: TensorRT's TopK needs two axes.
+"""Write searches in vectors (argmax, argmin, max, min) as searches in matrices of one row.
 
-``argmax`` over all axes is a search in the flattened tensor, which is a vector.
+TensorRT's TopK needs two axes. ``argmax`` over all axes is also a search in a vector: the flattened tensor. If the size of
+a vector depends on data, the search does not change.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ _PAIR_SEARCHES = frozenset((_aten.max.dim, _aten.min.dim))
 
 
 def search_vectors_as_matrices(program: Program, request: Request) -> Program:
-    """Return `program`, in which each search in a vector is a search in a matrix of one row. A search in a vector whose
-    size depends on data is not changed."""
     return change_calls(program, _INDEX_SEARCHES | _PAIR_SEARCHES, _search)
 
 

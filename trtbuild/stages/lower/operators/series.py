@@ -1,8 +1,8 @@
 """Write ``expm1`` and ``log1p`` with a series near 0.
 
-The ONNX translations are ``exp(x) - 1`` and ``log(x + 1)``. Near 0 these lose all digits: 1e-9 becomes 0. This pass writes
-a series for small numbers, and the same formulas for the others. Values of half precision are computed in float32, as in
-PyTorch. Calls with float64 values do not change, because they stay in PyTorch.
+The ONNX translations are ``exp(x) - 1`` and ``log(x + 1)``, which lose all digits near 0: 1e-9 becomes 0. This pass
+writes a series for small numbers, and the same formulas for the others. Values of half precision are computed in
+float32, as in PyTorch. Calls with float64 values do not change, because they stay in PyTorch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 
-#: The series is used for numbers with a magnitude below this number. At this number, the relative error of the series is
-#: below 4e-8, and that of the formulas is 3e-6.
+#: The series is used for numbers whose magnitude is below this one. Here, the relative error of the series is below
+#: 4e-8, and that of the formulas is 3e-6.
 _END = 0.02
 #: Operator → the coefficients of x, x², x³ and x⁴.
 _SERIES = {
@@ -32,7 +32,6 @@ _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def write_series(program: Program, request: Request) -> Program:
-    """Return `program`, in which ``expm1`` and ``log1p`` are accurate near 0."""
     return change_calls(program, frozenset(_SERIES), _write)
 
 
@@ -55,7 +54,7 @@ def _write(node: torch.fx.Node) -> None:
 
 
 def _polynomial(node: torch.fx.Node, x: torch.fx.Node, coefficients: Sequence[float]) -> torch.fx.Node:
-    """Horner's scheme, without a constant term."""
+    """Write the polynomial of `x` without a constant term, in Horner's scheme."""
     *others, last = coefficients
     value: Any = insert_call(node, _aten.mul.Tensor, x, last)
     for coefficient in reversed(others):

@@ -2,10 +2,11 @@
 
 Rules
 1. Python multiplies a size and a float in float64, and ONNX in float32. So the results of ``math.floor(size * 1.3)`` may
-   differ. The call is written with whole numbers if a fraction gives Python's number for every size (`Symbols.rounding`),
-   and if no number exceeds `_LARGEST_NUMBER`. Otherwise the call does not change, and stays in PyTorch.
-2. The ONNX translation of ``//`` rounds towards zero. Python rounds down, so ``-(-size // 2)`` rounds up. So this pass
-   subtracts the remainder from the dividend if the dividend or the divisor can be negative.
+   differ. This pass replaces the float by a fraction: ``size * 13 // 10``. It does so only if the result is Python's for
+   every size (`Symbols.rounding`), and if no intermediate number exceeds `_LARGEST_NUMBER`. Otherwise the call does not
+   change, and stays in PyTorch.
+2. Python's ``//`` rounds down, and its ONNX translation rounds towards zero. So this pass subtracts the remainder from the
+   dividend first, if the dividend or the divisor can be negative (``-size // 2``).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.symbols import Symbols
 
-#: Functions that round a float to a whole number. A call that rule 1 cannot replace stays in PyTorch.
+#: Functions that round a float to a whole number.
 _ROUNDING_FUNCTIONS = frozenset((math.trunc, math.floor, math.ceil))
 #: TensorRT 8.6 computes sizes in 32 bits.
 _LARGEST_NUMBER = 2**31 - 1
 
 
 def round_sizes_as_python(program: Program, request: Request) -> Program:
-    """Return `program`, in which rounded products of a size and a float are written with whole numbers."""
+    """Apply rule 1 to `program`."""
     symbols = Symbols(program)
     return change_calls(program, _ROUNDING_FUNCTIONS, lambda node: _write_with_integers(node, symbols))
 
@@ -51,7 +52,7 @@ def _write_with_integers(node: torch.fx.Node, symbols: Symbols) -> None:
             result = insert_call(node, operator.add, result, denominator - 1)
         result = insert_call(node, operator.floordiv, result, denominator)
     if result is not operand:
-        result.meta["val"] = value  # the old value, because the "val" of the node's readers is not computed again
+        result.meta["val"] = value  # the old value, because the readers of the node are not run again
     replace(node, result)
 
 
@@ -69,11 +70,11 @@ def _find_size(node: torch.fx.Node, expr: Any) -> torch.fx.Node | None:
 
 
 def divide_sizes_as_python(program: Program, request: Request) -> Program:
-    """Return `program`, in which divisions of sizes round down."""
-    return change_calls(program, frozenset((operator.floordiv,)), _make_divisible)
+    """Apply rule 2 to `program`."""
+    return change_calls(program, frozenset((operator.floordiv,)), _subtract_remainder)
 
 
-def _make_divisible(node: torch.fx.Node) -> None:
+def _subtract_remainder(node: torch.fx.Node) -> None:
     dividend, divisor = node.args
     dividend_value, divisor_value = _value(dividend), _value(divisor)
     if not all(isinstance(value, int | torch.SymInt) for value in (dividend_value, divisor_value)):

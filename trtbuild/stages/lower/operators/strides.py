@@ -1,8 +1,8 @@
 """Let ``as_strided`` read the tensor that owns the memory.
 
-``as_strided`` reads the memory of its input, and ONNX has no memory: the translation reads the elements of the input in
-their order. So the result is right only if the input starts where its memory starts, is contiguous, and has all elements
-that are read. An input that is a view (a transpose, slice or piece of a split) of such a tensor is replaced by this tensor.
+``as_strided`` reads the memory of its input. The ONNX translation reads the elements of the input in their order. The two
+agree only if the input is contiguous, starts where its memory starts, and has all elements that are read. If the input is
+a view of such a tensor (a transpose, a slice, a piece of a split), this pass replaces it by this tensor, the owner.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _VIEWS = frozenset((
     "transpose", "t", "permute", "slice", "select", "unsqueeze", "squeeze", "expand", "view", "diagonal", "unfold", "alias",
     "detach", "as_strided",
 ))  # fmt: skip
-#: Operators whose results are always views of their first input.
+#: Operators that return several results, which are always views of their first input.
 _SPLITS = frozenset(("split", "split_with_sizes", "tensor_split", "chunk", "unbind", "unsafe_split", "unsafe_chunk"))
 #: Operators whose result is a view if their input is contiguous.
 _RESHAPES = frozenset(("reshape", "_unsafe_view", "contiguous"))
-#: The functional form may use these operators, and those whose names end with ``_copy``, instead of a view or of an
-#: operator that may return its input.
+#: Operators that the functional form may have in place of a view, or of an operator that may return its input. All
+#: operators whose names end with ``_copy`` are such operators, too.
 _COPIES = frozenset(("clone", "copy", "to", "gather", "index", "index_select"))
 
 
@@ -66,7 +66,7 @@ def _read_owner(node: torch.fx.Node) -> None:
 
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The tensor of which a call's result certainly is a view, or None."""
+    """The tensor of which `node` certainly is a view, or None."""
     if node.op != "call_function":
         return None
     source = node.args[0]
@@ -79,11 +79,11 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _owns_memory(node: torch.fx.Node) -> bool:
-    """Whether a value certainly has all elements of its memory, in the functional form and in the user's model.
+    """Whether a value certainly has all elements of the memory that the user's model reads.
 
-    PyTorch itself rejects a read beyond the memory. But the functional form has copies in place of some views and of
-    operators that may return their input (``diagonal``, ``dropout``), and a copy may have fewer elements than the memory of
-    the input.
+    The functional form has copies in place of some views and of operators that may return their input (``diagonal``,
+    ``dropout``). Such a copy may have fewer elements than the memory of the input. (PyTorch itself rejects a read
+    beyond the memory.)
     """
     if node.op == "placeholder":
         return True

@@ -1,4 +1,4 @@
-"""In a block of `quick_archives`, torch writes the same bytes and reads the same programs as outside, but more quickly."""
+"""In a block of `quick_archives`, torch writes the same bytes and reads the same programs, but more quickly."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_quick_archive_has_the_bytes_and_the_program_of_torch(program: Exporte
 def test_in_a_block_torch_computes_no_canonical_form_and_evaluates_fewer_annotations(
     program: ExportedProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test also shows that torch calls the functions that `archives` replaces."""
+    """So torch calls the functions that `archives` replaces."""
     calls = {"canonicalize": 0, "get_type_hints": 0}
 
     def count_calls(owner: Any, name: str) -> None:

@@ -28,7 +28,7 @@ ROWS = (1, 2, 2)
 
 
 class Decoder(nn.Module):
-    """Like the middle of the decoder of a VAE: group normalization, attention over pixels, and a product of two sizes."""
+    """A part of a VAE's decoder: group normalization, attention over pixels, and a product of two sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Decoder(nn.Module):
 
 
 class Tokens(nn.Module):
-    """A table of positions and a mask, as in BERT: slices, arange and expand use sizes."""
+    """A table of positions and a mask, as in BERT. Its slices, arange and expand use sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("create_case", [decoder, tokens])
-def test_a_range_of_two_sizes_gives_right_results_at_both(create_case: Callable[..., Case], precision: str) -> None:
+def test_a_model_with_two_batch_sizes_is_right_at_both(create_case: Callable[..., Case], precision: str) -> None:
     case = create_case(precision=precision)
     comparison = differences(case, build(case))
     assert not comparison.differences, comparison.differences
@@ -114,7 +114,7 @@ def test_the_checks_detect_a_dynamic_size_that_became_a_number(
 
 
 def test_without_the_checks_the_model_fails_at_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reshape has the number 2 instead of a size. So the build or the comparison fails at batch size 1."""
+    """In a reshape, the number 2 replaces a size. So the build or the comparison fails at batch size 1."""
     let_torch_replace_symbols(monkeypatch)
     disable_checks(monkeypatch)
     monkeypatch.setattr("trtbuild.driver.workers.handlers.compare_lowered", lambda *_: None)
@@ -151,7 +151,7 @@ def test_detects_a_pass_that_writes_a_number_for_a_size(monkeypatch: pytest.Monk
             if "reshape" in str(node.target):
                 node.args = (node.args[0], [3, 2, 2])
 
-    with pytest.raises(InconsistentShapes, match=r"after lower, aten\.reshape\.default fails: .*, where d0 = 2"):
+    with pytest.raises(InconsistentShapes, match=r"after lower, aten\.reshape\.default fails: .* \(at d0 = 2\)"):
         build_with_another_pass(rows("x0.reshape(x0.shape[0], 2, 2) * 2"), monkeypatch, freeze)
 
 
@@ -161,7 +161,7 @@ def test_detects_a_pass_that_changes_a_dtype(monkeypatch: pytest.MonkeyPatch) ->
         output.meta["val"] = output.meta["val"].to(torch.float16)
 
     with pytest.raises(
-        InconsistentShapes, match=r"lower has made float16\[2, 4\] of output 0, which is float32\[2, 4\]"
+        InconsistentShapes, match=r"after lower, output 0 is float16\[2, 4\], but it is float32\[2, 4\]"
     ):
         build_with_another_pass(rows("x0 * 2"), monkeypatch, cast)
 
@@ -191,7 +191,7 @@ def test_detects_a_symbol_that_is_replaced_while_a_program_is_read(monkeypatch: 
 
     read_program(data)
     monkeypatch.setattr(Program, "from_bytes", replacing)
-    with pytest.raises(InconsistentShapes, match="replaced by another while it was read"):
+    with pytest.raises(InconsistentShapes, match="replaced the size of an input by another while it read"):
         read_program(data)
 
 
@@ -211,15 +211,15 @@ def test_points_are_the_requested_point_both_ends_and_at_least_one_point_between
 @pytest.mark.parametrize(
     "body",
     [
-        "x0.chunk(2, 1)[0] * 2",  # unused results
-        "F.batch_norm(x0, torch.zeros(4), torch.ones(4))",  # kernels differ in unused results
-        "torch.special.zeta(x0.abs() + 2, torch.tensor(1.5))",  # calls an operator of torch.ops.prims with a scalar tensor
+        "x0.chunk(2, 1)[0] * 2",  # an unused result
+        "F.batch_norm(x0, torch.zeros(4), torch.ones(4))",  # kernels return different unused results
+        "torch.special.zeta(x0.abs() + 2, torch.tensor(1.5))",  # an operator of torch.ops.prims with a scalar tensor
         "x0[x0[:, 0] > 0].sum(0)",  # a size that depends on data
         "torch.cond(x0.sum() > 0, lambda y: y * 2, lambda y: y - 1, (x0,))",
         "(torch.arange(x0.shape[0], device=x0.device)[:, None] + x0)",
         "x0.reshape(-1, 2).t().contiguous().view(2, -1)",
     ],
 )
-def test_accepts_programs_whose_recorded_sizes_are_right(body: str) -> None:
+def test_accepts_programs_whose_declared_sizes_are_right(body: str) -> None:
     program = exported(body)
     assert first_difference(program, points_of(program)) is None

@@ -88,7 +88,7 @@ def test_an_opened_program_has_no_custom_calls_and_the_closed_one_gives_the_same
             torch.testing.assert_close(result, expected)
 
 
-def test_a_check_of_each_result_has_the_declared_sizes() -> None:
+def test_the_checked_copy_compares_each_result_with_its_declared_sizes() -> None:
     checked = checked_copy(program_of(Net()))
     # the arguments of a check: the result, its declared sizes, its dtype, and the operator
     part_check, *split_checks = [node.args for node in checked.graph.nodes if "declared" in str(node.target)]
@@ -122,7 +122,7 @@ def test_rejects_a_call_whose_number_argument_depends_on_data() -> None:
         checked_copy(program)
 
 
-def test_operators_have_no_translation_even_if_the_exporter_knows_their_names() -> None:
+def test_operators_from_outside_pytorch_have_no_translation() -> None:
     calls = [node for node in program_of(Net()).graph.nodes if "program_test" in str(node.target)]
     assert calls and not any(map(has_translation, calls))
 
@@ -166,7 +166,7 @@ def test_a_substitute_kernel_depends_on_every_argument() -> None:
     torch.library.register_fake(
         "program_test::gpu", lambda x, a, y: (torch.empty_like(x), torch.empty_like(y, dtype=torch.int64)), lib=LIBRARY
     )
-    torch.manual_seed(0)  # for some random arguments, the results would differ too little
+    torch.manual_seed(0)  # with some other arguments, the results would differ too little
     x, y = torch.randn(3, 4), torch.randn(5)
     with substitute_kernels(["program_test.gpu.default", "program_test.part.default"]) as substituted:
         assert substituted == ("program_test.gpu.default",)  # `part` has a kernel
@@ -174,13 +174,13 @@ def test_a_substitute_kernel_depends_on_every_argument() -> None:
         assert torch.equal(first, torch.ops.program_test.gpu(x, 0.5, y)[0]) and not integers.any()
         for arguments in ((x + 0.1, 0.5, y), (x, 0.6, y), (x, 0.5, y.flip(0)), (x.flip(0), 0.5, y)):
             assert not torch.allclose(first, torch.ops.program_test.gpu(*arguments)[0], rtol=1e-4)
-        # a change of an input by a rounding error does not change the result noticeably
+        # a rounding error of an input hardly changes the result
         torch.testing.assert_close(first, torch.ops.program_test.gpu(x * (1 + 1e-6), 0.5, y)[0])
     with pytest.raises(NotImplementedError):
         torch.ops.program_test.gpu(x, 0.5, y)
 
 
-def test_the_size_of_an_input_with_multiples_is_a_product_of_a_number_and_a_symbol() -> None:
+def test_the_size_of_an_input_with_a_multiple_is_a_product() -> None:
     ((_, shape),) = signature(program_of(Net())).inputs
     assert expression_text(shape[0], ["rows"]) == "4*rows"
 

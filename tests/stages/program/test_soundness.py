@@ -1,6 +1,6 @@
-"""Models that differ in one detail never share a digest. Neither names nor weight values change the digest.
+"""Models that differ in one detail never have the same canonical text. Names and weight values are not in the text.
 
-A digest is the SHA-256 of a canonical text. Keys of the steps after the trace contain such digests.
+The keys of the steps after the trace contain the SHA-256 of such texts.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Named(nn.Module):
 
 
 class Renamed(nn.Module):
-    """The model `Named` with other names (attributes, variables, class) and other line numbers."""
+    """`Named` with other names of attributes, variables and class, and other line numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class AppliesLinearTwice(nn.Module):
         return self.layer(x) if self.as_module else nn.functional.linear(x, self.layer.weight, self.layer.bias)
 
 
-def test_module_calls_are_recorded_outside_of_the_text() -> None:
+def test_module_paths_are_not_in_the_text() -> None:
     programs = [
         functional(export(AppliesLinearTwice(as_module).eval(), (X,)).run_decompositions({}))[0]
         for as_module in (True, False)

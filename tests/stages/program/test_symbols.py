@@ -1,4 +1,4 @@
-"""`largest_sizes` returns, for each input of a program, the largest possible size of any axis of the input."""
+"""`largest_sizes` returns the largest possible size of any axis of each input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The internal functions of torch that trtbuild uses. If torch changes one, a test fails before a model is wrong."""
+"""The internal functions of torch that trtbuild uses. If torch changes one, a test fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record the calls that a function makes on a TensorRT network, and replay them, with the real TensorRT-RTX."""
+"""Networks that TensorRT-RTX records and replays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Define = Callable[[Any, Any], object]
 
 
 def record(define: Define, inputs: Sequence[NetworkInput] = (IMAGE,)) -> RecordedNetwork:
-    """Record `define`. The type and sizes of an input are not compared with the manifest."""
+    """Record `define`, without a comparison of its inputs with a manifest."""
     return record_network(define, inputs, check=lambda name, dtype, sizes: None)
 
 
@@ -47,8 +47,8 @@ def convolution(network: Any, trt: Any, *, kernel: Any = KERNEL) -> Any:
 
 
 def detector(network: Any, trt: Any) -> None:
-    """Define a network that concatenates two scales and transposes the result. Its two outputs are the transposed tensor in
-    float32 and in float16."""
+    """Define a network that concatenates features of two scales, and transposes them. The outputs are the result in float32
+    and in float16."""
     fine = convolution(network, trt).get_output(0)
     activation = network.add_activation(fine, trt.ActivationType.LEAKY_RELU)
     activation.alpha = 0.1
@@ -272,7 +272,7 @@ def test_rejects_networks_that_cannot_be_recorded(define: Define, message: str) 
         record(define)
 
 
-def test_does_not_replay_a_failed_call() -> None:
+def test_a_failed_call_is_not_recorded() -> None:
     failed_calls = []
 
     def define(network: Any, trt: Any) -> None:
@@ -287,7 +287,7 @@ def test_does_not_replay_a_failed_call() -> None:
     assert len(failed_calls) == 2 and compile_engine(job, blobs.__getitem__).plan.nbytes > 0
 
 
-def test_raises_exceptions_of_the_function() -> None:
+def test_raises_the_errors_of_the_function() -> None:
     def define(network: Any, trt: Any) -> None:
         raise KeyError("mine")
 

@@ -1,4 +1,4 @@
-"""The outline of a model, compared with the onnx package."""
+"""The outline of a model has the content that the package onnx reads."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def test_rejects_a_truncated_model(removed: int, make_mlp: Any) -> None:
 
 
 def test_rejects_int64_data_that_are_not_whole_numbers(make_model: Any) -> None:
-    """The data have seven bytes, and a number has eight."""
     model = make_model([h.make_node("Squeeze", ["i0", "axes"], ["o0"])], [("FLOAT", [1])], ["FLOAT"], [])
     proto = onnx.ModelProto.FromString(model)
-    proto.graph.initializer.add(name="axes", data_type=onnx.TensorProto.INT64, dims=[1], raw_data=b"1234567")
+    seven_bytes = b"1234567"  # an int64 has eight
+    proto.graph.initializer.add(name="axes", data_type=onnx.TensorProto.INT64, dims=[1], raw_data=seven_bytes)
     with pytest.raises(ValueError, match="an int64 tensor with 7 bytes of data"):
         read_outline(proto.SerializeToString())
 

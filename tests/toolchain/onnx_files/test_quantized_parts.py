@@ -23,7 +23,7 @@ def node(operator: str, inputs: str, output: str, **attributes: Any) -> onnx.Nod
 
 
 def quantizer(value: str, name: str) -> list[onnx.NodeProto]:
-    """Nodes that quantize and dequantize `value`. The result is `name`; the constants s and z are scale and zero point."""
+    """Nodes that quantize and dequantize `value` to `name`. The constants s and z are the scale and the zero point."""
     return [node("QuantizeLinear", f"{value} s z", f"{name}_q"), node("DequantizeLinear", f"{name}_q s z", name)]
 
 

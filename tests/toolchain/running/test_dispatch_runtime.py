@@ -1,7 +1,4 @@
-"""The adapter `toolchain.running.execution` with the dispatch runtime, which is small enough to be installed for tests.
-
-The module of this runtime can be imported without a GPU driver.
-"""
+"""The adapter of TensorRT's runtime, with the dispatch runtime, which is small and can be imported without a driver."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ def test_the_distribution_has_the_version_of_its_module() -> None:
 @pytest.mark.skipif(bool(device_sms()), reason="this machine has a GPU")
 @pytest.mark.parametrize("host_code", [False, True])
 def test_without_a_driver_the_library_is_refused_before_a_call_ends_the_process(host_code: bool) -> None:
-    """Without a driver, `Runtime` returns an object. A use of this object would end the process."""
+    """Without a driver, a use of the object that `Runtime` returns would end the process."""
     with pytest.raises(EngineError, match=r"^tensorrt_dispatch cannot run engines here: createInferRuntime.*CUDA init"):
         load_library(EngineLibrary("tensorrt_dispatch", VERSION, "10.3.0", host_code=host_code))
 

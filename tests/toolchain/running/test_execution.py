@@ -1,4 +1,4 @@
-"""The adapter of TensorRT's runtime, with the installed library. Contexts are tested with fakes of two libraries."""
+"""The adapter of TensorRT's runtime, with the installed library. Fakes replace the contexts, which need a GPU."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_loads_the_installed_library_once() -> None:
 
 
 def test_host_code_is_allowed_only_for_plans_with_host_code() -> None:
-    """A plan with host code contains a lean runtime. TensorRT loads this code only if `engine_host_code_allowed` is set.
-    All other plans use a separate `Runtime` object, on which this property stays unset."""
+    """TensorRT loads host code (a lean runtime in a plan) only if `engine_host_code_allowed` is set. Other plans have a
+    separate `Runtime` object, on which this property stays unset."""
     with_host_code = load_library(replace(RTX, host_code=True))
     assert with_host_code._runtime.engine_host_code_allowed
     assert not load_library(RTX)._runtime.engine_host_code_allowed
@@ -129,7 +129,7 @@ def test_tensorrt_rtx_has_every_name_that_the_adapter_uses() -> None:
 
 
 def test_contexts_can_be_referenced_weakly() -> None:
-    """The adapter asks all existing contexts for their profiles, but must not keep the contexts alive."""
+    """The adapter asks all contexts for their profiles, but must not keep them alive."""
     assert tensorrt_rtx.IExecutionContext.__weakrefoffset__ > 0
     assert tensorrt_rtx.IExecutionContext.__hash__ is object.__hash__
 
@@ -175,16 +175,16 @@ class FakeCache:
 
 
 class FakeRtxEngine:
-    """A fake ``ICudaEngine`` of TensorRT-RTX. It has no tensors, only the methods that contexts need."""
+    """An ``ICudaEngine`` of TensorRT-RTX without tensors."""
 
     num_optimization_profiles, num_io_tensors = 3, 0
     rejected_profile = 2
 
     def __init__(self) -> None:
         self.configs: list[FakeConfig] = []
-        #: Each profile that a context was asked to use, with the stream of the call.
+        #: (profile, stream) of each call that sets a profile.
         self.profiles: list[tuple[int, int]] = []
-        #: The address and the size of the memory that a context has got.
+        #: (address, size) of a context's memory.
         self.memory = (0, 0)
 
     def create_runtime_config(self) -> FakeConfig:

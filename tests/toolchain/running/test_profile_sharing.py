@@ -24,7 +24,7 @@ def test_contexts_of_an_engine_with_profile_sharing_share_a_profile(rig: Rig) ->
     for output, data in outputs:
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
     assert rig.trt.contexts_alive == 6
-    assert rig.trt.contexts_made == 7  # trtbuild creates one more, to test whether contexts can share a profile
+    assert rig.trt.contexts_made == 7  # one more, to find out whether contexts can share a profile
 
 
 def test_an_unshared_profile_is_free_after_its_context_is_deleted(rig: Rig) -> None:

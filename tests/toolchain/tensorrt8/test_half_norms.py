@@ -1,4 +1,4 @@
-"""Batch normalization in half precision: its parameters become a factor and a term, or it is computed in float32."""
+"""A batch normalization in half precision becomes a factor and a term, or is computed in float32."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def parameters(**changes: Any) -> list[np.ndarray]:
 
 
 def normalization(make_model: Any, values: Sequence[np.ndarray], dtype: int = HALF, **attributes: Any) -> bytes:
-    """A model that casts its input to `dtype`, normalizes it with the parameters `values`, applies Relu, and casts the
-    result to float32."""
+    """A model that casts its input to `dtype`, normalizes it with the parameters `values`, and applies Relu."""
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=dtype),
         h.make_node("BatchNormalization", ["v0", "w0", "w1", "w2", "w3"], ["v1"], **attributes),
@@ -50,7 +49,6 @@ def normalization(make_model: Any, values: Sequence[np.ndarray], dtype: int = HA
 
 
 def rewrite(model: bytes, values: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
-    """Rewrite the normalizations of a model. Returns the new model and its weights by name."""
     new_model, weights = rewrite_norms(model, {f"w{k}": value.tobytes() for k, value in enumerate(values)})
     return new_model, {name: bytes(data) for name, data in weights.items()}
 
@@ -92,7 +90,7 @@ def _bytes(values: Sequence[np.ndarray]) -> dict[str, bytes]:
 
 
 def test_the_term_corrects_the_rounding_of_the_factor(make_model: Any) -> None:
-    """Float16 has steps of 0.25 near 500. A term computed from the unrounded factor would add an error of this size."""
+    """Near 500, float16 has steps of 0.25. A term computed with the unrounded factor would add such an error."""
     values = parameters(scale=np.full(CHANNELS, 1.0003), mean=np.full(CHANNELS, 500.0), shift=np.zeros(CHANNELS))
     _, weights = rewrite(normalization(make_model, values), values)
     factor, term = (np.frombuffer(weights[f"v1.{part}"], np.float16).astype(np.float64) for part in ("factor", "term"))
@@ -159,8 +157,8 @@ def test_does_not_change_a_normalization_whose_parameters_have_its_type(
 
 
 def test_a_normalization_with_other_parameters_is_computed_in_float32(make_model: Any) -> None:
-    """The first model has scale and shift in half, mean and variance in float32. The second stores its parameters in the
-    model, not as external weights."""
+    """In the first model, scale and shift are half, mean and variance float32. The parameters of the second model are not
+    external."""
     scale, shift, mean, variance = parameters()
     values = [scale.astype(np.float16), shift.astype(np.float16), mean, variance]
     model = normalization(make_model, values)
@@ -216,7 +214,7 @@ def test_rounds_bfloat16_like_pytorch() -> None:
     bits = _bfloat16_bits(values)
     is_nan = np.isnan(values)
     np.testing.assert_array_equal(bits[~is_nan], expected[~is_nan])
-    # NaN has many bit patterns. A bfloat16 is the upper half of a float32.
+    # NaN has many bit patterns
     assert np.isnan((bits[is_nan].astype(np.uint32) << 16).view(np.float32)).all()
 
 

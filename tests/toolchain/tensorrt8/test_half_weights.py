@@ -1,4 +1,4 @@
-"""Weights that a graph casts to half are stored in half precision. The results stay the same, bit for bit."""
+"""Weights that a graph casts to half become weights in half. The results stay the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ FLOAT, HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
 
 
 def cast(model: bytes, weights: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
-    """Cast the weights of a model. Returns the new model and its weights by name."""
     new_model, new_weights = cast_weights(model, {f"w{k}": value.tobytes() for k, value in enumerate(weights)})
     return new_model, {name: bytes(data) for name, data in new_weights.items()}
 
@@ -42,7 +41,7 @@ def compute_outputs(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndar
 
 
 def half_and_float_model(make_model: Any) -> tuple[bytes, list[np.ndarray]]:
-    """A model and its weights. It uses w0 only in half, w1 in both precisions, w2 only in float32; w3 is half already."""
+    """A model and its weights. w0 is used in half, w1 in half and in float32, w2 in float32. w3 is already half."""
     random = np.random.default_rng(0)
     weights = [random.standard_normal((8, 8)).astype(np.float32) for _ in range(3)]
     weights.append(random.standard_normal(8).astype(np.float16))
@@ -116,8 +115,8 @@ def test_keeps_the_cast_of_a_constant_inside_the_model(make_model: Any) -> None:
 
 
 def test_keeps_weights_that_a_nested_graph_reads(make_model: Any) -> None:
-    """One branch reads the weight and the result of the outer cast. The other branch has its own cast of the weight. Both
-    branches keep their casts."""
+    """One branch reads the weight and the result of the outer cast. The other branch casts the weight. Both branches keep
+    their casts."""
     weight = np.arange(4, dtype=np.float32)
     then = h.make_graph(
         [h.make_node("Cast", ["v0"], ["t0"], to=FLOAT), h.make_node("Add", ["t0", "w0"], ["r0"])],

@@ -1,4 +1,4 @@
-"""int64 values in 32 bits: accepted models compute correct results, and values that may overflow are rejected."""
+"""Accepted models compute int64 values correctly in 32 bits. Values that may overflow are rejected."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def rejected_operators(
     constants: Mapping[str, np.ndarray],
     largest: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """The operators that `foreign_nodes` rejects for TensorRT 8.6. `nodes` may read `size` (`_SIZE`).
-    `largest` maps an input to the largest size of its axes."""
+    """The operators that `foreign_nodes` rejects for TensorRT 8.6. `nodes` may read `size` (`_SIZE`). `largest` maps an
+    input to the largest size of its axes."""
     model = make_model(
         [*_SIZE, *nodes],
         [("FLOAT", ["d0", 4])],
@@ -59,7 +59,7 @@ def test_rejects_a_quotient_of_an_overflowing_product(make_model: Any) -> None:
 
 
 def test_accepts_a_product_that_is_only_used_as_a_size(make_model: Any) -> None:
-    """For example batch * positions * heads: no tensor has so many elements that the product overflows."""
+    """An example is batch * positions * heads. If it overflowed, the tensor would have too many elements."""
     nodes = [
         h.make_node("Gather", ["v0", "one"], ["other"]),
         h.make_node("Mul", ["size", "other"], ["v1"]),
@@ -71,7 +71,7 @@ def test_accepts_a_product_that_is_only_used_as_a_size(make_model: Any) -> None:
     constants = {"one": np.array(1), "c": np.array(12), "rest": np.array([-1])}
     assert rejected_operators(make_model, nodes, constants) == []
     sliced = [*nodes[:5], h.make_node("Slice", ["i0", "rest", "v4"], ["o0"])]
-    # a slice clamps its end, so an end beyond 32 bits is valid, but an overflow would change the result
+    # a slice clamps its end, so an end beyond 32 bits is valid, and an overflow would change the result
     assert "Mul" in rejected_operators(make_model, sliced, constants)
 
 
@@ -157,11 +157,11 @@ def test_an_int32_that_becomes_an_int64_fits(make_model: Any) -> None:
     assert rejected_operators(make_model, doubled, {}) == ["Add", "Cast"]
 
 
-# Random models are computed in unlimited integers and in 32 bits. Both results of an accepted model must be equal.
+# Random models are computed with unlimited integers, and with 32 bits. If a model is accepted, both results are equal.
 
 
-class _Numbers:
-    """Computes nodes in unlimited integers, or in 32 bits with overflow (`narrow`)."""
+class _Arithmetic:
+    """Computes nodes with unlimited integers, or with 32 bits (`narrow`)."""
 
     def __init__(self, narrow: bool) -> None:
         self._narrow = narrow
@@ -189,15 +189,15 @@ class _Numbers:
 _OPERAND_COUNTS = {"Add": 2, "Sub": 2, "Mul": 2, "Max": 2, "Min": 2, "Neg": 1, "Abs": 1, "Div": 2}
 
 
-def _chain(random_: random.Random) -> tuple[list[Any], dict[str, int]]:
+def _random_nodes(generator: random.Random) -> tuple[list[Any], dict[str, int]]:
     """Random nodes that compute with `size` and constants, and the constants by name."""
-    constants = {f"c{k}": random_.choice([0, 1, -1, 7, 1000, 46341, 2**20, -(2**20), 2**30]) for k in range(4)}
+    constants = {f"c{k}": generator.choice([0, 1, -1, 7, 1000, 46341, 2**20, -(2**20), 2**30]) for k in range(4)}
     names = ["size", "size", *constants]
     nodes = []
-    for number in range(random_.randint(1, 6)):
-        operator = random_.choice(list(_OPERAND_COUNTS))
-        recent = names[-3:] if random_.random() < 0.7 else names
-        operands = [random_.choice(recent), *(random_.choice(names) for _ in range(_OPERAND_COUNTS[operator] - 1))]
+    for number in range(generator.randint(1, 6)):
+        operator = generator.choice(list(_OPERAND_COUNTS))
+        recent = names[-3:] if generator.random() < 0.7 else names
+        operands = [generator.choice(recent), *(generator.choice(names) for _ in range(_OPERAND_COUNTS[operator] - 1))]
         nodes.append(h.make_node(operator, operands, [f"x{number}"]))
         names.append(f"x{number}")
     return nodes, constants
@@ -205,12 +205,12 @@ def _chain(random_: random.Random) -> tuple[list[Any], dict[str, int]]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_accepted_models_compute_correct_results_in_32_bits(make_model: Any, seed: int) -> None:
-    random_ = random.Random(seed)
+    generator = random.Random(seed)
     accepted_count = rejected_count = wrong_count = 0
     for _ in range(250):
-        nodes, constants = _chain(random_)
+        nodes, constants = _random_nodes(generator)
         last = nodes[-1].output[0]
-        as_size = random_.random() < 0.5
+        as_size = generator.random() < 0.5
         end = [h.make_node("Cast", [last], ["o0"], to=TensorProto.FLOAT)]
         if as_size:
             end = [h.make_node("Unsqueeze", [last, "axis"], ["shape"]), h.make_node("Expand", ["i0", "shape"], ["o0"])]
@@ -218,11 +218,11 @@ def test_accepted_models_compute_correct_results_in_32_bits(make_model: Any, see
         is_accepted = not rejected_operators(make_model, [*nodes, *end], arrays, largest={"i0": 50_000})
         accepted_count, rejected_count = accepted_count + is_accepted, rejected_count + (not is_accepted)
         for size in (0, 1, 3, 46341, 50_000):
-            results = []  # in unlimited integers, in 32 bits
+            results = []  # with unlimited integers, with 32 bits
             for narrow in (False, True):
-                numbers, values = _Numbers(narrow), {**constants, "size": size}
+                arithmetic, values = _Arithmetic(narrow), {**constants, "size": size}
                 for node in nodes:
-                    values[node.output[0]] = numbers.run(node.op_type, [values[name] for name in node.input])
+                    values[node.output[0]] = arithmetic.run(node.op_type, [values[name] for name in node.input])
                 results.append(values[last])
             impossible = as_size and not 0 <= results[0] < 2**31  # no tensor has this size, so the run fails anyway
             if results[0] != results[1] and not impossible:

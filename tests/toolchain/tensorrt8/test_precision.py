@@ -19,7 +19,7 @@ FLOAT, HALF = trt.DataType.FLOAT, trt.DataType.HALF
 
 
 def mixed(make_model: Any) -> bytes:
-    """A model with a float32 input and output, a product in float16, a softmax and a comparison in float32, and a size."""
+    """A model with a product in float16, a softmax and a comparison in float32, and a size."""
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=TensorProto.FLOAT16),
         h.make_node("Cast", ["w0"], ["v1"], to=TensorProto.FLOAT16),
@@ -100,12 +100,12 @@ def test_constrains_layers_that_only_move_data_if_the_data_is_float32(make_model
     constrain_layers(trt.MODULE, network, trt.FakeConfig(), read_outline(mixed(make_model)))
     assert [(layer.precision, layer.types) for layer in halves] == [(None, {})] * len(kinds)
     assert [(layer.precision, layer.types) for layer in floats] == [(FLOAT, {0: FLOAT})] * len(kinds)
-    assert (next_layer.precision, next_layer.types) == (HALF, {0: HALF})  # layers that only move data pass the type on
+    assert (next_layer.precision, next_layer.types) == (HALF, {0: HALF})  # its input has the type of the moved data
 
 
 def nested(branch: list[Any], result_type: int, input_type: int) -> bytes:
-    """A model whose output o0 is the exponential of an If with the condition i0. The first branch has the nodes `branch`,
-    which compute r0 from v0. The second branch casts v0. v0 is equal to the input i1."""
+    """A model that returns the exponential of an If. The first branch has the nodes `branch`, which compute r0 from v0. The
+    second branch casts v0. v0 is equal to the input i1."""
     branches = [
         h.make_graph(nodes, "nested", [], [h.make_tensor_value_info(name, result_type, [4])])
         for nodes, name in (

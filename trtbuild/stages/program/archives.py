@@ -4,13 +4,13 @@ Only this file changes the private module ``torch._export.serde.serialize``. The
 ``tests/stages/program/test_archives.py``. The bytes of an archive do not change.
 
 Rules
-1. While torch reads an archive, it evaluates the annotations of a dataclass again for each instance. This takes a third of
+1. When torch reads an archive, it evaluates the annotations of a dataclass again for each instance. This takes a third of
    the time for ViT-B. Inside a block of `quick_archives`, the annotations of a class are evaluated once in this process.
-2. While torch writes an archive, it also makes the canonical form of the program, and drops the result. This takes two
-   thirds of the time. The form shows whether names are unique and nodes are sorted, which torch's verifier has checked
-   before. Inside a block, the form is not made.
-3. With another release of torch, a block changes nothing, because these rules describe the code of torch 2.13.
-4. Other threads may write or read archives at the same time. The names are restored when the last block ends.
+2. When torch writes an archive, it also makes a canonical form of the program, and drops the result. This takes two
+   thirds of the time. It only checks that names are unique and that nodes are sorted, and torch's verifier has already
+   checked both. Inside a block, the form is not made.
+3. With another release than torch 2.13, a block changes nothing, because the code of torch may differ.
+4. Several threads may be in a block at the same time. torch's own functions are restored when the last block ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _type_hints(annotated: type) -> dict[str, Any]:
 
 
 class _Typing:
-    """The module `typing`, except that `get_type_hints` keeps its results."""
+    """The module `typing`, but `get_type_hints` keeps its results."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(typing, name)
@@ -52,12 +52,12 @@ class _Typing:
 
 
 def _no_canonical_form(program: Any, constants: Any = None) -> None:
-    """Do nothing, in place of ``serialize.canonicalize``, whose result torch does not use."""
+    """Replaces ``serialize.canonicalize`` (rule 2)."""
 
 
 @contextlib.contextmanager
 def quick_archives() -> Iterator[None]:
-    """Enter a block in which ``torch.export.save`` and ``torch.export.load`` are quicker."""
+    """Inside the block, ``torch.export.save`` and ``torch.export.load`` are quicker."""
     global _open_blocks
     if not torch.__version__.startswith(_RELEASE):
         yield

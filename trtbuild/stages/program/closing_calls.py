@@ -1,6 +1,6 @@
-"""Put the calls of operators from outside PyTorch back into a lowered program (`custom_calls`).
+"""Put the calls of operators from outside PyTorch back into a lowered program.
 
-This file follows rules 2 to 5 of `trtbuild.stages.program.custom_calls`.
+`trtbuild.stages.program.custom_calls` has removed the calls. Its rules 2 to 5 apply here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from trtbuild.stages.program.symbols import Symbols
 
 @dataclass(frozen=True)
 class CallOutput:
-    """An argument of a call: output `number` of the opened program (the program without the calls). `is_contiguous` is
-    whether the tensor was contiguous in the traced program (rule 4)."""
+    """An argument of a call: output `number` of the program without the calls. `is_contiguous` is whether the tensor was
+    contiguous in the traced program (rule 4)."""
 
     number: int
     is_contiguous: bool
@@ -46,11 +46,11 @@ class CallSize:
 
 
 @dataclass(frozen=True)
-class TakenCall:
-    """A call that was taken out. `node` is the call in the traced program.
+class RemovedCall:
+    """A call that was removed. `node` is the call in the traced program.
 
-    Each result that is read has become an input of the opened program. `results` maps the name of this input to a pair: the
-    index of the result (None if the call returns one tensor), and the node that is the result in the traced program."""
+    An input replaces each result that the traced program reads. `results` maps the name of this input to the index of the
+    result, and to the node of the result in the traced program. The index is None if the call returns one tensor."""
 
     node: torch.fx.Node
     args: Any
@@ -58,19 +58,17 @@ class TakenCall:
     results: dict[str, tuple[int | None, torch.fx.Node]]
 
 
-def close_calls(calls: Sequence[TakenCall], output_count: int, lowered: Program) -> Program:
-    """Put `calls` back into `lowered`. The result has the first `output_count` outputs of `lowered`. Raises
-    ConversionRefused (rule 3)."""
+def close_calls(calls: Sequence[RemovedCall], output_count: int, lowered: Program) -> Program:
+    """Put `calls` back into `lowered`. Only its first `output_count` outputs stay. Raises ConversionRefused (rule 3)."""
     return _Closing(calls, output_count, lowered).close()
 
 
 class _Closing:
-    def __init__(self, calls: Sequence[TakenCall], output_count: int, lowered: Program) -> None:
+    def __init__(self, calls: Sequence[RemovedCall], output_count: int, lowered: Program) -> None:
         self._output_count = output_count
         self._lowered = lowered
         self._graph = torch.fx.Graph()
-        #: Node of the lowered program → its copy. An input that replaced a result of a call is mapped to this
-        #: result.
+        #: Node of the lowered program → its copy. In place of an input that replaced a result of a call: this result.
         self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
         self._calls_by_result = {name: call for call in calls for name in call.results}
         self._placeholders = {node.name: node for node in lowered.placeholders}
@@ -97,11 +95,11 @@ class _Closing:
         return program
 
     def _add(self, node: torch.fx.Node) -> torch.fx.Node:
-        """The copy of a node. It is added, after all nodes that it needs, if it does not exist yet (rule 2)."""
+        """Return the copy of a node. If there is no copy yet, add it after all nodes that it needs (rule 2)."""
         waiting = [node]
         while waiting:
             current = waiting[-1]
-            missing = [needed for needed in self._needs(current) if needed not in self._copies]
+            missing = [needed for needed in self._needed_nodes(current) if needed not in self._copies]
             if current not in self._copies and missing:
                 waiting += missing
                 continue
@@ -114,9 +112,9 @@ class _Closing:
                 self._copy(current)
         return self._copies[node]
 
-    def _needs(self, node: torch.fx.Node) -> list[torch.fx.Node]:
-        """The nodes of the lowered program that a node needs. An input that replaced a result of a call needs the arguments
-        of this call."""
+    def _needed_nodes(self, node: torch.fx.Node) -> list[torch.fx.Node]:
+        """The nodes that must be copied before a node. An input that replaced a result of a call needs the arguments of
+        this call."""
         if node.op != "placeholder" or node in self._copies:
             return list(node.all_input_nodes)
         call = self._calls_by_result[node.name]
@@ -131,9 +129,9 @@ class _Closing:
         self._copies[node] = copy = self._graph.node_copy(node, self._copies.__getitem__)
         copy.meta = dict(node.meta)
         if node.op != "placeholder":
-            self._sizes.add_carrier(copy)
+            self._sizes.add_tensor(copy)
 
-    def _add_call(self, call: TakenCall) -> None:
+    def _add_call(self, call: RemovedCall) -> None:
         args, kwargs = pytree.tree_map(lambda leaf: self._argument(leaf, call), (call.args, call.kwargs))
         node = self._graph.call_function(call.node.target, args, kwargs)
         node.meta = dict(call.node.meta)
@@ -143,9 +141,9 @@ class _Closing:
                 result = self._graph.call_function(operator.getitem, (node, index))
                 result.meta = dict(traced_result.meta)
             self._copies[self._placeholders[name]] = result
-            self._sizes.add_carrier(result)
+            self._sizes.add_tensor(result)
 
-    def _argument(self, leaf: Any, call: TakenCall) -> Any:
+    def _argument(self, leaf: Any, call: RemovedCall) -> Any:
         if isinstance(leaf, CallSize):
             size = self._sizes.size(leaf.value)
             if size is None:

@@ -1,11 +1,12 @@
 """Check after each step that the program still has the sizes of the traced program.
 
 Rules
-1. When a stored program is read, torch creates the program's symbols again. torch must not replace a symbol of an input's
-   size by a number or by another symbol. (torch may simplify a stride, so the texts of programs are not compared.)
-2. The result of a step has the same symbols with the same ranges as the traced program, and outputs of the same dtypes
-   and sizes at every point. (A point is a number for each symbol.)
-3. At every point each inner value has the sizes of its ``val`` (`trtbuild.stages.program.sizes`).
+1. When torch reads a stored program, it creates the symbols of its dynamic sizes again. torch must not replace a symbol
+   of an input by a number or by another symbol. The texts of programs are not compared, because torch may simplify a
+   stride.
+2. The result of a step has the inputs, the symbols and the ranges of the traced program. At every point (a number for
+   each symbol), its outputs have the dtypes and sizes of the traced program.
+3. At every point, each inner value has the sizes that its node declares (`trtbuild.stages.program.sizes`).
 4. A difference is a bug in trtbuild or in PyTorch, never in the model. It raises InconsistentShapes, so the step leaves no
    record.
 """
@@ -28,8 +29,7 @@ from trtbuild.stages.program.symbols import Symbols
 
 @dataclass(frozen=True)
 class Signature:
-    """The types of a program's inputs and outputs, and the ranges of its symbols d0, d1, … in this order. A type is
-    (dtype, sizes)."""
+    """The types of a program's inputs and outputs, as (dtype, sizes), and the ranges of its symbols d0, d1, … in order."""
 
     inputs: tuple[tuple[torch.dtype, tuple[Expression, ...]], ...]
     outputs: tuple[tuple[torch.dtype, tuple[Expression, ...]], ...]
@@ -42,18 +42,16 @@ def read_program(data: bytes) -> Program:
     for node in program.placeholders:
         for size in getattr(node.meta.get("val"), "shape", ()):
             if isinstance(size, torch.SymInt) and size.node.shape_env.replacements.keys() & _input_symbols(program):
-                raise InconsistentShapes("a size of a program was replaced by another while it was read")
+                raise InconsistentShapes("torch replaced the size of an input by another while it read a program")
     return program
 
 
 def _input_symbols(program: Program) -> set[sympy.Symbol]:
-    """The symbols of the sizes of a program's inputs."""
     symbols = program.exported.range_constraints
     return {symbol for symbol in symbols if symbol.is_Symbol and symbol_is_type(symbol, SymT.SIZE)}
 
 
 def signature(program: Program) -> Signature:
-    """The signature of a program."""
     symbols = Symbols(program)
 
     def types(nodes: Sequence[torch.fx.Node]) -> tuple[tuple[torch.dtype, tuple[Expression, ...]], ...]:
@@ -66,7 +64,7 @@ def signature(program: Program) -> Signature:
 def refuse_changes(program: Program, traced: Signature, step: str, extra_points: Sequence[Sequence[int]] = ()) -> None:
     """Raise InconsistentShapes if `program`, the result of `step`, breaks rule 2 or 3.
 
-    `extra_points` are additional points to check. Each is the list of its numbers, in the order of the symbols.
+    `extra_points` are checked, too. Each is a list of numbers, in the order of the symbols.
     """
     current = signature(program)
     if (current.inputs, current.ranges) != (traced.inputs, traced.ranges):
@@ -78,14 +76,14 @@ def refuse_changes(program: Program, traced: Signature, step: str, extra_points:
             (actual,) = declared_types_at(node.meta["val"], point)
             if not _agree(actual, _type_at(expected, numbers)):
                 raise InconsistentShapes(
-                    f"{step} has made {types_text([actual])} of output {number}, which is "
+                    f"after {step}, output {number} is {types_text([actual])}, but it is "
                     f"{types_text([_type_at(expected, numbers)])} in the traced model{_point_text(numbers)}"
                 )
     refuse_inconsistency(program, points, step)
 
 
 def refuse_inconsistency(program: Program, points: Sequence[Point], step: str) -> None:
-    """Raise InconsistentShapes if a value of `program` does not have the sizes of its ``val`` (rule 3)."""
+    """Raise InconsistentShapes if `program`, the result of `step`, breaks rule 3."""
     wrong_value = first_difference(program, points)
     if wrong_value is not None:
         raise InconsistentShapes(f"after {step}, {wrong_value}{_point_text(list(wrong_value.point.values()))}")
@@ -104,4 +102,4 @@ def _agree(actual: Type, expected: Type) -> bool:
 
 
 def _point_text(numbers: Sequence[int]) -> str:
-    return f", where {', '.join(f'd{k} = {number}' for k, number in enumerate(numbers))}" if numbers else ""
+    return f" (at {', '.join(f'd{k} = {number}' for k, number in enumerate(numbers))})" if numbers else ""

@@ -1,15 +1,14 @@
 """Give a substitute kernel to each custom operator that has no kernel for the CPU.
 
-A model with such an operator cannot run on the CPU, so no result of the operator can be compared there. A substitute
-returns values that depend on the arguments of the call. So two programs still have different results if they call
-the operator with different arguments, or in different places. The comparison covers the calls of the operator, and not the
-operator's own results.
+Without a kernel, a model with such an operator cannot run on the CPU. A substitute returns values that depend on the
+arguments of the call. So two programs have different results if they call the operator with different arguments, or in
+different places. A comparison of the programs covers the calls of the operator, but not the operator's own results.
 
 Rules
 1. The dtypes and sizes of a result are those of the operator's fake implementation. A size that depends on data is 2.
-2. A floating-point result has random numbers, which follow from the operator, from its arguments other than tensors, and
-   from the sizes of its tensors. They are multiplied by a number near 1 that depends on every element of the tensors.
-   This number changes little if elements change little, so libraries that round differently still give similar results.
+2. A floating-point result consists of pseudo-random numbers. They depend on the operator, on the sizes of its tensor
+   arguments, and on its other arguments. They are multiplied by a factor near 1 that depends on every element of the
+   tensors. If elements change little, the factor changes little. So results stay similar if libraries round differently.
 3. Integers and bools are 0, because such results are often indices.
 """
 
@@ -28,14 +27,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from trtbuild.stages.program.custom_operators import has_cpu_kernel
 
-#: The number for a size that depends on data (rule 1).
-_UNKNOWN_SIZE = 2
+_UNKNOWN_SIZE = 2  # rule 1
 
 
 @contextlib.contextmanager
 def substitute_kernels(operators: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Inside the block, give a substitute to each operator (``mylib.twist.default``) that has no kernel for the CPU. Yields
-    the names of these operators."""
+    """Inside the block, give a substitute to each operator that has no kernel for the CPU. Yields the names of these
+    operators, such as ``mylib.twist.default``."""
     libraries, names = [], []
     try:
         for name in operators:

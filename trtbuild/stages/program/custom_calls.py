@@ -1,19 +1,18 @@
 """Replace calls of operators from outside PyTorch by inputs and outputs, and put the calls back after the lower step.
 
-The lower step retraces programs, changes types and compares numbers. None of this is possible with calls of an
-operator whose code the process has not loaded. So each call is *opened*: its results become inputs of the program, and the
-values that it reads become outputs. Then the whole step works on a program of PyTorch's own operators. The step keeps
-the types of all inputs and outputs, and the sizes of the results need no fake implementation.
+The lower step runs operators, but its process has not loaded the code of operators from outside PyTorch. So the step
+works on an *opened* program, without their calls. The results of a call are inputs of the opened program, and the values
+that a call reads are outputs. The lower step keeps the types of all inputs and outputs.
 
 Rules
-1. `open_calls` adds the results of all calls as the last inputs, and the values that calls read as the last outputs,
-   except placeholders and the results of other calls.
+1. `open_calls` adds the results of all calls as the last inputs. It adds the values that calls read as the last outputs,
+   except values that are inputs of the opened program, weights or constants.
 2. `OpenedProgram.close` puts the calls back, each before the first reader of its results.
 3. A number that a call reads (a size) is computed again from the sizes of the model's inputs. A size that depends on data
    is read from an earlier tensor that has it. Without such a tensor, ConversionRefused is raised.
-4. A tensor that was contiguous in the traced program is made contiguous for its call. Kernels may rely on this layout,
-   and a lowered program has no copies that only change the layout.
-5. The results are checked (`size_checks`).
+4. A tensor that was contiguous in the traced program is made contiguous for its call, because kernels may rely on this
+   layout. The lower step removes copies that only change the layout.
+5. `OpenedProgram.close` adds checks of the results (`size_checks`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import torch
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
 from trtbuild.errors import ConversionRefused
-from trtbuild.stages.program.closing_calls import CallOutput, CallPlaceholder, CallSize, TakenCall, close_calls
+from trtbuild.stages.program.closing_calls import CallOutput, CallPlaceholder, CallSize, RemovedCall, close_calls
 from trtbuild.stages.program.custom_operators import is_custom, overload_name
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.sizes import Point, PointEvaluator
@@ -38,21 +37,19 @@ _PREFIX = "operator_result_"
 
 @dataclass(frozen=True)
 class OpenedProgram:
-    """A program without calls of operators from outside PyTorch. The first `output_count` outputs are those of the original
-    program."""
+    """A program without the calls. Its first `output_count` outputs are those of the original program."""
 
     program: Program
     output_count: int
-    calls: Sequence[TakenCall]
+    calls: Sequence[RemovedCall]
 
     @property
     def added_inputs(self) -> list[torch.fx.Node]:
-        """The inputs of `program` that are results of calls."""
         return [node for node in self.program.input_nodes if node.name.startswith(_PREFIX)]
 
     def point_with_results(self, point: Point) -> Point:
-        """`point` and, for each other symbol in the shapes of the added inputs, the number in the symbol's range that is
-        closest to 2."""
+        """Add to `point` a number for each symbol that only the added inputs have: the number of its range that is closest
+        to 2. A point maps symbols to numbers."""
         ranges = self.program.exported.range_constraints
         sizes = (size for node in self.added_inputs for size in node.meta["val"].shape if not isinstance(size, int))
         symbols = {symbol for size in sizes for symbol in size.node.expr.free_symbols if symbol not in point}
@@ -65,7 +62,7 @@ class OpenedProgram:
         return {**point, **numbers}
 
     def result_types(self, point: Point) -> list[tuple[str, str, tuple[int, ...]]]:
-        """Name, dtype and shape of each added input at `point`, which is a result of `point_with_results`."""
+        """Name, dtype and shape of each added input at a point of `point_with_results`."""
         evaluator = PointEvaluator(point)
         types = []
         for node in self.added_inputs:
@@ -74,12 +71,12 @@ class OpenedProgram:
         return types
 
     def close(self, lowered: Program) -> Program:
-        """Put the calls back into `lowered`, the lowered form of `program`. Raises ConversionRefused (rule 3)."""
+        """Put the calls back into the lowered form of `program`. Raises ConversionRefused (rule 3)."""
         return close_calls(self.calls, self.output_count, lowered) if self.calls else lowered
 
 
 def open_calls(program: Program) -> OpenedProgram:
-    """Take out the calls of `program`. The program itself is not changed."""
+    """Remove the calls from a copy of `program` (rule 1)."""
     calls = [node for node in program.graph.nodes if node.op == "call_function" and is_custom(node.target)]
     if not calls:
         return OpenedProgram(program, len(program.output_nodes), ())
@@ -87,7 +84,7 @@ def open_calls(program: Program) -> OpenedProgram:
 
 
 def checked_copy(program: Program) -> Program:
-    """A copy of `program` that checks each result of a call (rule 5), or `program` itself if `open_calls` finds no call.
+    """A copy of `program` with a check of each result of a call (rule 5), or `program` itself if it has no such call.
 
     Raises ConversionRefused, for example under rule 3."""
     opened = open_calls(program)
@@ -111,7 +108,7 @@ class _Opening:
         for node in program.graph.nodes:
             if node.op not in ("placeholder", "output") and node not in self._copies and not is_custom(node.target):
                 self._copy(node)
-        calls = [self._taken_out(node, added) for node, added in zip(self._calls, results, strict=True)]
+        calls = [self._removed_call(node, added) for node, added in zip(self._calls, results, strict=True)]
         copied_outputs = [self._copies[node] for node in self._outputs]
         self._graph.output(tuple(copied_outputs))
         inputs = [*signature.input_specs]
@@ -121,18 +118,17 @@ class _Opening:
         opened = assemble(module, inputs, outputs, program.exported.range_constraints, program.exported.constants)
         return OpenedProgram(Program(opened, program.weights), len(program.output_nodes), calls)
 
-    def _taken_out(self, node: torch.fx.Node, results: dict[str, tuple[int | None, torch.fx.Node]]) -> TakenCall:
+    def _removed_call(self, node: torch.fx.Node, results: dict[str, tuple[int | None, torch.fx.Node]]) -> RemovedCall:
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._argument)
-        return TakenCall(node, args, kwargs, results)
+        return RemovedCall(node, args, kwargs, results)
 
     def _copy(self, node: torch.fx.Node) -> None:
         self._copies[node] = copy = self._graph.node_copy(node, self._copies.__getitem__)
         copy.meta = dict(node.meta)
 
     def _add_results(self, number: int, call: torch.fx.Node) -> Iterator[tuple[str, tuple[int | None, torch.fx.Node]]]:
-        """Add the inputs that stand for the results of `call`. Yields each name with its entry of `TakenCall.results`.
-
-        A call that returns one tensor gets one input. A call that returns several gets one for each result that is read."""
+        """Add an input for each result of `call` that the program reads. Yields its name and its value in
+        `RemovedCall.results`."""
         readers: list[tuple[int | None, torch.fx.Node]] = [(None, call)]  # one tensor: the call is its own result
         if not isinstance(call.meta["val"], torch.Tensor):
             readers = [(reader.args[1], reader) for reader in call.users]

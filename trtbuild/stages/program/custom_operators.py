@@ -1,14 +1,13 @@
-"""Operators from outside PyTorch: find them in programs, define them without their code, let dynamic sizes begin at 0.
+"""Operators from outside PyTorch: find them in programs, and define them without their code.
 
 Rules
-1. The steps calibrate and trace load the code that registers such an operator, and so do the workers that verify a
-   package or write its ``.pt2`` files. No other step loads it. A program contains the schemas of the operators from
-   outside PyTorch that it calls. So a process without the code can read the program: the process defines operators
-   with these schemas.
+1. The steps calibrate and trace load the code that registers such an operator. So do the workers that verify a package
+   or write its ``.pt2`` files. No other step loads this code. A stored program contains the schemas of such operators,
+   so a process without the code can define them and read the program.
 2. An operator that is defined here has no kernel, and no implementation for tensors without data. Steps do not run it
    (`trtbuild.stages.program.custom_calls`).
-3. A process may read programs of several models. If a program has another schema for an operator that is defined
-   here, the definition is replaced. An operator that the process has loaded itself is never replaced.
+3. A process may read programs of several models. If two programs have different schemas for an operator that is defined
+   here, the later schema replaces the earlier one. An operator whose code the process has loaded is never replaced.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ TORCH_NAMESPACES = frozenset(
     | {quantized_operators.NAMESPACE, declared_sizes.NAMESPACE}
 )
 
-#: The name of the file with the schemas in a stored program. Programs without custom operators do not have the file.
+#: The file with the schemas in a stored program. A program without such operators does not have it.
 SCHEMAS_FILE = "trtbuild.operators"
 
-#: The dispatch keys whose kernels run on tensors on the CPU.
+#: torch's dispatch keys of kernels for the CPU.
 _CPU_KEYS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
 
 #: Name of an operator that is defined here → its schema and its library. An operator exists as long as its library.
@@ -49,7 +48,7 @@ def is_custom(target: Any) -> bool:
 
 
 def schemas_in(module: torch.fx.GraphModule) -> dict[str, str]:
-    """The operators from outside PyTorch that a graph and its nested graphs call: name of the overload → schema."""
+    """The operators from outside PyTorch that a graph and its nested graphs call: name → schema."""
     targets = (
         node.target
         for submodule in module.modules()
@@ -61,12 +60,12 @@ def schemas_in(module: torch.fx.GraphModule) -> dict[str, str]:
 
 
 def overload_name(target: torch._ops.OpOverload) -> str:
-    """The name of an operator's overload, such as ``mylib.twist.default``."""
+    """The name of an operator, such as ``mylib.twist.default``."""
     return f"{target.namespace}.{target._opname}.{target._overloadname}"
 
 
 def registered_schema(name: str) -> str | None:
-    """The schema of the operator ``mylib.twist.default`` in this process; None if the operator is not registered."""
+    """The schema of an operator in this process; None if the operator is not registered."""
     target: Any = torch.ops
     try:
         for part in name.split("."):
@@ -77,14 +76,13 @@ def registered_schema(name: str) -> str | None:
 
 
 def has_cpu_kernel(name: str) -> bool:
-    """Whether the operator ``mylib.twist.default`` has an implementation for tensors on the CPU."""
     namespace, operator, overload = name.split(".")
     overload_name = f"{namespace}::{operator}" + ("" if overload == "default" else f".{overload}")
     return any(torch._C._dispatch_has_kernel_for_dispatch_key(overload_name, key) for key in _CPU_KEYS)
 
 
 def stored_schemas(program: bytes) -> dict[str, str]:
-    """The schemas in a stored program: name of the overload → schema. Empty if the program calls no custom operator."""
+    """The schemas in a stored program: name of the operator → schema."""
     if SCHEMAS_FILE.encode() not in program:
         return {}
     with zipfile.ZipFile(io.BytesIO(program)) as archive:
@@ -120,10 +118,10 @@ def define_missing_operators(schemas: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def dynamic_sizes_from_zero() -> Iterator[None]:
-    """Let sizes that depend on data begin at 0 inside the block, also in older fake implementations.
+    """Inside the block, let sizes that depend on data be 0 or 1, also in older fake implementations.
 
-    ``create_unbacked_symint`` of torch declares that such a size is at least 2. It is deprecated. torchvision 0.28 calls it
-    for nms, which may also keep one box or none."""
+    Older implementations call torch's deprecated ``create_unbacked_symint``, which declares that such a size is at least 2.
+    For example, torchvision 0.28 calls it for nms, although nms may keep one box or none."""
     original = FakeImplCtx.create_unbacked_symint
 
     def create_unbacked_symint(self: FakeImplCtx, *, min: int = 2, max: int | None = None) -> torch.SymInt:

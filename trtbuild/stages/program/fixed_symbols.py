@@ -1,10 +1,9 @@
-"""Prevent torch from adding guards to a traced program's symbols.
+"""Prevent torch from adding guards (conditions on sizes) to a traced program.
 
-When torch runs an operator on symbolic sizes, it may check whether two sizes are equal, or whether a size is 1. It uses
-the sizes of the example for this check, and stores the result as a guard of the program. If guards allow only one size
-for a symbol, torch replaces the symbol by that number in all values. (For example, the range is 1..2, and a guard excludes
-1.) During a trace, torch.export reports such guards. After the trace nothing would report them, so this file prevents
-torch from storing them.
+When torch runs an operator on symbolic sizes, it may ask whether two sizes are equal, or whether a size is 1. torch answers
+with the sizes of the example, and stores the answer as a guard. If the guards allow only one number for a symbol, torch
+replaces the symbol by this number. For example, the range is 1..2, and a guard excludes 1. During a trace, torch.export
+reports such guards. After the trace nothing would report them, so torch must not store them.
 """
 
 from __future__ import annotations
@@ -17,6 +16,6 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 @contextlib.contextmanager
 def suppress_new_guards() -> Iterator[None]:
-    """Store no new guards while this thread is in the block. So all programs keep their symbols."""
+    """Store no new guards while this thread is in the block."""
     with ShapeEnv().suppress_guards():  # this sets a variable of the thread, so it affects all programs
         yield

@@ -2,14 +2,12 @@
 
 Rules
 1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. In the signature of
-   the ExportedProgram, weights are user inputs. So a program contains no weights, and its bytes do not depend on their
-   values.
-2. Lifted constants (tensors that are neither parameters nor buffers) stay in the program, because they are part of the
-   graph.
-3. Nodes keep only ``val`` and the paths of ``nn_module_stack``. Stack traces, file and class names are removed, because
-   stored programs must not change when a source file moves.
-4. The trace step replaces numbers among the outputs by 0-d tensors. It rejects models that cannot have this form (a
-   mutated buffer that is not in ``state:``, no tensor among the outputs).
+   the ExportedProgram, weights are user inputs. So a program does not contain the values of its weights.
+2. A program contains its lifted constants (tensors that are neither parameters nor buffers).
+3. The metadata of a node keeps only ``val`` and the module paths of ``nn_module_stack``. Stack traces, file names and class
+   names are removed, because a stored program must not change when a source file moves.
+4. The trace step replaces numbers among the outputs by 0-d tensors. It rejects models that cannot have this form, for
+   example a model without a tensor among its outputs, or with a mutated buffer that is not in ``state:``.
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ class Program:
         buffer = io.BytesIO()
         extra = {"trtbuild.weights": str(self.weights)}
         schemas = schemas_in(self.exported.graph_module)
-        if schemas:  # without them a process that has not loaded the operators could not read the program
+        if schemas:  # a process that has not loaded the operators needs the schemas to read the program
             extra[SCHEMAS_FILE] = json.dumps(schemas)
         with quick_archives():
             torch.export.save(self.exported, buffer, extra_files=extra)
@@ -111,7 +109,7 @@ class Program:
         define_missing_operators(stored_schemas(data))
         with suppress_new_guards(), quick_archives():
             exported = torch.export.load(io.BytesIO(data), extra_files=extra)
-        # Loading adds a getitem for each result of a call, used or not. Remove the unused nodes: they were not stored.
+        # torch adds a getitem for each result of a call. Remove the unused ones, because they were not stored.
         for node in reversed(exported.graph.nodes):
             if node.target is operator.getitem and not node.users:
                 exported.graph.erase_node(node)
@@ -121,8 +119,8 @@ class Program:
 
 
 def _restore_examples(exported: ExportedProgram) -> None:
-    """Set the hint (example value) of each symbol in torch's tables. For a size ``4*s``, a file contains only the hint of
-    ``4*s``, and not that of ``s``."""
+    """Set the example value of each symbol in torch's tables. torch calls this value a hint. For a size ``4*s``, a file
+    contains only the hint of ``4*s``, and not that of ``s``."""
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         for size in value.shape if isinstance(value, torch.Tensor) else ():
@@ -135,14 +133,14 @@ def _restore_examples(exported: ExportedProgram) -> None:
 
 @dataclass(frozen=True)
 class WeightSlot:
-    """The origin of a weight input: its name in the module, and whether ``state_dict`` contains it."""
+    """A weight's name in the module, and whether ``state_dict`` contains it."""
 
     name: str
     persistent: bool
 
 
 def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ...]]:
-    """Return the functional form of an exported and functionalized program, and its weights in the order of its inputs.
+    """Return the functional form of an exported program, and its weights in the order of its inputs.
 
     The caller has checked that the program mutates nothing. Outputs that are not tensors are left out.
     """
@@ -162,7 +160,7 @@ def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ..
     output.args = (
         tuple(node for node in output.args[0] if isinstance(node, torch.fx.Node) and node.name in output_names),
     )
-    # torch stores non-persistent buffers among the constants. The values of these buffers are not part of the program.
+    # torch stores non-persistent buffers among the constants. Their values are not part of the program.
     lifted = {spec.target for spec in inputs if spec.kind in _CONSTANT_KINDS}
     constants = {name: value for name, value in exported.constants.items() if name in lifted}
     assembled = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, constants)
@@ -176,7 +174,7 @@ def assemble(
     ranges: dict[object, object],
     constants: dict[str, torch.Tensor],
 ) -> ExportedProgram:
-    """Make an ExportedProgram in functional form from a graph: flat positional inputs, a flat tuple of outputs."""
+    """Make an ExportedProgram in functional form from a graph."""
     for node in module.graph.nodes:
         node.meta = {key: node.meta[key] for key in _KEPT_META_KEYS if key in node.meta}
         stack = node.meta.get("nn_module_stack")

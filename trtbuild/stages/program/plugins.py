@@ -1,13 +1,13 @@
 """Calls of operators that become TensorRT plugins (the field ``plugins:``).
 
 Rules
-1. Tensors that a call reads are the plugin's inputs, in the order of the operator's arguments. All other arguments are
-   fields of the plugin: int, float, bool (0 or 1) and str, and lists of these. An argument that is None is left out,
-   and so is one that the manifest maps to null. If a tensor argument is None, and a later one is not, the call is an error.
-2. A field is a constant. An argument that depends on a size or on data cannot be one.
+1. Tensors that a call reads are the plugin's inputs, in the order of the operator's arguments. None before a tensor is an
+   error. All other arguments are fields of the plugin: int, float, bool (as 0 or 1), str, and lists of these. An argument
+   that is None is left out. So is an argument that the manifest maps to null.
+2. A field is a constant, so it cannot be an argument that depends on a size or on data.
 3. The types and shapes of the results are those of the operator's fake implementation. In the program, a node after the
-   call checks the sizes (`size_checks`). This node does not become a node of ONNX, because the compiler compares the
-   network with the declared types and shapes.
+   call checks the sizes (`size_checks`). The ONNX model has no such node, because the compiler compares the network with
+   the declared types and shapes.
 """
 
 from __future__ import annotations
@@ -38,24 +38,22 @@ _SCALARS = (bool, int, float, str)
 
 @dataclass(frozen=True)
 class PluginCall:
-    """The inputs of a plugin, and its fields."""
-
     inputs: tuple[torch.fx.Node, ...]
     fields: Mapping[str, Any]
 
 
 def name_of(target: Any) -> str | None:
-    """The name in manifests, such as ``mylib::roi``, of an operator from outside PyTorch; None for other operators."""
+    """The name of an operator from outside PyTorch in manifests, such as ``mylib::roi``; None for other operators."""
     return operator_name(target.namespace, target._opname, target._overloadname) if is_custom(target) else None
 
 
 def is_plugin(node: Any, plugins: Mapping[str, Plugin]) -> bool:
-    """Whether a node is a call that becomes a plugin. `plugins` maps operators to plugins."""
+    """Whether a node is a call that becomes a plugin. `plugins`: name of an operator → its plugin."""
     return isinstance(node, torch.fx.Node) and node.op == "call_function" and name_of(node.target) in plugins
 
 
 def checked_plugin(node: torch.fx.Node, plugins: Mapping[str, Plugin]) -> torch.fx.Node | None:
-    """The call whose result `node` checks, if `node` is a check and the call becomes a plugin; otherwise None (rule 3)."""
+    """If `node` checks a result of a call that becomes a plugin: this call. Otherwise None (rule 3)."""
     if not declared_sizes.is_check(node.target):
         return None
     source: Any = node.args[0]
@@ -64,19 +62,18 @@ def checked_plugin(node: torch.fx.Node, plugins: Mapping[str, Plugin]) -> torch.
 
 
 def by_operator(plugins: Iterable[Plugin]) -> dict[str, Plugin]:
-    """Plugins by their operators."""
+    """Name of an operator → its plugin."""
     return {plugin.operator: plugin for plugin in plugins}
 
 
 def plugins_called(graph: torch.fx.Graph, plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
-    """The plugins that a graph calls."""
     names = {name_of(node.target) for node in graph.nodes if node.op == "call_function"}
     return tuple(plugin for plugin in plugins if plugin.operator in names)
 
 
 def check_plugins(graph: torch.fx.Graph, plugins: Sequence[Plugin]) -> None:
-    """Raise SourceError if the graph never calls a plugin's operator, if a call cannot become a plugin, or if a plugin has
-    the name of an ONNX operator."""
+    """Raise SourceError if a plugin has the name of an ONNX operator, if the graph never calls a plugin's operator, or if a
+    call cannot become a plugin."""
     calls = [node for node in graph.nodes if node.op == "call_function" and is_custom(node.target)]
     names = {str(name_of(node.target)) for node in calls}
     for plugin in plugins:
@@ -132,8 +129,8 @@ def plugin_call(node: torch.fx.Node, plugin: Plugin) -> PluginCall:
 
 
 def write_nodes(graph: torch.fx.Graph, plugins: Mapping[str, Plugin]) -> None:
-    """Replace each plugin call with a call of torch's symbolic operator, and each check with the value that it checks, in
-    place. The exporter writes the symbolic operator as a node of ONNX."""
+    """Replace each plugin call by a call of torch's symbolic operator, and remove the checks, in place. The exporter writes
+    a symbolic operator as a node of ONNX."""
     for node in list(graph.nodes):
         if declared_sizes.is_check(node.target):
             node.replace_all_uses_with(node.args[0])
@@ -151,7 +148,6 @@ def write_nodes(graph: torch.fx.Graph, plugins: Mapping[str, Plugin]) -> None:
 
 
 def _insert_symbolic_call(node: torch.fx.Node, plugin: Plugin) -> torch.fx.Node:
-    """Insert torch's symbolic operator for the ONNX node of `plugin` before the call `node`."""
     from torch.onnx.ops import _symbolic_impl
 
     call = plugin_call(node, plugin)
@@ -180,8 +176,8 @@ def _insert_symbolic_call(node: torch.fx.Node, plugin: Plugin) -> torch.fx.Node:
 
 
 def forget_shapes(graph: torch.fx.Graph) -> None:
-    """Remove the shapes from symbolic operators, in place. The exporter takes shapes from ``val``, and cannot read a
-    SymInt argument."""
+    """Remove the shapes from symbolic operators, in place, because the exporter cannot read a SymInt argument. It takes
+    shapes from ``val``."""
     for node in graph.nodes:
         for name in ("shape", "shapes"):
             if getattr(node.target, "namespace", "") == "onnx_symbolic" and name in node.kwargs:

@@ -1,12 +1,12 @@
-"""The quantize and dequantize operators: those of PyTorch (``torch.ops.quantized_decomposed``), as PT2E and torchao write
-them, and those of trtbuild (`trtbuild.quantized_operators`) for int8, int4, float8 and float4.
+"""Define the quantize and dequantize operators of programs, and translate those of PyTorch to ONNX.
 
-``import torch`` does not define the operators of ``quantized_decomposed``, and ``torch.export.load`` fails without them.
+PT2E and torchao write PyTorch's operators, which are in ``torch.ops.quantized_decomposed``. ``import torch`` does not
+define them, and ``torch.export.load`` fails without them. `trtbuild.quantized_operators` has those of trtbuild, and
+`trtbuild.stages.program.quantized_onnx` their translations.
 
-The translations of PyTorch's quantizers in this file replace those of the exporter (torch 2.13). The exporter's
-translations ignore the smallest and the largest number of a quantizer, or add a Clip on int8 that TensorRT refuses. The
-lower step clamps the inputs of narrower quantizers, so that each quantizer uses all numbers of its type.
-`trtbuild.stages.program.quantized_onnx` has the translations of trtbuild's operators.
+The translations in this file replace those of the exporter. The exporter's translations (torch 2.13) ignore the smallest
+and the largest number of a quantizer, or add a Clip on int8 that TensorRT refuses. The lower step clamps the inputs of
+narrower quantizers, so each quantizer uses all numbers of its type.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 
 from trtbuild import quantized_operators
 
-#: The namespace of the operators. A serialized program that calls such an operator contains this text, because the
-#: archive is not compressed.
+#: The namespace of PyTorch's operators. A serialized program that calls one contains this text, because the archive is not
+#: compressed.
 NAMESPACE = "quantized_decomposed"
 
 
 def register_operators() -> None:
-    """Define the operators. They stay defined in this process."""
+    """Define the operators in this process."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
     quantized_operators.define()
 
@@ -36,7 +36,7 @@ def register_operators_of(program: bytes) -> None:
 
 
 def register_translations(registry: Any) -> None:
-    """Replace the translations of quantizers in a registry of the exporter. The operators must be defined."""
+    """Replace the translations in a registry of the exporter. The operators must be defined."""
     from onnxscript import opset18 as onnx
     from onnxscript.onnx_types import TensorType
 
@@ -63,7 +63,7 @@ def register_translations(registry: Any) -> None:
     registry.register_op(operators.quantize_per_channel.default, quantize_per_channel)
 
 
-#: onnx.TensorProto.DataType of uint8 and int8 → the range of the type.
+#: onnx.TensorProto.DataType of uint8 and int8 → (min, max).
 _RANGES = {2: (0, 255), 3: (-128, 127)}
 
 

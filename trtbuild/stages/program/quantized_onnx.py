@@ -4,12 +4,11 @@ Rules
 1. ``fake_quantize`` becomes QuantizeLinear and DequantizeLinear, and ``dequantize`` becomes DequantizeLinear.
    ``fake_quantize_two_levels`` has no translation, because no quantizer of ONNX computes scales of blocks while the model
    runs. The trace replaces it where its input is a weight.
-2. Quantized weights are bytes in the program, with two 4-bit elements in a byte. In the ONNX model, a weight has
-   the type of its elements (`set_stored_types`). So a 4-bit element takes 4 bits in an engine.
+2. In the program, quantized weights are bytes, with two 4-bit elements in a byte. In the ONNX model, a weight has the type
+   of its elements (`set_stored_types`). So a 4-bit element takes 4 bits in an engine.
 3. The quantizers need newer opsets than other operators: 19 for int8 and float8 (21 for ``fake_quantize`` with several
-   scales), 21 for int4 and blocks, 23 for float4 (onnx, docs/Operators.md, QuantizeLinear). `required_opset` returns the
-   opset of a program. The parsers of toolchains with opset 20 or later read these opsets, too (measured with
-   TensorRT-RTX 1.7.1).
+   scales), 21 for int4 and blocks, 23 for float4 (onnx, docs/Operators.md, QuantizeLinear). The parser of a toolchain
+   that reads opset 20 also reads these opsets (measured with TensorRT-RTX 1.7.1).
 """
 
 from __future__ import annotations
@@ -23,24 +22,23 @@ from trtbuild.quantized_operators import FLOAT4, FLOAT8, FOUR_BITS, INT4, INT8, 
 if TYPE_CHECKING:
     import onnx_ir
 
-#: The parsers of toolchains with this opset or a later one read the opsets of all types (rule 3).
+#: Parsers that read this opset also read the opsets of all quantizers (rule 3).
 OPSET_OF_NEW_PARSERS = 20
 
 _BLOCKS_OPSET = 21
 _OPSETS = {INT8: 19, FLOAT8: 19, INT4: _BLOCKS_OPSET, FLOAT4: 23}
 #: onnx.TensorProto.DataType.
 _ONNX_TYPES = {INT8: 3, FLOAT8: 17, INT4: 22, FLOAT4: 23}
-#: The lower limit of QuantizeLinear's results, for the integer types that ``fake_quantize`` may have.
+#: The smallest result of QuantizeLinear.
 _SMALLEST = {INT4: -8}
 
 
 def required_opset(graph: torch.fx.Graph) -> int:
-    """The first opset that has all quantizers of a graph; 1 for a graph without trtbuild's quantizers (rule 3)."""
+    """The first opset that has all quantizers of a graph (rule 3); 1 for a graph without quantizers."""
     return max((_opset_of(node) for node in quantizers_in(graph)), default=1)
 
 
 def quantizers_in(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """The calls of trtbuild's quantizers in a graph."""
     return [node for node in graph.nodes if getattr(node.target, "namespace", None) == "trtbuild"]
 
 
@@ -50,7 +48,7 @@ def register_translations(registry: Any) -> None:
     from onnx.helper import make_tensor
     from onnxscript.onnx_types import TensorType
 
-    #: Opset → its operators. A call has the first opset that supports it, because the version converter refuses operators
+    #: Opset → its operators. Each call uses the first opset that has it, because the version converter refuses operators
     #: that are newer than the opset to which it converts.
     operators = {19: onnxscript.opset19, _BLOCKS_OPSET: onnxscript.opset21, 23: onnxscript.opset23}
 
@@ -87,8 +85,8 @@ def register_translations(registry: Any) -> None:
 
 
 def set_stored_types(model: onnx_ir.Model) -> None:
-    """Give each quantized weight its ONNX type, and a shape that counts elements instead of bytes (rule 2). `model` is the
-    translation of a program."""
+    """Give each quantized weight of a translated program its ONNX type, and a shape that counts elements instead of bytes
+    (rule 2)."""
     import onnx_ir
 
     for node in model.graph:

@@ -1,13 +1,12 @@
-"""Insert a check after each call of an operator from outside PyTorch: its results must have the declared sizes and types.
+"""Insert a check of the sizes and types that each operator from outside PyTorch returns.
 
-torch.export trusts an operator's fake implementation. If that implementation declares a wrong size, the program
-computes with the wrong size, and engines are built for that size. When the program runs, `trtbuild.declared_sizes`
-compares the actual sizes with the declared sizes.
+torch.export trusts an operator's fake implementation. If it declares a wrong size, engines are built for the wrong size.
+When the program runs, `trtbuild.declared_sizes` compares the actual sizes with the declared sizes.
 
 Rules
 1. The declared sizes are computed from the sizes of the model's inputs, never from the result that is checked.
-2. A size that depends on data is known only from the first result that has it. There it is not checked. All later results
-   with this size are compared with the first one.
+2. The first result with a size that depends on data determines this size, so it is not checked there. Later results with
+   this size are compared with the first one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from trtbuild.stages.program.symbols import Symbols
 
 
 def insert_size_checks(program: Program) -> None:
-    """Insert the checks into the graph of `program`, in place. A check has the metadata ``val`` and ``nn_module_stack``."""
+    """Insert the checks into the graph of `program`, in place."""
     declared_sizes.define()
     graph = program.graph
     nodes = list(graph.nodes)
@@ -35,8 +34,8 @@ def insert_size_checks(program: Program) -> None:
             call = node.args[0] if node.target is operator.getitem else node
             if isinstance(call, torch.fx.Node) and is_custom(call.target):
                 node = _insert_check(graph, node, call, sizes)
-            sizes.add_carrier(node)
-    for node in reversed(graph.nodes):  # remove size nodes that no check reads
+            sizes.add_tensor(node)
+    for node in reversed(graph.nodes):  # remove sizes that no check reads
         if node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt) and not node.users:
             graph.erase_node(node)
     for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
@@ -45,7 +44,7 @@ def insert_size_checks(program: Program) -> None:
 
 
 def _insert_check(graph: torch.fx.Graph, node: torch.fx.Node, call: torch.fx.Node, sizes: SizeNodes) -> torch.fx.Node:
-    """Insert a check of the result `node` of `call`. Returns the check, which replaces the result for all readers."""
+    """Insert a check of `node`, a result of `call`. Returns the check, which replaces the result for all readers."""
     value = node.meta["val"]
     with graph.inserting_after(node):
         check = graph.call_function(torch.ops.trtbuild_checks.declared.default, (node,))

@@ -1,4 +1,4 @@
-"""Compute sizes in a graph: insert nodes that compute a size expression from the sizes of the model's inputs.
+"""Insert nodes that compute a size expression from the sizes of the model's inputs.
 
 A size that depends on data is read from the first tensor that has this size.
 """
@@ -37,12 +37,12 @@ class SizeNodes:
         #: Number of a symbol → the node that computes it from the sizes of the inputs.
         self._values: dict[Any, torch.fx.Node] = {}
         #: Number of a size that depends on data → the first tensor that has it, and the axis.
-        self._carriers: dict[Any, tuple[torch.fx.Node, int]] = {}
+        self._data_sizes: dict[Any, tuple[torch.fx.Node, int]] = {}
         for node in inputs:
-            self._read_symbols(node)
+            self._compute_symbols(node)
 
-    def _read_symbols(self, node: torch.fx.Node) -> None:
-        """If the size of an axis of an input is a symbol or a multiple of a symbol, compute the symbol from this size."""
+    def _compute_symbols(self, node: torch.fx.Node) -> None:
+        """Compute the symbols of an input. An axis with the size ``4*s`` gives the symbol ``s``."""
         for axis, size in enumerate(node.meta["val"].shape):
             expression = self._symbols.expression(size)
             unit, number = _as_multiple(expression)
@@ -53,16 +53,16 @@ class SizeNodes:
                 result = self._call(operator.floordiv, (result, unit), size // unit)
             self._values[number] = result
 
-    def add_carrier(self, node: torch.fx.Node) -> None:
-        """Add a tensor of the graph. Sizes that depend on data are read from it if no earlier tensor has them."""
+    def add_tensor(self, node: torch.fx.Node) -> None:
+        """Add a tensor of the graph. A size that depends on data is read from the first added tensor that has it."""
         value = node.meta.get("val")
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             expression = self._symbols.expression(size)
             if not isinstance(expression, int) and expression[0] == "data":
-                self._carriers.setdefault(expression[1], (node, axis))
+                self._data_sizes.setdefault(expression[1], (node, axis))
 
     def size(self, size: Any) -> Size | None:
-        """A number, or a node that computes `size` (an int or a SymInt). None if `size` cannot be computed yet."""
+        """A number, or a node that computes `size` (an int or a SymInt); None if `size` cannot be computed yet."""
         return self._size(self._symbols.expression(size))
 
     def _size(self, expression: Expression) -> Size | None:
@@ -72,11 +72,11 @@ class SizeNodes:
         if name == "sym":
             return self._values.get(operands[0])
         if name == "data":
-            carrier = self._carriers.get(operands[0])
-            if carrier is None:
+            source = self._data_sizes.get(operands[0])
+            if source is None:
                 return None
-            tensor, axis = carrier
-            return self._call(torch.ops.aten.sym_size.int, carrier, tensor.meta["val"].shape[axis])
+            tensor, axis = source
+            return self._call(torch.ops.aten.sym_size.int, source, tensor.meta["val"].shape[axis])
         values = [self._size(operand) for operand in operands if not isinstance(operand, str)]
         if any(value is None for value in values):
             return None

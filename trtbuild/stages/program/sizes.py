@@ -1,13 +1,12 @@
-"""Compute the sizes of a program's values at one point in two ways: from the ``val`` of each node, and by running the
-operators. (``val`` is a fake tensor, whose sizes are expressions over the symbols.)
+"""Compare the sizes that a program declares for its values with the sizes that its operators return.
 
 Rules
-1. A *point* gives every symbol of the program a number. The declared type of a value at a point is the type of its
-   ``val``, with these numbers.
-2. The operators run one by one on meta tensors (no data), from the declared sizes of the inputs. The operators get
-   numbers instead of symbols, so PyTorch cannot specialize a symbol.
-3. Some calls cannot run here: a nested graph, a call whose sizes depend on data, and a call of an operator from outside
-   PyTorch whose code is not loaded. Their results get the declared types. A size that depends on data is not compared.
+1. A *point* is a number for each symbol of the program. The ``val`` of a node is a tensor without data, whose sizes are
+   expressions over the symbols. With the numbers of a point, it is the declared type of the node's value.
+2. The operators run one by one on meta tensors (without data), from the declared sizes of the inputs. They get numbers
+   instead of symbols, so PyTorch cannot replace a symbol by a number.
+3. Some calls cannot run here: nested graphs, calls whose sizes depend on data, and calls of operators from outside PyTorch
+   whose code is not loaded. Their results get the declared types. A size that depends on data is not compared.
 """
 
 from __future__ import annotations
@@ -34,23 +33,22 @@ Point = Mapping[sympy.Symbol, int]
 #: A tensor's dtype and sizes; None for a size that depends on data.
 Type = tuple[torch.dtype, tuple[int | None, ...]]
 
-#: Operator → its replacement on meta tensors. Their strides may differ from those of ``val``, and a view may then fail.
+#: Operator → its replacement on meta tensors. A view may fail on them, because their strides may differ from those of
+#: ``val``.
 _WITHOUT_STRIDES = {
     torch.ops.aten.view.default: torch.ops.aten.reshape.default,
     torch.ops.aten._unsafe_view.default: torch.ops.aten.reshape.default,
 }
-#: The device of tensors without data.
 _META_DEVICE = torch.device("meta")
 _UNKNOWN_VALUE = object()
 _DATA_SYMBOL_TYPES = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
-#: Stands for a size whose symbol is not in an input's shape.
+#: Stands for a size with a symbol that has no number at the point.
 _UNKNOWN_SIZE = -1
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A value whose type is not its declared type. `text` describes the difference. `only_sizes` is True if only sizes
-    differ: dtypes and ranks are equal."""
+    """A value whose type is not its declared type. If `only_sizes` is True, dtypes and ranks are equal."""
 
     node: torch.fx.Node
     text: str
@@ -62,8 +60,7 @@ class Difference:
 
 
 def points_of(program: Program, extra_points: Sequence[Sequence[int]] = ()) -> list[Point]:
-    """The points at which a program is checked: `extra_points`, and those of `sample_points` at the ends of the ranges and
-    between them.
+    """The points at which a program is checked: `extra_points`, the ends of the ranges, and some points between the ends.
 
     `extra_points` are lists of numbers, in the order of the symbols. All other points depend on the program only.
     """
@@ -73,11 +70,10 @@ def points_of(program: Program, extra_points: Sequence[Sequence[int]] = ()) -> l
 
 
 def first_difference(program: Program, points: Sequence[Point], *, ranks_may_differ: bool = False) -> Difference | None:
-    """Find the first value of a program whose type is not its declared type; None if there is no such value.
+    """Find the first value of a program that does not have its declared type.
 
-    With `ranks_may_differ`, a value that differs in more than its sizes counts only if an output differs, too, at the same
-    point. For example, the result of a squeeze may have another rank at some points, and so may the values computed
-    from it.
+    With `ranks_may_differ`, a value with another rank or dtype counts only if an output differs, too, at the same point.
+    For example, a squeeze returns another rank at a point where the size of the axis is 1.
     """
     for point in points:
         first: Difference | None = None
@@ -114,7 +110,7 @@ def _differ_in_sizes_only(declared: Sequence[Type], computed: Sequence[Type] | s
 
 
 def declared_types_at(value: Any, point: Point) -> list[Type]:
-    """The types of the tensors that a node's ``val`` consists of, at a point."""
+    """The types of the tensors in a node's ``val``, at a point."""
     return PointEvaluator(point).declared(value)
 
 
@@ -128,12 +124,12 @@ def types_text(types: Sequence[Type]) -> str:
 
 
 class PointEvaluator:
-    """Evaluates a program at one point. It caches sizes and the results of calls."""
+    """Evaluates a program at one point. Caches sizes and the results of calls."""
 
     def __init__(self, point: Point) -> None:
         self._numbers = {symbol: sympy.Integer(number) for symbol, number in point.items()}
         self._sizes: dict[Any, int | None] = {}
-        #: Call → result. Layers repeat, and running an operator takes up to a millisecond.
+        #: Call → result, because layers repeat, and an operator takes up to a millisecond.
         self._results: dict[Any, Any] = {}
 
     def size(self, size: Any) -> int | None:
@@ -152,7 +148,7 @@ class PointEvaluator:
         return self._sizes[expression]
 
     def declared(self, value: Any) -> list[Type]:
-        """The types of the tensors that a node's ``val`` consists of."""
+        """The types of the tensors in a node's ``val``."""
         leaves = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
         return [(leaf.dtype, tuple(map(self.size, leaf.shape))) for leaf in leaves]
 
@@ -160,8 +156,8 @@ class PointEvaluator:
         """Yield each call whose value is known, with its declared types, and with its computed types or the text of its
         error. An error ends the walk.
 
-        For a call with several results, only the results that the program reads are compared, because kernels differ in the
-        results that nothing reads.
+        A call with several results is not yielded. The results that the program reads follow as calls of getitem. Kernels
+        differ in the other results.
         """
         values: dict[torch.fx.Node, Any] = {}
         for node in program.graph.nodes:
@@ -197,10 +193,10 @@ class PointEvaluator:
             return _WITHOUT_STRIDES.get(node.target, node.target)(*args, **kwargs)
         except NotImplementedError:
             return self._declared_value(node.meta.get("val"))
-        except ZeroDivisionError:  # a factor such as n / (n - 1); sizes do not depend on it
+        except ZeroDivisionError:  # in a factor such as n / (n - 1), on which no size depends
             return self._declared_value(node.meta.get("val"))
         except Exception as error:
-            if getattr(node.target, "namespace", "") == "prims":  # they fail if a scalar is a meta tensor
+            if getattr(node.target, "namespace", "") == "prims":  # these operators fail if a scalar is a meta tensor
                 return self._declared_value(node.meta.get("val"))
             message = (str(error).strip().splitlines() or [type(error).__name__])[0]
             return _FailedCall(f"fails: {message}")
@@ -209,7 +205,7 @@ class PointEvaluator:
         return any(None in sizes for _, sizes in self.declared(value))
 
     def _declared_value(self, value: Any) -> Any:
-        """Make a value with the declared types of `value` at the point; `_UNKNOWN_VALUE` if a size depends on data."""
+        """Make a value with the declared types of `value`; `_UNKNOWN_VALUE` if a size depends on data."""
         if isinstance(value, list | tuple):
             parts = [self._declared_value(part) for part in value]
             return _UNKNOWN_VALUE if any(part is _UNKNOWN_VALUE for part in parts) else type(value)(parts)
@@ -226,7 +222,7 @@ class PointEvaluator:
 
 
 def _type_key(value: Any) -> Any:
-    """A key for an argument: equal keys lead to equal types of results."""
+    """A key for an argument. Calls of an operator whose arguments have equal keys return equal types."""
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(value.shape), value.stride()
     if isinstance(value, list | tuple):
@@ -238,7 +234,7 @@ def _type_key(value: Any) -> Any:
 
 @functools.cache
 def _needs_data(target: Any) -> bool:
-    """Whether an operator needs data to run: a nested graph, or an operator whose result or sizes depend on values."""
+    """Whether an operator is a nested graph, or returns results or sizes that depend on values."""
     tags = getattr(target, "tags", ())
     return (
         isinstance(target, torch._ops.HigherOrderOperator)
@@ -257,7 +253,7 @@ def _indexes_by_numbers(node: torch.fx.Node) -> bool:
 
 @functools.cache
 def _is_factory(target: Any) -> bool:
-    """Whether an operator creates a tensor from numbers only. Such an operator has the device as an argument."""
+    """Whether an operator creates a tensor from numbers only, on a device that is an argument."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     arguments = target._schema.arguments
@@ -272,7 +268,7 @@ class _FailedCall:
 
 
 def _without_unknown_sizes(declared: Sequence[Type], computed: Sequence[Type]) -> list[Type]:
-    """Return `computed` with None for each size that depends on data in `declared`."""
+    """Return `computed` with None for each size that is None in `declared`."""
     if len(declared) != len(computed):
         return list(computed)
     types: list[Type] = []

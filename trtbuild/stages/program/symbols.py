@@ -1,4 +1,4 @@
-"""Convert torch's symbolic sizes (sympy) to `trtbuild.core.values.expressions`, with canonical symbol numbers."""
+"""Convert torch's symbolic sizes (sympy) to size expressions with numbered symbols (`trtbuild.core.values.expressions`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trtbuild.stages.program.functional import Program
 
 @dataclass(frozen=True)
 class Rounding:
-    """A product of a size and a fraction, rounded up or down. `operand` is the size as a sympy expression. It is not
+    """A product of a size and a fraction, rounded up or down. `operand` is the size, a sympy expression that is not
     negative."""
 
     operand: Any
@@ -30,7 +30,6 @@ class Rounding:
     rounds_up: bool
 
     def apply(self, operand: Expression) -> Expression:
-        """The rounded product of `operand` and `fraction`."""
         numerator, denominator = self.fraction.as_integer_ratio()
         scaled: Expression = operand if numerator == 1 else ["mul", numerator, operand]
         if denominator == 1:
@@ -55,7 +54,7 @@ class Symbols:
                     self.expression(size)
 
     def expression(self, size: Any) -> Expression:
-        """Convert an int, a SymInt or a sympy expression. Raises SourceError if that is not possible."""
+        """Convert an int, a SymInt or a sympy expression. Raises SourceError if it cannot be written with whole numbers."""
         if isinstance(size, bool):
             raise ValueError("a size cannot be a bool")
         if isinstance(size, int):
@@ -88,9 +87,9 @@ class Symbols:
     def rounding(self, expr: Any) -> Rounding | None:
         """Write a rounded product or quotient (``trunc(0.5 * s)``, ``trunc(s / 2)``) with whole numbers.
 
-        PyTorch computes with float64. So a fraction is used only if its product and PyTorch's result are rounded to the
-        same number at every value of the operand. Returns None if there is no such fraction, or if the operand may be
-        negative, is unbounded or has too many values.
+        PyTorch computes the product as a float64. A fraction replaces the float only if both products round to the same
+        number at every value of the operand. Returns None if there is no such fraction, or if the operand may be negative,
+        is unbounded or has too many values.
         """
         if type(expr).__name__ not in _ROUNDING_FUNCTIONS:
             return None
@@ -119,14 +118,13 @@ class Symbols:
         return None
 
     def interval(self, size: Any) -> tuple[int, int]:
-        """The smallest and the largest value of a size. The largest is `UNBOUNDED` if the size has no upper bound. Raises
-        the errors of `expression`."""
+        """The smallest and the largest value of a size. The largest is `UNBOUNDED` if there is no bound. Raises SourceError
+        (`expression`)."""
         expression = self.expression(size)  # also adds new symbols to `ranges`
         return interval(expression, [(low, UNBOUNDED if high is None else high) for low, high in self.ranges])
 
     def text(self, expr: Any) -> str:
-        """The text of an expression in canonical symbols. The expression is computed from sizes, but is not a size itself
-        (a condition, a float)."""
+        """The text of an expression with numbered symbols. The expression is a condition or a float, not a size."""
         expr = sympy.sympify(expr)
         for symbol in sorted(expr.free_symbols, key=str):
             self._convert(symbol)
@@ -161,7 +159,7 @@ def largest_sizes(program: Program) -> list[int]:
 
 
 def declared_types(program: Program) -> tuple[list[DeclaredType], list[DeclaredType]]:
-    """The types of the inputs and of the outputs: dtype, and sizes (None for a dynamic size)."""
+    """The types of the inputs and of the outputs. A type is a dtype and sizes; a dynamic size is None."""
     symbols = Symbols(program)
 
     def declared(node: torch.fx.Node) -> DeclaredType:
@@ -182,17 +180,16 @@ def _divide(size: int, divisor: int) -> float:
     return size / divisor
 
 
-#: Functions that round a float to a whole number. The float is computed from a size and is not negative, so truncating is
-#: the same as rounding down.
+#: Functions that round a float to a whole number. The float is not negative, so truncating is rounding down.
 _ROUNDING_FUNCTIONS = frozenset({"TruncToInt", "FloorToInt", "CeilToInt"})
 
 #: A larger upper bound of a symbol counts as no bound.
 _LARGEST_BOUND = 2**62
 
-#: A fraction is tried only if the largest and the smallest size differ by at most this number.
+#: `Symbols.rounding` tries a fraction only if the largest and the smallest size differ by at most this number.
 _MAX_SIZE_DIFFERENCE = 100_000
 
-#: The largest denominator of the fraction that is tried before the exact value of a float such as 0.3.
+#: For a float such as 0.3, the nearest fraction with at most this denominator is tried before the float's exact value.
 _LARGEST_DENOMINATOR = 1_000
 
 _OPERATORS = {

@@ -1,15 +1,16 @@
 """Write the canonical text of a program. The text is hashed, and `why` and `diff` can show it.
 
 Rules
-1. It contains: every node's operator with its overload, args and kwargs (without the message of ``_assert_scalar``),
-   edges by the numbers of nodes, and nested graphs; constants by dtype, shape, stride and bytes; dtype, shape, stride and
-   device type of every value; the order of inputs and outputs; symbolic sizes with their ranges.
-2. It does not contain: names (of nodes, inputs, outputs, weights and symbols), module paths, stack traces, device
-   ordinals. Nodes are numbered in graph order, symbols in the order of first appearance in the inputs.
+1. The text contains every node: its operator with overload, args and kwargs, except the message of ``_assert_scalar``.
+   An argument that is another node is the number of this node. The text also contains nested graphs; the dtype, shape,
+   stride and bytes of constants; the dtype, shape, stride and device type of every value; the order of inputs and
+   outputs; symbolic sizes with their ranges.
+2. The text does not contain names (of nodes, inputs, outputs, weights and symbols), module paths, stack traces and device
+   ordinals. Nodes are numbered in graph order, and symbols in the order in which they first appear in the inputs.
 3. Floats are hex IEEE bits. Strings are JSON. A value of a type without a rule raises TypeError. ``repr`` is never used.
-4. Weights are inputs: their dtype, shape and stride are in the text, their values are not.
+4. Weights are inputs. The text contains their dtype, shape and stride, but not their values.
 5. An operator from outside PyTorch is followed by the digest of its implementation, if `program_text` gets a function that
-   returns this digest. Otherwise it is followed by its schema, because a stored program calls it with this schema.
+   returns this digest. Otherwise its schema follows, because a stored program calls it with this schema.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ SCHEMA = "trtbuild.graph/1"
 
 
 def program_text(program: Program, implementation_digest: Callable[[str], str] | None = None) -> str:
-    """Write the text of `program`. `implementation_digest` takes the name of a custom operator, and returns the digest of
-    its implementation. Without this function the text has the operator's schema instead (rule 5)."""
+    """Write the text of `program`. `implementation_digest` takes the name of an operator from outside PyTorch, and returns
+    the digest of its implementation (rule 5)."""
     symbols = Symbols(program)
     constants = program.constants
     weights, inputs = program.weight_nodes, program.input_nodes
@@ -54,9 +55,7 @@ def program_text(program: Program, implementation_digest: Callable[[str], str] |
 def module_paths(program: Program) -> list[tuple[str, str, str]]:
     """For each call node, in graph order: the path of its module, the operator's name, and the keys of all modules around
     the node. torch chooses the keys: ``L__self__layers.0`` in the first call of a module, ``L__self__layers.0@1`` in the
-    second.
-
-    Partitioning by module path reads these paths. The canonical text does not contain them.
+    second. The partition step reads the paths.
     """
     paths = []
     for node in program.graph.nodes:
@@ -68,7 +67,7 @@ def module_paths(program: Program) -> list[tuple[str, str, str]]:
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:
-    """SHA-256 of a tensor's dtype, shape and values. The values are bytes in row-major order. Strides do not count."""
+    """SHA-256 of a tensor's dtype, shape and values. Strides do not count: the values are in row-major order."""
     value = tensor.detach()
     head = f"{value.dtype}{list(value.shape)}".encode()
     return hashlib.sha256(struct.pack(">Q", len(head)) + head + raw_bytes(value)).hexdigest()

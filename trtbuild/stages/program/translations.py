@@ -1,14 +1,14 @@
-"""PyTorch's ONNX exporter: the operators that it can translate, and the translation itself.
+"""Translate programs to ONNX with PyTorch's exporter.
 
-Only this file uses the private modules of the exporter (``torch.onnx._internal``), and
-``tests/stages/program/test_translations.py`` tests each private name. `torch.onnx.export` itself cannot be used: it always
-decomposes (10 s for ViT-B), and it folds weights while it optimizes.
+Only this file uses the private modules of the exporter (``torch.onnx._internal``). `torch.onnx.export` cannot be used,
+because it always decomposes (10 s for ViT-B), and folds weights while it optimizes.
+``tests/stages/program/test_translations.py`` tests each private name.
 
 Rules
-1. A translation is written in one of `OPSETS`. The version converter converts it to other opsets. All `OPSETS` translate
+1. A translation is written in one of `OPSETS`. ONNX's version converter converts it to other opsets. All `OPSETS` translate
    the same operators, so one table of decompositions fits all toolchains.
-2. Loading a registry takes 1 to 2 s, once for each process and opset. So no registry is loaded on import.
-3. Logs and warnings of the exporter do not appear on stdout and stderr.
+2. A registry has the exporter's translations for one opset. Loading one takes 1 to 2 s, so none is loaded on import.
+3. Logs and warnings of the exporter are suppressed.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """torch's decompositions of the operators without a translation, for `run_decompositions`. The exceptions are the sets
     `_ALWAYS_DECOMPOSED` and `_NEVER_DECOMPOSED`.
 
-    An operator with a translation (linear, layer_norm, scaled_dot_product_attention, gelu) is not decomposed. This gives a
-    better graph in a fraction of the time.
+    Operators with a translation (linear, layer_norm, gelu) stay, which gives a better graph in a fraction of the time.
     """
     from torch.onnx._internal.exporter import _decomp
 
@@ -75,9 +74,8 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
 
 
 def has_translation(node: torch.fx.Node) -> bool:
-    """Whether the registry has a translation for a call_function node. The translation may still fail for the node's
-    arguments. False for operators from outside PyTorch and for those of torch.onnx.ops, even if the registry contains
-    them."""
+    """Whether the exporter has a translation for a call_function node. The translation may still fail for the node's
+    arguments. False for operators from outside PyTorch and for those of torch.onnx.ops."""
     from torch.onnx._internal.exporter import _dispatching
 
     if is_custom(node.target):
@@ -88,10 +86,10 @@ def has_translation(node: torch.fx.Node) -> bool:
 
 
 def promote_types(module: torch.fx.GraphModule) -> None:
-    """Make implicit type promotion explicit, because ONNX has no implicit promotion. Works in place, also in nested graphs.
+    """Insert casts for type promotion, because ONNX has no implicit promotion. Works in place, also in nested graphs.
 
-    An inserted cast has the ``meta`` of the node for which it was inserted, except ``val``. Half precision operators that
-    compute in float32 (torch's "op math") become casts around a float32 operator.
+    A cast has the ``meta`` of the node for which it was inserted, except ``val``. Half precision operators that compute in
+    float32 (torch's "op math") become casts around a float32 operator.
     """
     from torch.onnx._internal.exporter import _fx_passes
 
@@ -100,7 +98,7 @@ def promote_types(module: torch.fx.GraphModule) -> None:
 
 
 def remove_assertions(module: torch.fx.GraphModule) -> None:
-    """Remove run-time assertions, in place, and the scalar computations that only they used."""
+    """Remove run-time assertions, and scalars that only assertions used, in place."""
     for graph_module in module.modules():
         if isinstance(graph_module, torch.fx.GraphModule):
             for node in reversed(graph_module.graph.nodes):
@@ -110,12 +108,11 @@ def remove_assertions(module: torch.fx.GraphModule) -> None:
 
 
 def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
-    """Translate a program with the exporter, after `promote_types` and `remove_assertions`, without optimizing. All
-    inputs of the program, weights included, become graph inputs. Each quantized weight has its ONNX type
-    (`quantized_onnx`).
+    """Translate a program with the exporter, after `promote_types` and `remove_assertions`, without optimizing.
 
-    The opset of the result is the largest of `OPSETS` that is not above `opset`. If all are above, it is the smallest.
-    ``node.meta["node"]`` of each ONNX node is the fx node that it came from. Raises TranslationFailed.
+    All inputs of the program, weights included, become graph inputs. Each quantized weight has its ONNX type
+    (`quantized_onnx`). The opset is the largest of `OPSETS` that is not above `opset`. If all are above, it is the
+    smallest. ``node.meta["node"]`` of each ONNX node is the fx node that it came from. Raises TranslationFailed.
     """
     from torch.onnx._internal.exporter import _core, _errors
 
@@ -159,9 +156,8 @@ def _is_dead_scalar(node: torch.fx.Node) -> bool:
 
 _aten = torch.ops.aten
 #: Operators that are not decomposed, although they have no translation (torch 2.13). The decompositions of signbit and
-#: copysign declare a wrong type: the sign bit is a bool, and is declared a float. The lower step writes the interpolations
-#: itself. The decompositions of the other operators check for a singular matrix by an operator with a side effect, which a
-#: functional program cannot have.
+#: copysign declare the sign bit, a bool, as a float. The lower step replaces the interpolations. The decompositions of the
+#: other operators check for a singular matrix by an operator with a side effect, which a functional program cannot have.
 _NEVER_DECOMPOSED = frozenset(
     {
         *(_aten.signbit.default, _aten.signbit.out),

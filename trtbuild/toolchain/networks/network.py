@@ -1,13 +1,13 @@
 """Parse an ONNX model and its weights into a TensorRT network.
 
 Rules
-1. Weights do not pass through protobuf (340 MB would take 3 to 7 s): the parser gets pointers. Older parsers (TensorRT
-   before 10.13) read the weights from the files that the model names.
+1. The parser gets pointers to the weights, because protobuf would take 3 to 7 s for 340 MB. Parsers before TensorRT 10.13
+   read the weights from the files that the model names.
 2. TensorRT's objects have pointers to one another and to the weights, but Python does not know these pointers. So a
-   `ParsedNetwork` refers to its parser, network and weights, and frees them in this order, which TensorRT needs. The caller
-   frees the builder and the logger after that.
-3. A network has a fixed name. The default name ("Unnamed Network 7") contains a counter of the process, and the plan would
-   contain this counter.
+   `ParsedNetwork` frees its parser, its network and its weights in this order, which TensorRT needs. After that, the caller
+   frees the builder and the logger.
+3. A network has a fixed name. The default name ("Unnamed Network 7") contains a counter of the process, which would enter
+   the engine.
 4. The flags of networks and parsers come from `trtbuild.toolchain.libraries.releases`.
 """
 
@@ -33,14 +33,14 @@ _TENSORRT_TYPES = {ELEMENT_TYPES[name].onnx: ELEMENT_TYPES[name].tensorrt for na
 
 @dataclass(frozen=True)
 class NodeError:
-    """A reason why a model is refused. `node` is the ONNX node's name, or empty if no node is known."""
+    """A reason why a model is refused. `node` is the name of the ONNX node, or empty if it is not known."""
 
     text: str
     node: str
 
 
 def create_network(trt: Any, builder: Any, release: Release) -> Any:
-    """Create an empty INetworkDefinition with the fixed name and the release's flags (rules 3 and 4)."""
+    """Create an empty INetworkDefinition (rules 3 and 4)."""
     flags = (getattr(trt.NetworkDefinitionCreationFlag, name) for name in release.network_flags)
     network = builder.create_network(sum(1 << int(flag) for flag in flags))
     network.name = NETWORK_NAME
@@ -60,8 +60,7 @@ class ParsedNetwork:
         self._addresses: set[int] = set()
 
     def parse(self, model: bytes, weights: Mapping[str, Bytes]) -> list[NodeError]:
-        """Parse `model`. `weights` maps the names of its external weights to their data. Returns the refusals, or an empty
-        list if the parser accepts the model.
+        """Parse `model`. Returns the reasons why the parser refuses it. `weights`: name of an external weight → its data.
 
         Raises KeyError for a missing weight, ValueError for a weight of the wrong size.
         """
@@ -95,7 +94,7 @@ class ParsedNetwork:
             )
 
     def changed_types(self, model_outline: Outline) -> list[NodeError]:
-        """List the inputs and outputs whose element type the parser changed, with their nodes."""
+        """List the inputs and outputs whose element type the parser has changed, with the nodes that use them."""
         tensors = {tensor.name: tensor for tensor in map(self.network.get_input, range(self.network.num_inputs))}
         tensors |= {tensor.name: tensor for tensor in map(self.network.get_output, range(self.network.num_outputs))}
         errors = []
@@ -109,9 +108,9 @@ class ParsedNetwork:
         return errors
 
     def _at_unique_address(self, data: Bytes) -> Any:
-        """Return `data` as an array at an address that no other weight of the network has. TensorRT treats weights at the
-        same address as one weight, and refuses them if their sizes differ (INetworkDefinition::setWeightsName). The array
-        is not freed before the network is closed."""
+        """Return `data` as an array that is not freed before the network is closed. No other weight of the network has the
+        same address, because TensorRT treats weights at one address as one weight, and refuses them if their sizes differ
+        (INetworkDefinition::setWeightsName)."""
         array = np.frombuffer(data, dtype=np.uint8)
         if array.ctypes.data in self._addresses or not array.nbytes:  # empty arrays may share an address
             array = np.concatenate([array, np.zeros(1, np.uint8)])[: array.nbytes]
@@ -122,11 +121,11 @@ class ParsedNetwork:
     def supported_pieces(
         self, model: bytes, scales: Mapping[str, memoryview]
     ) -> tuple[list[list[int]], list[NodeError]]:
-        """Ask the parser which parts of `model` it would accept (`supports_model_v2`). Returns these pieces, each as a list
-        of node indexes, and the parser's errors.
+        """Ask the parser which pieces of `model` it would accept (`supports_model_v2`). Returns the node indexes of each
+        piece, and the parser's errors.
 
-        The parser reads `scales`, which are values of some weights by name, and zeros in place of the other weights.
-        Afterwards the network cannot be used.
+        `scales` maps names of weights to values. The parser reads zeros in place of the other weights. Afterwards the
+        network cannot be used.
         """
         mark = self._log.mark()
         model_outline = read_outline(model)
@@ -137,7 +136,7 @@ class ParsedNetwork:
                 self._parser.supports_model_v2(model, path)
                 pieces = [list(self._parser.get_subgraph_nodes(index)) for index in range(self._parser.num_subgraphs)]
             else:
-                # The flag beside the nodes says whether the parser accepts the whole model (seen with TensorRT 8.6).
+                # The flag beside the nodes shows whether the parser accepts the whole model (seen with TensorRT 8.6).
                 pieces = [list(nodes) for nodes, _ in self._parser.supports_model(model, path)[1]]
         return pieces, self._node_errors(mark, model_outline.nodes)
 
@@ -150,7 +149,7 @@ class ParsedNetwork:
             error = self._parser.get_error(index)
             node = nodes[error.node()] if 0 <= error.node() < len(nodes) else None
             name, operator = ("", "") if node is None else (node.name, node.operator)
-            if hasattr(error, "node_name"):  # TensorRT 8.6 returns only the number of a node
+            if hasattr(error, "node_name"):  # TensorRT 8.6 has only the number of a node
                 name = error.node_name() or name
             if hasattr(error, "node_operator"):
                 operator = error.node_operator()
@@ -160,7 +159,7 @@ class ParsedNetwork:
         return errors or [NodeError(text, "") for text in self._log.errors(mark)]
 
     def close(self) -> None:
-        """Free the parser, then the network, then the weights."""
+        """Free the objects in the order of rule 2."""
         del self._parser
         del self.network
         self._weights.clear()
@@ -173,7 +172,7 @@ class ParsedNetwork:
 
 
 def _write_weight_files(folder: str, weights: Sequence[ExternalWeight], values: Mapping[str, memoryview]) -> None:
-    """Write a file for each weight, with its `values`. A weight without values has a sparse file of zeros."""
+    """Write a file for each weight. A weight without `values` gets a sparse file of zeros."""
     for weight in weights:
         with open(os.path.join(folder, weight.name), "wb") as file:
             file.write(values.get(weight.name, b""))

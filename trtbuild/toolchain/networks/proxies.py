@@ -1,6 +1,6 @@
-"""Proxies of TensorRT's objects. A user's function that defines a network calls these proxies instead of the objects.
+"""Proxies of TensorRT's objects, which a user's function calls when it defines a network.
 
-A read returns TensorRT's own answer, or a proxy of it. A proxy passes changes of the network to the recorder
+A read returns TensorRT's own answer, or a proxy of it. A change of the network goes to the recorder
 (`trtbuild.toolchain.networks.recording`). All other calls raise an error at the caller's line.
 """
 
@@ -12,15 +12,15 @@ from typing import Any, Protocol
 
 from trtbuild.core.partition.network_document import NotRecorded
 
-#: The attributes of a tensor whose assignments are recorded.
+#: The attributes of a tensor that are recorded when they are set.
 _TENSOR_ATTRIBUTES = ("dtype", "allowed_formats")
-#: The prefix of methods that add plugins. These are the only methods ``add_…`` that cannot be recorded.
+#: The prefix of the only methods ``add_…`` that cannot be recorded.
 _PLUGIN_PREFIXES = ("add_plugin",)
-#: The recorded methods of layers and conditionals, other than ``add_…``.
+#: The recorded methods of layers and conditionals.
 _RECORDED_CALLS = ("set_input", "set_condition", "set_output_type")
-#: Prefixes of the methods that read, which are not recorded.
+#: The prefixes of methods that only read.
 _READ_PREFIXES = ("get_", "is_", "are_", "num_")
-#: Attributes that are set in the network, but are not recorded: they are labels (rule 4 of the recording).
+#: Attributes that are set in the network, but are not recorded (rule 4 of `recording`).
 _LABEL_ATTRIBUTES = ("name", "metadata")
 
 
@@ -29,10 +29,10 @@ class Recorder(Protocol):
     `NotRecorded`."""
 
     def call(self, target: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Make a call that changes the network, and record it."""
+        """Make a call that changes the network, and record the call."""
 
     def set(self, target: Proxy, name: str, value: Any) -> None:
-        """Set an attribute, and record it."""
+        """Set an attribute, and record the value."""
 
     def add_input(self, name: str, dtype: Any, shape: Any) -> TensorProxy:
         """Add an input to the network."""
@@ -45,22 +45,22 @@ class Recorder(Protocol):
         """Undo `mark_output`."""
 
     def tensor(self, real: Any, document_value: dict[str, Any] | None = None) -> Any:
-        """Return the proxy of the tensor `real`, or None if `real` is None."""
+        """Return the proxy of the tensor `real`, or None if `real` is None. `TensorProxy` explains `document_value`."""
 
     def layer(self, index: int) -> Any:
-        """Return the proxy of a layer, by its index in the network."""
+        """Return the proxy of the layer with this index in the network."""
 
     def readable_value(self, value: Any, name: str) -> Any:
-        """Return `value`, which a read of `name` returned. An object that could change the network is refused."""
+        """Return `value`, which a read of `name` has returned. Objects that could change the network are refused."""
 
     def raise_logged_errors(self, action: str) -> AbstractContextManager[None]:
-        """Raise the errors that TensorRT logs in the block. `action` is for the message."""
+        """Raise the errors that TensorRT logs inside the block. `action` begins the message."""
         ...
 
 
 class Proxy:
-    """The proxy of a TensorRT object. `real` is the object. `number` is its number in the document
-    (`network_document`), or None for the network and for tensors."""
+    """The proxy of the TensorRT object `real`. `number` is the object's number in the network document
+    (`trtbuild.core.partition.network_document`), or None for the network and for tensors."""
 
     def __init__(self, recorder: Recorder, real: Any, number: int | None) -> None:
         object.__setattr__(self, "_recorder", recorder)
@@ -131,8 +131,8 @@ class ResultProxy(Proxy):
 
 
 class TensorProxy(Proxy):
-    """The proxy of an ``ITensor``. `document_value` is its value in the document. `label` is the name that the user's
-    function has set, or None."""
+    """The proxy of an ``ITensor``. `document_value` identifies the tensor in the network document: ``{"input": k}`` or
+    ``{"output": [object, k]}``. `label` is the name that the user's function has set, or None."""
 
     document_value: dict[str, Any]
     label: str | None
@@ -164,7 +164,7 @@ class TensorProxy(Proxy):
 
 
 def _checked_read(recorder: Recorder, method: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function that calls `method` and raises the errors that TensorRT logs in the call."""
+    """Return a function that calls `method`, and raises the errors that TensorRT logs in the call."""
 
     def read(*args: Any, **kwargs: Any) -> Any:
         with recorder.raise_logged_errors(name):

@@ -1,15 +1,14 @@
 """Record the calls with which a function defines a TensorRT network (`trtbuild.core.partition.network_document`).
 
 Rules
-1. The function gets TensorRT's real module, and a proxy of a real network (`trtbuild.toolchain.networks.proxies`). So the
-   values that the function reads (shapes, types, numbers of layers) are TensorRT's own answers.
+1. The function gets TensorRT's real module, and a proxy of a real network (`trtbuild.toolchain.networks.proxies`). So it
+   reads TensorRT's own shapes, types and numbers of layers.
 2. Changes of the network are recorded: ``add_…``, ``mark_output``, ``unmark_output``, ``set_input``, ``set_condition``,
-   ``set_output_type``, assignments to attributes. Their arguments are converted before the change is made. Reads are not
-   recorded. All other calls (plugins, debug tensors, refit marks) cannot be recorded, and raise `NotRecorded` at the
-   caller's line.
-3. If TensorRT refuses a call, it only logs an error and continues. Here, a recorded call or a read in which TensorRT logs
-   an error raises `NotRecorded`. For an index without a tensor, ``get_input`` and ``get_output`` return None.
-4. Names that the function sets are labels: they are in the network, but not in the document.
+   ``set_output_type``, assignments to attributes. Reads are not recorded. All other calls (plugins, debug tensors, refit
+   marks) raise `NotRecorded` at the caller's line.
+3. If TensorRT refuses a call or a read, it logs an error and continues. Here, such an error raises `NotRecorded`. For an
+   index without a tensor, ``get_input`` and ``get_output`` return None.
+4. Names that the function sets are in the network, but not in the document, because they are only labels.
 5. TensorRT-RTX records the networks for all toolchains, because only TensorRT-RTX can define networks without a GPU.
 """
 
@@ -51,8 +50,8 @@ class NetworkInput:
 
 @dataclass(frozen=True)
 class RecordedNetwork:
-    """A recorded network: its document, its weights by slot, the (name, type) of each layer, and the (name, dtype, sizes)
-    of each output. A size of -1 is dynamic."""
+    """A recorded network: its document, its weights in the document's order, the (name, type) of each layer, and the
+    (name, dtype, sizes) of each output. A size of -1 is dynamic."""
 
     document: bytes
     weights: list[np.ndarray]
@@ -60,15 +59,16 @@ class RecordedNetwork:
     outputs: list[tuple[str, str, tuple[int, ...]]]
 
 
-#: Checks an input that the function adds: name, dtype, sizes (-1 is dynamic). Raises if it differs from the manifest.
+#: Gets the name, dtype and sizes (-1 is dynamic) of an input that the function adds. Raises if they differ from the
+#: manifest.
 CheckInput = Callable[[str, str, Sequence[int]], None]
 
 
 def record_network(
     define: Callable[[Any, Any], object], inputs: Sequence[NetworkInput], check: CheckInput
 ) -> RecordedNetwork:
-    """Call ``define(network, trt)`` and record the network. Raises ToolchainMissing, NotRecorded, and the function's
-    errors."""
+    """Call ``define(network, trt)``, and record the network. Raises ToolchainMissing, NotRecorded, and errors of
+    `define`."""
     trt = load(RECORDING_TOOLCHAIN)
     with capture_log(trt) as (logger, log):
         builder = trt.Builder(logger)
@@ -93,7 +93,7 @@ class _Recorder:
         self._weights: list[np.ndarray] = []
         #: The proxies of layers and scopes (loops, conditionals), by their numbers in the document.
         self._objects: list[Any] = []
-        #: id of a real tensor → its proxy. The proxy refers to the tensor, so that no other object gets the same id.
+        #: id of a real tensor → its proxy. The proxy refers to the tensor, so no other object can get the same id.
         self._tensors: dict[int, TensorProxy] = {}
         #: Number of an input in the manifest → its proxy.
         self._inputs: dict[int, TensorProxy] = {}
@@ -105,7 +105,6 @@ class _Recorder:
     # -- recorded calls
 
     def call(self, target: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Make a call that changes the network, and record it."""
         positional = [self._converted_value(value) for value in args]
         named = {k: self._converted_value(v) for k, v in sorted(kwargs.items())}
         entry: dict[str, Any] = {
@@ -122,7 +121,7 @@ class _Recorder:
             )
         if result is None and name.startswith("add_"):
             raise NotRecorded(f"TensorRT returned nothing for {name}")
-        # A refused call is not recorded: the function may catch the error and do something else.
+        # A refused call is not recorded, because the function may catch the error and continue.
         self._calls.append(entry)
         if result is None:
             return None
@@ -139,7 +138,6 @@ class _Recorder:
         return proxy
 
     def set(self, target: Proxy, name: str, value: Any) -> None:
-        """Set an attribute, and record the assignment."""
         if name == "allowed_formats" and value != 1 << int(self.trt.TensorFormat.LINEAR):
             raise NotRecorded(
                 "inputs and outputs are row-major (LINEAR), as arrays are: other formats cannot be recorded"
@@ -169,7 +167,6 @@ class _Recorder:
         return proxy
 
     def tensor(self, real: Any, document_value: dict[str, Any] | None = None) -> Any:
-        """Return the proxy of the tensor `real`, or None if `real` is None."""
         if real is None:
             return None
         known = self._tensors.get(id(real))
@@ -180,7 +177,6 @@ class _Recorder:
         return known
 
     def layer(self, index: int) -> Any:
-        """Return the proxy of a layer, by its index in the network."""
         if index not in self.layer_numbers:
             raise NotRecorded(f"layer {index} was not made by a recorded call: keep what add_… returns")
         return self._objects[self.layer_numbers[index]]
@@ -206,8 +202,8 @@ class _Recorder:
     # -- the result
 
     def finish(self) -> RecordedNetwork:
-        """Return the recorded network. Raises NotRecorded if an input or all outputs are missing, or if
-        an output has an unknown shape or a type that no array has."""
+        """Return the recorded network. Raises NotRecorded if an input or all outputs are missing, or if an output has an
+        unknown shape or a type that no array has."""
         for name, (number, _) in self._declared.items():
             if number not in self._inputs:
                 raise NotRecorded(f"input {name!r} of the manifest is not added: network.add_input({name!r}, …)")
@@ -243,7 +239,7 @@ class _Recorder:
     # -- values
 
     def _converted_value(self, value: Any) -> tuple[Any, Any]:
-        """Return the form of an argument in the document (rule 3 of `network_document`), and its form for TensorRT. Raises
+        """Return an argument as a value of the document (rule 3 of `network_document`), and as a value for TensorRT. Raises
         NotRecorded."""
         trt = self.trt
         if value is None or isinstance(value, bool | int | str):
@@ -270,8 +266,7 @@ class _Recorder:
         raise NotRecorded(f"a value of type {type(value).__name__} cannot be recorded")
 
     def _store_weights(self, value: np.ndarray) -> tuple[Any, Any]:
-        """Store weights. Returns their value in the document, and a copy of them. TensorRT has a pointer to the copy, so
-        the copy must not change."""
+        """Store weights. Returns their value in the document, and a copy of them. TensorRT keeps a pointer to the copy."""
         if str(value.dtype) not in TENSORRT_TYPES:
             raise NotRecorded(
                 f"weights of type {value.dtype} cannot be recorded; they may be {', '.join(TENSORRT_TYPES)}"
@@ -280,8 +275,6 @@ class _Recorder:
         return {"weights": len(self._weights) - 1}, self._weights[-1]
 
     def readable_value(self, value: Any, name: str) -> Any:
-        """Return `value`, which the user's function reads from the attribute or method `name`. Raises NotRecorded for an
-        object through which the function could change the network without a record."""
         value_types = (self.trt.Dims, self.trt.Permutation, self.trt.Weights)
         is_trt_object = type(value).__module__ == type(self.real).__module__ and not hasattr(type(value), "__members__")
         if is_trt_object and not isinstance(value, value_types):
@@ -294,7 +287,7 @@ class _Recorder:
         mark = self.log.mark()
         try:
             yield
-        except RuntimeError as error:  # TensorRT computes shapes and types when they are read
+        except RuntimeError as error:  # for example a shape, which TensorRT computes when it is read
             reasons = self.log.errors(mark) or [str(error)]
             raise NotRecorded(f"{action}: TensorRT says: {reasons[0]}") from error
         errors = self.log.errors(mark)

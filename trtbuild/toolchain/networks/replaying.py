@@ -1,12 +1,12 @@
 """Define a recorded network (`trtbuild.core.partition.network_document`) again, with any toolchain.
 
 Rules
-1. Only the document is used; no user code runs here. The document's calls may name only methods ``add_…`` and
-   ``set_…``, and its enumeration values only members of TensorRT's enumerations.
+1. No user code runs here. The document may call only methods ``add_…`` and ``set_…``, and its enumeration values must be
+   members of TensorRT's enumerations.
 2. The names of inputs are ``i0…``, of outputs ``o0…``, and of layers ``n0…``, as in converted models.
-3. With a toolchain that is not strongly typed (TensorRT before 9), only networks of float32, int32 and bool are built. The
-   toolchain keeps these types as long as no precision flag is set.
-4. If the toolchain does not have a recorded method or refuses a call of it, the error names the method.
+3. With a toolchain that is not strongly typed (TensorRT before 9), only networks of float32, int32 and bool are built. Such
+   a toolchain keeps these types as long as no precision flag is set.
+4. If the toolchain lacks a recorded method or refuses a call, the error names the method.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trtbuild.toolchain.libraries.library import Log
 
 Bytes = bytes | bytearray | memoryview
 
-#: The types that a toolchain without strong typing does not change (rule 3): NumPy's and TensorRT's names.
+#: The types of rule 3: NumPy's and TensorRT's names.
 _UNCHANGED_TYPES = frozenset(("float32", "int32", "bool", "FLOAT", "INT32", "BOOL"))
 #: Prefixes of the methods that a document may call.
 _ALLOWED_PREFIXES = ("add_", "set_")
@@ -32,14 +32,14 @@ class ReplayedNetwork:
     """A network that is defined from a document. After `close`, do not use `network`."""
 
     def __init__(self, network: Any, log: Log) -> None:
-        """`network` is an empty network."""
+        """`network` must be empty."""
         self.network = network
         self._log = log
         self._weights: list[np.ndarray] = []
 
     def define(self, trt: Any, data: Bytes, weights: Mapping[str, Bytes], *, strongly_typed: bool) -> None:
-        """Define the network of the document `data`. `weights` has the bytes of its weights ``w0…``. The number in the
-        name is the slot: the index in the document's list of weights.
+        """Define the network of the document `data`. `weights`: name → bytes. The weight ``w3`` has the index 3 in the
+        document's list of weights.
 
         Raises ToolchainError for a call or a type that the toolchain lacks or refuses, KeyError for a missing weight.
         """
@@ -142,12 +142,11 @@ class _ValueReader:
 
 
 def weight_names(data: Bytes) -> list[str]:
-    """Return the names of the weights of the document `data`, by slot: ``w0…``."""
+    """Return the names of the weights of the document `data` in order: ``w0…``."""
     return [f"w{slot}" for slot in range(len(network_document.parse(data)["weights"]))]
 
 
 def _first_unsafe_type(document: Mapping[str, Any]) -> str | None:
-    """Return the first type in the document that is not in `_UNCHANGED_TYPES`, or None."""
     types = [dtype for dtype, _ in (*document["weights"], *document["inputs"])] + list(_data_types(document["calls"]))
     return next((name for name in types if name not in _UNCHANGED_TYPES), None)
 
@@ -171,8 +170,7 @@ def _enum_member(trt: Any, kind: str, name: str) -> Any:
 
 
 def _array(data: Bytes, dtype: str, count: int) -> np.ndarray:
-    """Return the weights of a slot as a flat array. It is a copy, because TensorRT identifies weights by their
-    addresses."""
+    """Return weights as a flat array. It is a copy, because TensorRT identifies weights by their addresses."""
     array: np.ndarray = np.frombuffer(data, dtype=np.dtype(dtype)).copy()
     if array.size != count:
         raise ToolchainError(f"{count} weights of {dtype} were recorded, but {array.size} were found")

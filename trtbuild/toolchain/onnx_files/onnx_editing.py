@@ -1,6 +1,6 @@
-"""Replace nodes and initializers of a serialized ONNX model in the protobuf wire format. All other fields keep their bytes.
+"""Replace nodes and initializers of a serialized ONNX model. All other fields keep their bytes.
 
-Engine workers have TensorRT and numpy, but perhaps not onnx."""
+The package onnx is not used, because engine workers may not have it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def edit_model(
     initializers: Sequence[bytes] = (),
 ) -> bytes:
     """Return `model` with changes in its outer graph. `nodes` maps the position of a node to the nodes that replace it.
-    `removed_initializers` are the positions of initializers to remove. `initializers` are added."""
+    `removed_initializers` are positions. `initializers` are added."""
     added = b"".join(encode_delimited(GRAPH_INITIALIZER, entry) for entry in initializers)
     parts = [
         encode_delimited(number, b"".join(_edited_fields(value, nodes, removed_initializers)) + added)
@@ -67,7 +67,7 @@ def _edited_fields(
 
 
 def encode_external_tensor(name: str, shape: Sequence[int], element: int) -> bytes:
-    """Encode a TensorProto with external data. The location of the data is the tensor's name."""
+    """Encode a TensorProto with external data, whose location is the tensor's name."""
     location = encode_delimited(_ENTRY_KEY, b"location") + encode_delimited(_ENTRY_VALUE, name.encode())
     return (
         b"".join(encode_integer(TENSOR_DIMS, size) for size in shape)

@@ -1,7 +1,7 @@
-"""Read an outline of a serialized ONNX model (nodes, weights, types) from the protobuf wire format.
+"""Read an outline of a serialized ONNX model: its nodes, weights and types.
 
-Engine workers have TensorRT and numpy, but perhaps not onnx. TensorRT's parser reads the model, too. A model with external
-weights is small, so reading it twice costs little time. The field numbers are from onnx.proto (they never change).
+The package onnx is not used, because engine workers may not have it. The field numbers are from onnx.proto, and never
+change.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ExternalWeight:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the outer graph. `inputs` includes the inputs of the nodes in its nested graphs, and `types` the types of
-    these nodes and of the nested initializers."""
+    """A node of the outer graph. `inputs` and `types` include those of the nodes in its nested graphs, and `types` those of
+    nested initializers."""
 
     name: str
     operator: str
@@ -55,11 +55,10 @@ class Node:
     outputs: tuple[str, ...]
     #: Element types (TensorProto.DataType) in its attributes.
     types: tuple[int, ...]
-    #: The smallest and largest int64 number of constants in its attributes, or None without such constants.
+    #: The smallest and largest int64 number in its attributes, or None without such numbers.
     int64_range: tuple[int, int] | None = None
-    #: Element types of the outputs of its first nested graph. A type that is not declared is 0. The node's own outputs
-    #: correspond to the last outputs of the nested graph, in order. For example, the nested graph of a Loop has the
-    #: condition as its first output.
+    #: Element types of the outputs of its first nested graph; 0 for a type that is not declared. The last of these outputs
+    #: are the node's own outputs. For example, the first output of a Loop's nested graph is the condition.
     results: tuple[int, ...] = ()
     #: (name, number) of its float attributes.
     floats: tuple[tuple[str, float], ...] = ()
@@ -142,8 +141,8 @@ def _float_attributes(attribute: memoryview) -> list[tuple[str, float]]:
 def _read_attribute(
     message: memoryview, inputs: list[str], types: list[int], numbers: list[int], results: list[int]
 ) -> None:
-    """Read one attribute of a node, and append its content to the lists. `inputs` and `types` also get the content of
-    nested graphs (`Node`). `numbers` gets the int64 constants, and `results` the output types of the first nested graph."""
+    """Read one attribute of a node, and append its content to the lists. `numbers` gets the int64 constants. The other
+    lists become the fields of `Node` with these names."""
     name, number = "", 0
     integers: list[int] = []
     for field, value in fields(message):

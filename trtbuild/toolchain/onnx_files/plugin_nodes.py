@@ -1,6 +1,6 @@
-"""Read the plugins of a serialized ONNX model, with the declared types of their results, from the protobuf wire format.
+"""Read the plugins of a serialized ONNX model, and the declared types of their results.
 
-The field numbers are from onnx.proto (they never change). See `onnx_outline`.
+The field numbers are from onnx.proto, and never change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read and write protobuf's wire format field by field: https://protobuf.dev/programming-guides/encoding.
 
-Engine workers have TensorRT and numpy, but perhaps not onnx or protobuf. Only integers and length-delimited fields (texts,
-messages, packed numbers) are decoded. The values of fixed32 and fixed64 fields are not decoded.
+The package protobuf is not used, because engine workers may not have it. Fields with integers and length-delimited fields
+(texts, messages, packed numbers) are decoded. fixed32 and fixed64 fields are not.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield the number and value of each field, except fixed32 and fixed64 fields. Raises ValueError if the bytes are not a
-    message."""
+    """Yield the number and value of each field, except fixed32 and fixed64 fields. Raises ValueError as `field_spans`
+    does."""
     for number, value, _ in field_spans(message):
         if value is not None:
             yield number, value
@@ -25,8 +25,8 @@ def messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def field_spans(message: memoryview) -> Iterator[tuple[int, int | memoryview | None, memoryview]]:
-    """Yield the number, the value (None for fixed32 and fixed64) and all bytes of each field. The bytes of all fields,
-    joined, are the message. Raises ValueError if the bytes are not a message."""
+    """Yield the number, the value (None for fixed32 and fixed64) and all bytes of each field. Joined, the bytes are
+    `message`. Raises ValueError if the bytes are not a protobuf message."""
     position = 0
     while position < len(message):
         start = position

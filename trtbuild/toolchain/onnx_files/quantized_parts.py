@@ -1,4 +1,4 @@
-"""Count the quantized parts of an ONNX model (`trtbuild.core.engines.float_fallbacks.QuantizedParts`)."""
+"""Count the quantized weights and matrix products of an ONNX model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MOVES = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity",
 
 
 def quantized_parts(model: Outline) -> QuantizedParts:
-    """Count the quantized weights and products of `model`. Weights have external data. The other initializers are small
-    constants of the program."""
-    #: Value that is computed from initializers alone → the largest number of axes of the weights among these initializers.
+    """Count the quantized weights, and the products of two quantized operands. Weights have external data. Other
+    initializers are small constants."""
+    #: Value that is computed from initializers alone → the largest number of axes of a weight among them.
     ranks = {name: 0 for name, _ in model.initializers} | {entry.name: len(entry.shape) for entry in model.weights}
     dequantized: set[str] = set()
     weights = products = 0

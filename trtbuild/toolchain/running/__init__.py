@@ -1,4 +1,4 @@
-"""TensorRT's runtime behind the protocols of `core.engines.execution`.
+"""Run engines with TensorRT's runtime.
 
 This folder uses `libraries`.
 """

@@ -1,21 +1,21 @@
-"""Run engines: TensorRT's runtime behind the protocols of `trtbuild.core.engines.execution`.
+"""Run engines with TensorRT's runtime. The classes implement the protocols of `trtbuild.core.engines.execution`.
 
 Rules
-1. Only calls with tensor names are used (``set_input_shape``, ``set_tensor_address``, ``execute_async_v3``). They are the
-   same from 8.5 to 11 and in TensorRT-RTX. `execution_table` has the other calls, which differ between versions.
-2. A plan is deserialized from the caller's verified buffer, through the buffer protocol, without a copy.
+1. Most calls identify tensors by name (``set_input_shape``, ``execute_async_v3``). They are the same from 8.5 to 11 and in
+   TensorRT-RTX. `execution_table` has the calls that differ between versions.
+2. A plan (a serialized engine) is deserialized from the caller's verified buffer, without a copy.
 3. TensorRT's objects have pointers to one another that Python does not know. So an engine refers to its runtime here, and a
    context refers to its engine.
-4. If TensorRT refuses a call, an EngineError with TensorRT's errors is raised, except for kernel caches, which only save
-   time. `set_shape`, `set_address` and `enqueue` return the library's result without a check, because every run calls
-   them. If the result is False, the caller reads the errors with `take_errors`.
-5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL. If one of
-   these calls fails, SIGSEGV ends the process (seen with 8.6; the published bindings of early releases of 10 have this
-   fault, too). So ``infer_shapes`` is never called: shapes come from ``get_tensor_shape``.
-   ``set_optimization_profile_async`` is called only if `profile_sharing` finds that the context can use the profile.
+4. If TensorRT refuses a call, an EngineError with TensorRT's errors is raised. Kernel caches are an exception, because they
+   only save time. `set_shape`, `set_address` and `enqueue` return the library's result without a check, because every run
+   calls them. If the result is False, the caller reads the errors with `take_errors`.
+5. ``infer_shapes`` and ``set_optimization_profile_async`` raise Python errors without the GIL, so SIGSEGV ends the process
+   if such a call fails (seen with 8.6; the published bindings of early releases of 10 have this fault, too). So shapes
+   come from ``get_tensor_shape``. ``set_optimization_profile_async`` is called only if `profile_sharing` finds that the
+   context can use the profile.
 6. A version-compatible plan may contain a lean runtime, which is host code. TensorRT loads such a plan only if
-   ``engine_host_code_allowed`` is set. This property belongs to a runtime object. So there is a separate object for plans
-   with host code. The runtime object for other plans refuses host code.
+   ``engine_host_code_allowed`` of the runtime object is set. Plans with host code have a separate runtime object, so the
+   object for other plans refuses host code.
 7. Without a driver, or with one that is too old, the constructor of ``Runtime`` logs an error and returns an object without
    a runtime. A call of its methods, or its destructor, ends the process (seen with the lean and dispatch runtimes 10.16
    and 11.4). So such an object is neither used nor freed.
@@ -40,15 +40,14 @@ from trtbuild.toolchain.libraries.runtimes import RUNTIMES, load_runtime
 from trtbuild.toolchain.libraries.table import FLAVOURS
 from trtbuild.toolchain.running.profile_sharing import ProfileUse
 
-#: Errors about a missing runtime contain this name (rule 7).
+#: The errors of rule 7 contain this name.
 _CREATE_RUNTIME = "createInferRuntime"
-#: The objects without a runtime. They are kept here, because they must not be freed (rule 7).
+#: Keeps the objects of rule 7, because they must not be freed.
 _OBJECTS_WITHOUT_RUNTIME: list[Any] = []
 
 
 def load_library(library: EngineLibrary) -> TensorRT:
-    """Load a library that runs engines. Requests with the same module, calls and `host_code` get the same
-    object.
+    """Load a library that runs engines. Equal requests get the same object.
 
     Raises ToolchainMissing if the library is not installed, if its module has another version than its distribution, or if
     it is too old to run engines by tensor names. Raises EngineError if it cannot run engines here.
@@ -126,7 +125,7 @@ class TensorRTEngine:
     def __init__(self, library: TensorRT, trt: Any, calls: ExecutionCalls, engine: Any) -> None:
         self.kernels: KernelCache | None = None
         self.profile_count = int(engine.num_optimization_profiles)
-        self._library = library  # its runtime must outlive the engine
+        self._library = library  # rule 3
         self._trt = trt
         self._calls = calls
         self._engine = engine
@@ -173,7 +172,7 @@ class TensorRTEngine:
                     "or on several streams at once",
                 )
             if context.active_optimization_profile != profile:
-                with suppress(RuntimeError):  # some bindings raise this error for a refused profile
+                with suppress(RuntimeError):  # raised by some bindings for a refused profile
                     context.set_optimization_profile_async(profile, stream)
                 if context.active_optimization_profile != profile:
                     raise EngineError(f"optimization profile {profile} cannot be used: {_joined_errors(log.errors())}")
@@ -212,7 +211,7 @@ class RuntimeCache:
     def __init__(self, trt: Any, owners: tuple[Any, ...], cache: Any) -> None:
         self.cache = cache
         self._trt = trt
-        self._owners = owners  # these objects must outlive the cache
+        self._owners = owners  # must outlive the cache
 
     def load(self, data: bytes) -> bool:
         with capture_log(self._trt):
@@ -245,7 +244,7 @@ class TensorRTContext:
             raise EngineError(f"{name} has no shape: {_joined_errors(last_errors())}") from error
 
     def use_memory(self, address: int, size_bytes: int) -> None:
-        # On an error TensorRT returns nothing and continues to use the old memory, so the log is read.
+        # After an error, TensorRT returns normally and continues to use the old memory. Only the log shows the error.
         with capture_log(self._trt) as (_, log):
             if self._calls.memory == "sized":
                 self._context.set_device_memory(address, size_bytes)
@@ -264,7 +263,7 @@ class TensorRTContext:
         if report is None and self._profiler is None:
             return
         if self._profiler is None:
-            # A context's profiler cannot be removed (IExecutionContext.profiler cannot be None in 8.6). So a context gets
+            # A context's profiler cannot be removed (in 8.6, IExecutionContext.profiler cannot be None). So a context gets
             # one profiler, whose `report` is replaced.
             self._profiler = _profiler(self._trt)()
             self._context.profiler = self._profiler

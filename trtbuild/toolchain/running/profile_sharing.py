@@ -18,34 +18,33 @@ from trtbuild.toolchain.libraries.execution_table import ExecutionCalls
 class ProfileUse:
     """The optimization profiles that the contexts of an engine use.
 
-    Without profile sharing only one context at a time can use a profile. If profiles are not shared and another context
-    has profile 0, a new context has profile -1. Otherwise the new context has profile 0
+    If contexts share profiles, a new context has profile 0. Without profile sharing, only one context at a time can use a
+    profile. Then a new context has profile -1 if another context has profile 0
     (``IExecutionContext::getOptimizationProfile``).
     """
 
     def __init__(self, calls: ExecutionCalls, count: int) -> None:
-        #: The lock is held while a context is created and gets its profile. It is a real lock only if the library may
-        #: refuse a profile.
+        #: Held while a context is created and gets its profile, if the library may refuse a profile.
         self.lock: AbstractContextManager[Any] = nullcontext() if calls.shared_profiles else threading.Lock()
-        #: TensorRT's contexts of the engine that are alive.
+        #: The engine's contexts that are alive.
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self._count = count
-        #: Whether contexts share profiles. None until a context has shown it.
+        #: Whether contexts share profiles; None if this is not known yet.
         self._shared: bool | None = True if calls.shared_profiles else None
 
     def can_use_profile(self, context: Any, profile: int, create: Callable[[], Any]) -> bool:
-        """Whether the new `context` has `profile` or can get it. `create` creates another context. Raises EngineError."""
+        """Whether the new `context` has `profile` or can get it. `create` creates another context, for a test. Raises
+        EngineError if the engine does not have the profile."""
         if not 0 <= profile < self._count:
             count = f"{self._count} optimization profile{'s' * (self._count != 1)}"
             raise EngineError(f"the engine has {count}, but not number {profile}")
-        active = context.active_optimization_profile  # 0, or -1 if another context has profile 0 and does not share it
+        active = context.active_optimization_profile  # 0 or -1 (see the class)
         if active == -1 and self._shared is None:
             self._shared = False
         if active == profile or self._shared:
             return True
         if all(other.active_optimization_profile != profile for other in self.contexts):
             return True
-        # another context has `profile`, so the answer depends on sharing
-        if self._shared is None:  # `context` has profile 0. A new context gets profile 0 only if profiles are shared
+        if self._shared is None:  # `context` has profile 0. A second context gets profile 0 only if profiles are shared
             self._shared = create().active_optimization_profile == active
         return self._shared

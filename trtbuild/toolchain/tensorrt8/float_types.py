@@ -15,9 +15,10 @@ _NON_FLOAT_OPERATORS = frozenset(
 
 
 def float_types(model: Outline) -> dict[str, int]:
-    """Map the name of each float value to its element type. The type comes from the first of these sources that exists: the
-    declaration of the value, the output of the node's nested graph, the node's type attribute (Cast, RandomNormal), the
-    node's first float operand."""
+    """Map the name of each float value to its element type.
+
+    The first of these that exists determines the type: the declaration of the value, the output of the node's nested graph,
+    the node's type attribute (Cast, RandomNormal), the node's first float operand."""
     types = {
         name: element_type
         for name, element_type in (*model.inputs, *model.initializers, *model.outputs)

@@ -1,21 +1,20 @@
 """Rewrite batch normalizations with half-precision input and float32 parameters, for parsers of strongly typed networks.
 
-In this module "half" is float16 or bfloat16. The graph has a `BatchNormalization` with an input in half and four parameters
-in float32. The normalization multiplies each channel by a factor and adds a term. Both follow from the parameters, and are
-computed in float32. If the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7) casts all parameters to half,
-and computes in half. In float16, a variance of 65520 or more is then infinite, and an epsilon of 1e-5 has two significant
-digits. With parameters in half, the parser creates one Scale layer, which TensorRT folds into the convolution before it.
-Releases before 9 create this Scale layer from float32 parameters (8.6, on an H200: ResNet-50 takes 565 µs, the same time as
-with factors in half).
+In this module, "half" is float16 or bfloat16. A `BatchNormalization` multiplies each channel by a factor and adds a term,
+which both follow from its four parameters. If the input is half and the parameters are float32, the parser of TensorRT 10
+(seen in TensorRT-RTX 1.7) casts the parameters to half, and computes factor and term in half. In float16, a variance of
+65520 or more is then infinite, and an epsilon of 1e-5 has two significant digits. If the parameters are half, the parser
+creates one Scale layer, which TensorRT folds into the convolution before it. Releases before 9 create this Scale layer from
+float32 parameters, too, so they need no rewriting (8.6, on an H200: ResNet-50 takes 565 µs in both cases).
 
 Rules
-1. If the parameters are external and float32, the factor and the term are computed here in float64. Rounded to half,
-   they become scale and shift. Mean becomes 0, variance 1, and epsilon 0. The term is computed with the rounded factor, so
-   the rounding of the factor does not change the result for an input equal to the old mean.
-2. If the factor or the term does not fit half (it is not finite, or the factor is subnormal), the normalization is computed
-   in float32, between casts. A factor that rounds to 0 fits. The normalization is also computed in float32 if the
-   parameters are not external or not float32. If they all have the input's type, nothing changes.
-3. Nodes in nested graphs are not changed: the lower step leaves them in float32
+1. If the parameters are external and float32, the factor and the term are computed here in float64, and rounded to half.
+   They become the new scale and shift. The mean becomes 0, the variance 1, and epsilon 0. The term is computed with the
+   rounded factor. So for an input equal to the old mean, the rounding of the factor does not change the result.
+2. A rounded term fits half if it is finite. A rounded factor fits if it is finite and not subnormal. If one of them does
+   not fit, the normalization is computed in float32, between casts. The same happens if the parameters are not external
+   or not float32. If all parameters have the input's type, nothing changes.
+3. Nodes in nested graphs are not changed, because the lower step leaves them in float32
    (`trtbuild.stages.lower.half_precision.precision`).
 """
 
@@ -40,10 +39,10 @@ _EPSILON = 1e-5
 def rewrite_norms(
     model: bytes, weights: Mapping[str, Bytes], *, half_norm_is_scale_layer: bool = True
 ) -> tuple[bytes, dict[str, Bytes]]:
-    """Apply rules 1 to 3 to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX.
+    """Apply the rules to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX.
 
-    `half_norm_is_scale_layer` is the property of the release (`trtbuild.toolchain.libraries.releases`). If it is False,
-    rule 1 does not apply: these normalizations are computed in float32.
+    `half_norm_is_scale_layer` is a property of the release (`trtbuild.toolchain.libraries.releases`). If it is False, all
+    these normalizations are computed in float32.
     """
     model_outline = read_outline(model)
     if not any(entry.operator == _OPERATOR for entry in model_outline.nodes):
@@ -80,7 +79,7 @@ def rewrite_norms(
 
 
 def _scale_parameters(norm: Node, half_type: int, weights: Mapping[str, Bytes]) -> list[memoryview] | None:
-    """Return factor, term, mean and variance in `half_type` (rule 1), or None if they do not fit (rule 2)."""
+    """Return the new scale, shift, mean and variance (rule 1), or None if they do not fit `half_type` (rule 2)."""
     scale, shift, mean, variance = (
         np.frombuffer(weights[name], np.float32).astype(np.float64) for name in norm.inputs[1:]
     )
@@ -95,8 +94,7 @@ def _scale_parameters(norm: Node, half_type: int, weights: Mapping[str, Bytes]) 
 
 
 def _float32_nodes(norm: Node, types: Mapping[str, int], half_type: int) -> tuple[bytes, ...]:
-    """Return the nodes that compute the normalization in float32: the casts before it, the normalization, and the cast
-    after it."""
+    """Return the normalization in float32, with the casts before and after it."""
     casts, inputs = [], []
     for position, name in enumerate(norm.inputs):
         if types[name] != FLOAT32:
@@ -116,8 +114,8 @@ def _float32_nodes(norm: Node, types: Mapping[str, int], half_type: int) -> tupl
 
 
 def _round_to_half(values: Any, half_type: int) -> Any:
-    """Round `values` to the nearest number of `half_type`, ties to even. The result is float64. Values that round
-    beyond the largest number become infinite."""
+    """Round `values` to the nearest number of `half_type`, ties to even. The result is float64. Values beyond the range
+    become infinite."""
     if half_type == FLOAT16:
         return values.astype(np.float16).astype(np.float64)
     return (_bfloat16_bits(values).astype(np.uint32) << 16).view(np.float32).astype(np.float64)

@@ -1,14 +1,13 @@
 """Cast weights to float16 before TensorRT reads them, for releases that are not strongly typed.
 
-A weight is stored in its own dtype, so that all precisions of a model share one set of weights. The graph casts it.
-TensorRT 8.6 does not fold such a cast. It casts the weight in each run, and fuses fewer layers, because the weight is not a
-constant. Measured on an H200: the class-token model (of Torch-TensorRT's guide) takes 92 µs with the casts and 54 µs
-without the casts. In float32 it takes 56 µs.
+All precisions of a model share one set of weights, so the graph casts them. TensorRT 8.6 does not fold such a cast. It
+casts the weight in each run, and fuses fewer layers, because the weight is not a constant. On an H200, the class-token
+model (of Torch-TensorRT's guide) takes 92 µs with the casts, 54 µs without them, and 56 µs in float32.
 
 Rules
 1. A float32 weight that a Cast converts to float16 becomes a float16 weight with the name of the Cast's output. It is
    rounded to the nearest, ties to even. Magnitudes from 65520 become infinite, as PyTorch and ONNX define the Cast.
-2. If no other node reads the float32 weight, and it is not an output of the model, it is left out of the model.
+2. If no other node reads the float32 weight, and it is not an output of the model, it is removed from the model.
 3. Casts in nested graphs, and casts whose results are outputs of the model, stay in the graph.
 """
 
@@ -26,7 +25,7 @@ from trtbuild.toolchain.onnx_files.onnx_outline import FLOAT16, FLOAT32, Bytes, 
 
 @dataclass(frozen=True)
 class Narrowing:
-    """A cast of weights to a smaller type: the element types (onnx.TensorProto.DataType), and numpy's types for them."""
+    """A cast of weights to a smaller type: the element types (onnx.TensorProto.DataType), and numpy's types."""
 
     source_type: int
     source_numpy: Any
@@ -40,8 +39,8 @@ _FLOAT_TO_HALF = Narrowing(FLOAT32, np.float32, FLOAT16, np.float16)
 def cast_weights(
     model: bytes, weights: Mapping[str, Bytes], narrowing: Narrowing = _FLOAT_TO_HALF
 ) -> tuple[bytes, dict[str, Bytes]]:
-    """Apply rules 1 to 3 to `model` and the data of its external weights. Another `narrowing` replaces the two types in the
-    rules. Raises ValueError if `model` is not ONNX."""
+    """Apply the rules to `model` and the data of its external weights. `narrowing` can replace the two types in the rules.
+    Raises ValueError if `model` is not ONNX."""
     model_outline = read_outline(model)
     casts = _casts(model_outline, narrowing)
     if not casts:

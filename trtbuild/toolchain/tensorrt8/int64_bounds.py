@@ -1,19 +1,18 @@
 """Find the int64 values of a model that fit 32 bits. TensorRT before 9 computes int64 in 32 bits, and reports no error.
 
 Rules
-1. A value has bounds if operators with known bounds compute it only from sizes, positions and constants. The bounds are
-   whole numbers of any size, and are valid for every element.
-2. A size of an input is at most the number in `largest`. If `largest` is None, the size is assumed to be at most
-   `LIKELY_SIZE`. When the profiles are known, the compiler checks the values again with the true sizes. Any other size or
-   position is below 2**31, as in every tensor of TensorRT.
-3. A value is right if TensorRT computes it correctly in 32 bits. A value whose bounds are within 32 bits is right, and so
-   is an int32 that was cast to int64.
-4. A value with wider bounds is right if it is used only as a size or a position. The reason is that a size that does not
-   fit 32 bits would be an error in the model itself. Before this use, the value may be moved. It may also be added to
-   values that are not negative, and multiplied by them, because then no intermediate value is larger than the final value.
-   It must not be compared, divided, used in a subtraction, or used as data. A Slice clamps its end, so the end of a Slice
-   counts as data.
-5. All other int64 values are wrong: they have a foreign type (`trtbuild.toolchain.compiling.foreign_types`).
+1. A value has bounds (min, max) if it is computed only from sizes, positions and constants, by operators with a rule for
+   bounds. The bounds are whole numbers of any size, and are valid for every element.
+2. A size of an input is at most the number in `largest`. If `largest` is None, the profiles are not known yet. Then the
+   assumed limit is `LIKELY_SIZE`, and the compiler checks the values again with the sizes of the profiles. Any other size
+   or position is below 2**31, as in every tensor of TensorRT.
+3. A value is right if TensorRT computes it correctly in 32 bits. A value whose bounds are within 32 bits is right. So is
+   an int32 that was cast to int64.
+4. A value with wider bounds is right if it is used only as a size or a position, because a size that does not fit 32 bits
+   would be an error in the model itself. Before this use, the value may be moved. It may also be added to values that are
+   not negative, or multiplied by them, because then no intermediate value is larger than the final value. It must not be
+   compared, divided, used in a subtraction, or used as data. A Slice clamps its end, so the end of a Slice counts as data.
+5. All other int64 values are wrong. `trtbuild.toolchain.compiling.foreign_types` refuses the nodes that use them.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ _BOOL, _FLOATS = 9, frozenset((1, 10, 11, 16))
 _MOST_ELEMENTS = 2**31 - 1
 #: The assumed largest size of an input, if the largest size is not known.
 LIKELY_SIZE = 2**24
-#: If a number was computed as a float, its bounds grow by the fraction 1 / `_ROUNDING_SHARE`, for rounding. This is enough,
-#: because float16 has 11 bits, and a chain of operators is short.
+#: For a number that was computed as a float, the bounds grow by the fraction 1 / `_ROUNDING_SHARE`, because floats are
+#: rounded. This is enough, because float16 has 11 bits, and few operators follow one another.
 _ROUNDING_SHARE = 64
 
 #: Operators whose results consist of elements of their first operand.
 _MOVING_OPERATORS = frozenset(
     ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "GatherElements")
 ) | frozenset(("GatherND", "Expand", "Tile", "Split", "ReduceMax", "ReduceMin"))
-#: Operator → the operands that have the elements of its results. Its other operands only choose among these elements.
+#: Operator → the operands from which its results take their elements. The other operands choose the elements.
 _CHOSEN_OPERANDS: Mapping[str, slice] = {
     "Concat": slice(None),
     "Max": slice(None),
@@ -48,11 +47,10 @@ _CHOSEN_OPERANDS: Mapping[str, slice] = {
     "ScatterElements": slice(0, 3, 2),
     "ScatterND": slice(0, 3, 2),
 }
-#: Operators whose only result has positions.
+#: Operators whose only result consists of positions.
 _POSITION_OPERATORS = frozenset(("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"))
-#: (operator, number of a result) for results that have positions, if the operator also has other results.
+#: (operator, number of a result that consists of positions), for operators that also have other results.
 _POSITION_RESULTS = frozenset((("TopK", 1), ("MaxPool", 1), ("Unique", 1), ("Unique", 2), ("Unique", 3)))
-#: Operators whose results are bool.
 _BOOL_OPERATORS = frozenset(
     ("And", "Or", "Not", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf")
 )
@@ -87,8 +85,8 @@ _CARRIED_OPERANDS: Mapping[str, tuple[int, ...]] = {
 
 
 class Int64Bounds:
-    """The bounds of values of `model`, and the int64 values that are right (rules 3 and 4). `largest` maps inputs to the
-    largest size of any of their axes."""
+    """The bounds of values of `model`, and the int64 values that are right. `largest`: input → the largest size of its
+    axes."""
 
     def __init__(self, model: Outline, largest: Mapping[str, int] | None = None) -> None:
         self._largest = largest
@@ -106,8 +104,7 @@ class Int64Bounds:
                 uses.setdefault(name, []).append((node, position))
             self._visit(node)
         outputs = frozenset(name for name, _ in model.outputs)
-        #: Results that need not fit 32 bits (rule 4). The loop runs backward, because the nodes that read a result come
-        #: after the node that computes it.
+        #: Results that are used only as rule 4 allows. The loop runs backward, because readers of a result follow its node.
         self._size_results: set[str] = set()
         for node in reversed(model.nodes):
             for name in node.outputs:
@@ -125,13 +122,13 @@ class Int64Bounds:
         return bounds is not None and _fit_32_bits(bounds)
 
     def wrong_results(self, node: Node) -> Collection[str]:
-        """Return the int64 results of `node` that are not right (rule 5)."""
+        """Return the int64 results of `node` that are not right."""
         return [name for name in node.outputs if name in self._int64 and not self._is_right(name)]
 
     # -- bounds, forward
 
     def _visit(self, node: Node) -> None:
-        """Note the types and the bounds of the results of `node`."""
+        """Store the types and the bounds of the results of `node`."""
         for number, name in enumerate(node.outputs):
             if self._has_type(self._int64, frozenset((INT64,)), node, number):
                 self._int64.add(name)
@@ -146,7 +143,7 @@ class Int64Bounds:
             self._shapes.update(node.outputs)
 
     def _has_type(self, names: Collection[str], elements: Collection[int], node: Node, number: int) -> bool:
-        """Whether a result of `node` has one of the types `elements`. `names` are the values known to have such a type."""
+        """Whether a result of `node` has one of the types `elements`. `names` are the known values of these types."""
         operator = node.operator
         if operator in ("Shape", "Size") or operator in _POSITION_OPERATORS or (operator, number) in _POSITION_RESULTS:
             return INT64 in elements
@@ -174,7 +171,7 @@ class Int64Bounds:
             return -(1 << 31), (1 << 31) - 1  # an int32 whose bounds are not known
         known = [bounds for bounds in operands if bounds is not None]
         if not known or len(known) < len(operands):
-            return None  # an operand without bounds
+            return None
         if operator in _MOVING_OPERATORS or operator in _CHOSEN_OPERANDS or operator == "TopK":
             return _hull(known)
         if operator in _BOOL_OPERATORS:
@@ -199,7 +196,7 @@ class Int64Bounds:
                 return bounds
             margin = max(map(abs, bounds)) // _ROUNDING_SHARE + 1
             return bounds[0] - margin, bounds[1] + margin
-        return bounds if node.types and node.types[0] in _FLOATS else None  # casts to other types wrap, or saturate
+        return bounds if node.types and node.types[0] in _FLOATS else None  # casts to other types may change the value
 
     # -- uses, backward
 
@@ -207,7 +204,7 @@ class Int64Bounds:
         return self.fits_32_bits(name) or (name in self._bounds and name in self._size_results)
 
     def _may_use(self, node: Node, position: int) -> bool:
-        """Whether a value that need not fit 32 bits may be this operand (rule 4)."""
+        """Whether rule 4 allows that `node` uses a value as this operand."""
         operator = node.operator
         if position in _SIZE_OPERANDS.get(operator, ()):
             return True
@@ -231,7 +228,7 @@ def _hull(bounds: list[Bounds]) -> Bounds:
 
 
 def _product(bounds: list[Bounds]) -> Bounds:
-    """Bounds of the product of values with these `bounds`."""
+    """Bounds of a product."""
     product = bounds[0]
     for low, high in bounds[1:]:
         ends = [left * right for left in product for right in (low, high)]
@@ -240,8 +237,7 @@ def _product(bounds: list[Bounds]) -> Bounds:
 
 
 def _symmetric_bounds(bounds: Bounds) -> Bounds:
-    """Bounds of values whose magnitude is at most that of `bounds`. If `bounds` are not negative, the values are not
-    negative either."""
+    """Bounds of values whose magnitude is at most that of `bounds`, and which are negative only if `bounds` are."""
     magnitude = max(abs(bounds[0]), abs(bounds[1]))
     return (0 if bounds[0] >= 0 else -magnitude), magnitude
 
@@ -253,25 +249,24 @@ def _quotient(bounds: list[Bounds]) -> Bounds:
 
 
 def _range(bounds: list[Bounds]) -> Bounds:
-    """Bounds of a Range: its values are between start and limit, and it has at most as many values as a tensor may have."""
+    """Bounds of a Range: its values are between start and limit, and their number is at most `_MOST_ELEMENTS`."""
     start, limit, delta = bounds
     distance = max(abs(delta[0]), abs(delta[1])) * (_MOST_ELEMENTS - 1)
     return max(min(start[0], limit[0]), start[0] - distance), min(max(start[1], limit[1]), start[1] + distance)
 
 
 def _product_of_elements(bounds: list[Bounds]) -> Bounds | None:
-    """Bounds of a product of elements, or None if an element may be negative. At most 64 elements are assumed, because a
-    shape has at most eight."""
+    """Bounds of a product of elements, or None if an element may be negative. 64 elements are enough, because a shape has
+    at most eight."""
     low, high = bounds[0]
     return None if low < 0 else (0, max(high, 1) ** 64)
 
 
 def _sum_of_elements(bounds: list[Bounds]) -> Bounds:
-    """Bounds of a sum over elements."""
     return min(bounds[0][0], 0) * _MOST_ELEMENTS, max(bounds[0][1], 0) * _MOST_ELEMENTS
 
 
-#: Operators whose bounds are valid for whole numbers only: a quotient of small floats has no bound.
+#: Operators whose bounds are valid for whole numbers only. For example, a quotient by a small float has no bound.
 _WHOLE_NUMBER_OPERATORS = frozenset(("Div", "Mod", "ReduceProd"))
 _ARITHMETIC: Mapping[str, Callable[[list[Bounds]], Bounds | None]] = {
     "Add": lambda bounds: (sum(low for low, _ in bounds), sum(high for _, high in bounds)),

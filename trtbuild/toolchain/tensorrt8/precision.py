@@ -1,24 +1,21 @@
 """Set the precision of layers to the types of the graph, for networks without strong types (TensorRT before 9).
 
-In such networks `BuilderFlag.FP16` allows half precision for all layers. But the graph decides which values are float16
-(`trtbuild.stages.lower.half_precision.precision`).
+In such networks, `BuilderFlag.FP16` allows half precision for all layers. But the lower step has decided which values of
+the graph are float16 (`trtbuild.stages.lower.half_precision.precision`).
 
 Rules
-1. For a graph without float16 values the flag is not set: layers compute floats in float32.
-2. Otherwise the flag is set, and every layer that computes floats gets the precision and output type of its values in the
-   graph. With OBEY_PRECISION_CONSTRAINTS a build fails if TensorRT cannot follow these constraints. The float32 parts of
-   the graph stay float32. Layers that only move float16 values get no constraint, because TensorRT 8.6 refuses
-   constraints on such layers in fused attention ("Mismatched type for tensor", "Could not find any implementation for
-   node {ForeignNode…}"). So TensorRT may move these values as float32.
-3. A layer that the parser adds, or a layer in a nested graph, does not correspond to a value of the outer graph. It
-   computes in the type of its first float input. The result of a cast has the type of the cast. If no type is known, the
-   layer computes in float32.
-4. Constants, casts, quantizers and plugins have fixed types, and layers that compute integers or booleans have no
-   precision. So these layers get no constraint.
-5. `BuilderFlag.INT8` is set for a graph with quantizers: TensorRT 8.6 refuses quantizers without this flag. The
+1. For a graph without float16 values, the flag is not set. Layers then compute floats in float32.
+2. Otherwise the flag is set. Every layer that computes floats gets the precision and output type of its values in the
+   graph. With OBEY_PRECISION_CONSTRAINTS, a build fails if TensorRT cannot follow these constraints. Layers that only move
+   float16 values get no constraint, because TensorRT 8.6 refuses such constraints in fused attention ("Mismatched type for
+   tensor", "Could not find any implementation for node {ForeignNode…}"). So TensorRT may move float16 values as float32.
+3. The outer graph has no value for a layer that the parser adds, or for a layer in a nested graph. Such a layer computes
+   in the type of its first float input. The result of a cast has the type of the cast. If no type is known, the layer
+   computes in float32.
+4. Constants, casts, quantizers and plugins get no constraint, because their types are fixed. Layers that compute integers
+   or booleans get no constraint, because they have no precision.
+5. For a graph with quantizers, `BuilderFlag.INT8` is set, because TensorRT 8.6 refuses quantizers without it. The
    quantizers decide which layers compute in int8.
-
-`trtbuild.toolchain.tensorrt8.half_weights` replaces weights that are cast to float16.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ def uses_half(model: Outline) -> bool:
 
 
 def constrain_layers(trt: Any, network: Any, config: Any, model: Outline) -> None:
-    """Apply rules 1 to 5 to the network that was parsed from `model`."""
+    """Apply the rules to the network that was parsed from `model`."""
     if any(node.operator in ("QuantizeLinear", "DequantizeLinear") for node in model.nodes):
         config.set_flag(trt.BuilderFlag.INT8)
     if not uses_half(model):
@@ -71,7 +68,7 @@ def constrain_layers(trt: Any, network: Any, config: Any, model: Outline) -> Non
 
 
 def _computed_type(layer: Any, outputs: list[Any], known: Mapping[str, int]) -> int | None:
-    """The type that a layer computes in: the type of its values in the graph, or of its first float input (rule 3)."""
+    """The type that a layer computes in (rules 2 and 3), or None if it is not known."""
     output_types = [known[tensor.name] for tensor in outputs if tensor.name in known]
     inputs = [layer.get_input(k) for k in range(layer.num_inputs)]
     input_types = [known[tensor.name] for tensor in inputs if tensor is not None and tensor.name in known]

@@ -1,8 +1,8 @@
 """A build system for TensorRT engines. The command line is `trtbuild.cli.main`; see docs/architecture.md.
 
 Functions for programs (docs/in-a-program.md): `load` opens a package. `compile` builds engines for a module in memory, and
-`save` writes the result as files. `trace` returns the ``ExportedProgram`` from which `compile` would build engines. `dynamo`
-has `compile`, `trace` and `Input` under the names of ``torch_tensorrt.dynamo``.
+`save` writes the result as files. `trace` returns the ``ExportedProgram`` from which `compile` builds engines. `dynamo`
+names `compile`, `trace` and `Input` as ``torch_tensorrt.dynamo`` does.
 
 ``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a ``.pt2`` file work, too. The operator that runs
 the engines of such a file is registered with torch as soon as the program has imported torch. Every command imports this

@@ -144,7 +144,7 @@ class FileDigests:
         return self._known_many({path: status}).get(path)
 
     def _known_many(self, statuses: Mapping[str, os.stat_result | None]) -> dict[str, str]:
-        """The digests that the index has for these stats: path → SHA-256."""
+        """The digests that the index has for these stats (path → stat): path → SHA-256."""
         if self._index is None:
             return {}
         names = {path: _path_fact_name(path) for path, status in statuses.items() if status is not None}
@@ -228,7 +228,7 @@ def _fingerprint(descriptor: int, size: int) -> str:
 
 
 def _sha256_and_fingerprint(descriptor: int, consumer: Consumer | None) -> tuple[str, str, int]:
-    """The SHA-256, fingerprint and length of a file, in one reading. `consumer` gets the bytes, too."""
+    """The SHA-256, fingerprint and length of a file. `consumer` gets the bytes, too."""
     sha256, segments = hashlib.sha256(), _SegmentHasher()
     more_consumers = () if consumer is None else (consumer,)
     length = read_through(descriptor, sha256.update, segments.update, *more_consumers)
@@ -236,8 +236,6 @@ def _sha256_and_fingerprint(descriptor: int, consumer: Consumer | None) -> tuple
 
 
 class _SegmentHasher:
-    """Computes the fingerprint of a stream of bytes."""
-
     def __init__(self) -> None:
         self._digests = b""
         self._segment, self._left = xxhash.xxh3_128(), SEGMENT_SIZE
@@ -272,7 +270,7 @@ def _identity(status: os.stat_result) -> str:
 
 
 def _is_racy(status: os.stat_result, began_s: float) -> bool:
-    """Whether a later edit of the file could get the same times (rule 1). `began_s` is the time when the reading began."""
+    """Whether a later edit could give the file the same times (rule 1). `began_s` is the start of the reading."""
     # An mtime in the far future is not racy: a program has set it, and an edit would change it.
     racy_s = FINE_RACY_S if status.st_ctime_ns % 1_000_000 else RACY_S
     return began_s - status.st_ctime < racy_s or abs(began_s - status.st_mtime) < racy_s

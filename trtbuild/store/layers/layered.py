@@ -83,8 +83,8 @@ class LayeredStore:
     # -- records
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
-        """The record, or None. With `wanted`, a record with this recipe is parsed faster. Raises EntryCorrupt,
-        RecordUntrusted, StoreUnavailable."""
+        """The record, or None. A record with the `wanted` recipe is parsed faster. Raises EntryCorrupt, RecordUntrusted,
+        StoreUnavailable."""
         local_record: Record | None = None
         problem: StoreError | None = None
         try:
@@ -111,7 +111,6 @@ class LayeredStore:
         return None
 
     def _note_blobs(self, key: str, record: Record) -> None:
-        """Remember which blobs a local record names. A blob that is missing here can then be found in a remote."""
         if self.readers:
             self._found_records.note_record(key, record)
 

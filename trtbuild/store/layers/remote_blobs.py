@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RemoteBlobs:
-    """The blobs of the records in `found_records`. Several threads may call the methods of this class."""
+    """The blobs of the records in `found_records`. Several threads may call its methods."""
 
     def __init__(self, local: LocalStore, found_records: FoundRecords) -> None:
         self._local = local
@@ -63,8 +63,7 @@ class RemoteBlobs:
         raise BlobMissing(f"blob {sha256} is neither here nor in a remote")
 
     def _complete_record(self, key: str) -> None:
-        """Fetch a record's small blobs, up to the first missing large one. If no blob is missing then, write the record
-        (rule 2)."""
+        """Fetch a record's small blobs, and write the record if no blob is missing then (rule 2)."""
         place = self._found_records.first_hit(key)
         if place is None:
             return

@@ -72,13 +72,13 @@ class FoundRecords:
             return self._key_locks.setdefault(key, threading.Lock())
 
     def _is_in_more_remotes(self, key: str, count: int) -> bool:
-        """Whether more than `count` remotes have a record. Asks further remotes if necessary."""
+        """Whether more than `count` remotes have the record. Asks further remotes if necessary."""
         with self._key_lock(key):
             return count < len(self._found.get(key, ())) or self._find_in_next(key) is not None
 
     def _find_in_next(self, key: str, wanted: Recipe | None = None) -> Found | None:
-        """Ask the remotes that were not asked yet, in order (rule 1). Returns the first record that was found, or None. The
-        caller holds the key's lock. Raises RecordUntrusted."""
+        """Ask further remotes, in order (rule 1), until one has the record. Returns the record, or None. The caller holds
+        the key's lock. Raises RecordUntrusted."""
         untrusted: RecordUntrusted | None = None
         while (index := self._asked_count.get(key, 0)) < len(self.readers):
             remote = self.readers[index]

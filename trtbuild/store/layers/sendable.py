@@ -48,7 +48,7 @@ def sendable_record(found: Found, trust: Trust) -> Found | None:
 
 
 def file_reader(store: LocalStore) -> ReadFile:
-    """Return a function that reads CAS files of a local store, and compares the SHA-256 of each with its name.
+    """Return a function that reads and verifies CAS files of a local store.
 
     The function raises BlobMissing, StoreUnavailable, and EntryCorrupt for a damaged file, which it moves to quarantine.
     """

@@ -116,7 +116,7 @@ class Uploads:
         return True
 
     def _note_lost_race(self, remote: RemoteStore, own: Found, published: Found) -> None:
-        """If the remote has kept another machine's record in place of `own`, handle the lost race."""
+        # A race is lost if the remote has kept another machine's record in place of `own`.
         if published is not own and published.document != own.document:
             if published.record.outputs.get("plan") != own.record.outputs.get("plan"):
                 self.lost_keys.add(own.record.recipe.key)

@@ -49,7 +49,7 @@ class LocalBlobs:
         self.entries.is_read_only = False
         with open(path, "rb", buffering=0) as file:
             head = bytearray()
-            # One byte more than `MAX_SIZE` shows that the blob must be split.
+            # One byte more than `MAX_SIZE` means that the blob must be split.
             while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
                 head += more
             if len(head) <= MAX_SIZE:
@@ -172,7 +172,6 @@ class LocalBlobs:
             return None
 
     def _write_list(self, sha256: str, chunks: Sequence[Output]) -> None:
-        """Write the chunk list of a blob, unless the store has this list."""
         with self.entries.lock.shared():
             is_listed = self._read_chunk_list(sha256) == tuple(chunks)
         if not is_listed:
@@ -216,7 +215,6 @@ class LocalBlobs:
 
 
 def _group_into_batches(files: Sequence[Output]) -> Iterator[list[Output]]:
-    """Group `files`, in order. A group has at most `_BATCH_SIZE` bytes, or is a single larger file."""
     batch: list[Output] = []
     size = 0
     for file in files:

@@ -2,8 +2,7 @@
 
 Rules
 1. The boundaries follow FastCDC (Xia et al., USENIX ATC 2016). The package `fastcdc` computes them from the bytes and from
-   the sizes below. The sizes are part of the store's format. With other sizes a reader would still work, because it follows
-   the chunk list. But new blobs would share no chunks with older ones.
+   the sizes below. The sizes are part of the store's format: with others, new blobs would share no chunks with older ones.
 2. A blob of at most `MAX_SIZE` bytes is not split. So a chunk list has at least two chunks, and every CAS file of a
    blob fits into memory.
 3. A file is read once, in windows: pieces of about `WINDOW_SIZE` bytes. A window in memory is hashed, split and written. If
@@ -21,8 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO
 
-#: Sizes of chunks in bytes. They are part of the format. MEAN_SIZE is FastCDC's "average": chunks of random bytes have a
-#: mean size of 253 KiB.
+#: Sizes of chunks in bytes (rule 1). MEAN_SIZE is FastCDC's "average": chunks of random bytes have a mean size of 253 KiB.
 MIN_SIZE = 64 << 10
 MEAN_SIZE = 256 << 10
 MAX_SIZE = 1 << 20

@@ -90,7 +90,7 @@ class Layout:
         return f"{self.root}/{kind}/{name[:2]}/{name}"
 
     def fresh_path(self) -> str:
-        """A unique path in ``tmp/``. The name begins with the id of the process, to help people who look at the files."""
+        """A unique path in ``tmp/``. For people who look at the files, the name begins with the id of the process."""
         return f"{self.tmp}/{os.getpid()}-{secrets.token_hex(12)}"
 
     def shared_root_status(self) -> os.stat_result | None:
@@ -127,7 +127,7 @@ class Layout:
                 raise
 
     def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result]]:
-        """The name and stat of every entry, in no particular order. Files that are not entries are left out.
+        """The name and stat of every entry, in no particular order.
 
         Raises StoreUnavailable when a directory cannot be read.
         """

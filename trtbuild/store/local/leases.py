@@ -110,7 +110,7 @@ class _ThreadState(threading.local):
 
 
 class StoreLock:
-    """The store-wide lock (rule 1). If a thread already holds the lock, `shared` does nothing in this thread."""
+    """The store-wide lock (rule 1). In a thread that already holds it, `shared` does nothing."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -261,7 +261,6 @@ def hold_records_lock(layout: Layout) -> Iterator[None]:
 
 
 def _acquire_lock(layout: Layout, path: str) -> int:
-    """Open and lock the file `path` (rule 3). Returns the descriptor. Raises OSError."""
     while True:
         descriptor = _open_or_make(layout, path)
         try:

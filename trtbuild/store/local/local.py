@@ -174,8 +174,7 @@ class LocalStore(LocalBlobs):
             return {key for key in keys if self._touch_all(lookup_keys(self.trust, key))}
 
     def _touch_all(self, names: Iterable[str]) -> bool:
-        """Touch the entries with these names. Returns whether at least one exists."""
-        # Not only the first one: it is not known which entry is trusted.
+        """Touch all entries with these names, because it is not known which is trusted. Returns whether one exists."""
         found = [self.entries.find("ac", name) is not None for name in names]
         return any(found)
 
@@ -300,9 +299,7 @@ class LocalStore(LocalBlobs):
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
         """Hold a lock on `key`, so that simultaneous builds do not run its step twice. The lock also ends if the
-        process dies.
-
-        Waits until no other process or thread holds the lock. Raises StoreUnavailable.
+        process dies. Raises StoreUnavailable.
         """
         self.entries.prepare()
         with leases.hold_key_lock(self.entries.layout, key):

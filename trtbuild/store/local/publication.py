@@ -37,7 +37,7 @@ from trtbuild.store.local.layout import Layout, set_permissions, unavailable_err
 
 # The number of files that are written before the first of them is synced.
 _BATCH_SIZE = 32
-# The largest number of files that may be open while they wait for the sync. On a slow disk, batches grow up to this number.
+# The largest number of open files that wait for the sync. On a slow disk, batches grow up to this number.
 _MAX_OPEN_FILES = 256
 
 
@@ -219,8 +219,7 @@ def remove_files(paths: Iterable[str]) -> None:
 def copy_atomically(pieces: Iterable[memoryview], path: str) -> FileStamp | None:
     """Replace the file `path` by `pieces`, atomically and durably. Returns its stamp (rule 4).
 
-    Raises OSError when `path` cannot be written, and the errors of `pieces`. After an error of `pieces`, the old
-    file is still there.
+    Raises OSError when `path` cannot be written, and the errors of `pieces`. After an error, the old file is still there.
     """
     with replacing(path, durable=True) as descriptor:
         for piece in pieces:
@@ -229,7 +228,7 @@ def copy_atomically(pieces: Iterable[memoryview], path: str) -> FileStamp | None
 
 
 def _start_writing_out(descriptor: int) -> None:
-    """Make the kernel begin to write a file to the disk. Does not wait. If the call fails, the later sync takes longer."""
+    """Make the kernel begin to write a file to the disk. If this fails, the later sync only takes longer."""
     call = _sync_file_range()
     if call is not None:
         call(descriptor, 0, 0, 2)  # SYNC_FILE_RANGE_WRITE, of the whole file
@@ -248,7 +247,7 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 
 def _set_stamp(descriptor: int) -> FileStamp | None:
-    """Set the mtime of rule 4. Returns the file's stamp, or None if the file system does not keep such an mtime."""
+    """Set the mtime and return the stamp, or None (rule 4)."""
     mtime_ns = os.fstat(descriptor).st_mtime_ns + 1
     try:
         os.utime(descriptor, ns=(mtime_ns, mtime_ns))

@@ -52,7 +52,7 @@ class FileReceiver:
 
 @contextmanager
 def open_receiver(entries: Entries) -> Iterator[FileReceiver]:
-    """Yield a `FileReceiver`. Its files are durable when the block ends (rules 2 and 3). Raises StoreUnavailable."""
+    """Yield a `FileReceiver`, in a block (rules 2 and 3). Raises StoreUnavailable."""
     receiver = FileReceiver(entries)
     try:
         yield receiver

@@ -17,8 +17,7 @@ from trtbuild.store.local.publication import Publication
 # The number of windows (pieces of a blob, of about 16 MiB) whose chunks may be unwritten at the same time.
 _MAX_WAITING_WINDOWS = 2
 
-# The number of threads that hash and write chunks. Threads help, because SHA-256 runs without the GIL and fsync waits.
-# More threads than these are not faster.
+# The number of threads that hash (without the GIL) and write chunks. More threads are not faster.
 _WRITER_COUNT = min(8, (os.cpu_count() or 1) + 2)
 
 #: A function of a blob's SHA-256 and its chunks. It writes the chunk list, unless the store has it.
@@ -75,7 +74,7 @@ def _put_cas_file(
 class _ChunkWriter:
     """Writes the chunks of one blob in several threads. Only a few windows are in memory at any time.
 
-    If the `with` block ends without `finish`, there is no blob. Chunks that are already published stay in the store.
+    Without `finish` there is no blob, but chunks that are already published stay in the store.
     """
 
     def __init__(self, entries: Entries, write_list: WriteList) -> None:
@@ -129,8 +128,7 @@ class _ChunkWriter:
 class BlobWriter:
     """Writes one blob whose bytes arrive in pieces: ``with store.open_writer() as writer: …; writer.finish()``.
 
-    At most a few windows of the blob are in memory. The result is equal to that of `put_bytes`. Without `finish` there is
-    no blob. One thread at a time may use a writer.
+    Without `finish` there is no blob. One thread at a time may use a writer.
     """
 
     def __init__(self, entries: Entries, write_list: WriteList) -> None:

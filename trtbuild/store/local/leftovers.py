@@ -58,9 +58,8 @@ def _remove_abandoned(path: str) -> bool:
         if os.path.isdir(path):  # a leftover of an interrupted Layout.make_folder
             os.rmdir(path)
         else:
-            os.unlink(
-                path
-            )  # the file is locked here: a process that waits for it notices the removal (leases.py, rule 3)
+            # The file is locked. A process that waits for the lock notices the removal (leases.py, rule 3).
+            os.unlink(path)
         return True
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""`verify` finds every kind of damage; `stats` counts entries and bytes. Both report a directory that cannot be read."""
+"""`verify` finds every kind of damage, and `stats` counts entries and bytes. Both report an unreadable directory."""
 
 from __future__ import annotations
 

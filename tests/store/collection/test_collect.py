@@ -26,7 +26,7 @@ def entry_paths(store: LocalStore) -> list[Path]:
 
 @pytest.fixture
 def put(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
-    """A function that stores a record and a new plan. The record and the plan were last used `days` days ago."""
+    """A function that stores a record and its plan, both last used `days` days ago."""
 
     def make(number: int, *, days: float = 0.0, size: int = 2 * MIB) -> Record:
         before = {path: path.stat().st_mtime_ns for path in entry_paths(local)}
@@ -240,7 +240,7 @@ print(rounds)
 
 
 def test_builds_run_at_the_same_time_as_collections(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """Builders use the same few blobs many times. In the meantime, collections remove every entry that is not in use."""
+    """Builders use the same few blobs many times, while collections remove every entry that is not in use."""
     duration_s = 2.0
     builders = [child(BUILDER_PROGRAM, tmp_path, seed, duration_s) for seed in range(2)]
     store, removed = LocalStore(tmp_path), 0

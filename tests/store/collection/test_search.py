@@ -1,4 +1,4 @@
-"""`newest_records` finds the records of some stages in a local store, and leaves out entries that it cannot read."""
+"""`newest_records` finds the records of some stages, and leaves out entries that it cannot read."""
 
 from __future__ import annotations
 

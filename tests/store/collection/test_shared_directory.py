@@ -1,4 +1,4 @@
-"""Collection of a shared directory: its steps, its limits, simultaneous use, and kills at any step."""
+"""Collection of a shared directory: its three steps, its limits, simultaneous use, and kills at any moment."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def present(root: Path, *records: Record) -> list[bool]:
     return [record.recipe.key in files(root, "ac") for record in records]
 
 
-def invalid(root: Path) -> list[str]:
-    """The records with missing or damaged files. Reading a record here does not count as use."""
+def damaged_records(root: Path) -> list[str]:
+    """The keys of the records with missing or damaged files. Reading a record here does not count as use."""
     names = []
     for path in root.glob("ac/??/*"):
         status = path.stat()
@@ -137,7 +137,7 @@ def test_removes_a_file_in_three_steps_with_a_grace_between_them(root: Path, put
     assert (report.condemned, report.blobs_removed, report.blobs_kept) == (0, 1, 2)
     assert report.freed.allocated > 0 and list(root.glob("gc/hidden/*")) == []
     assert report.kept.allocated == du(root)
-    assert store_at(root).get_record(kept.recipe.key) == kept and invalid(root) == []
+    assert store_at(root).get_record(kept.recipe.key) == kept and damaged_records(root) == []
 
 
 def test_restores_a_hidden_file_that_a_record_names_again(
@@ -150,12 +150,12 @@ def test_restores_a_hidden_file_that_a_record_names_again(
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
     assert not path_of(root, "cas", orphan.sha256).exists(), "the second collection hid the file"
-    # A writer looked up the file before a collection hid it. So the writer publishes a record whose file is missing.
+    # A writer that found the file before the collection hid it publishes a record. Now the record's file is missing.
     late = record_of(2, plan=orphan)
     document = writer.put_bytes(late.to_bytes())
     entry = action_result.record_entry(document, {orphan.sha256: (orphan,)})
     assert writer.transport.put("ac", late.recipe.key, entry.to_bytes(), once=True)
-    assert invalid(root) == [late.recipe.key]
+    assert damaged_records(root) == [late.recipe.key]
     found = writer.find(late.recipe.key)
     assert found is not None
     with pytest.raises(BlobMissing):
@@ -163,7 +163,7 @@ def test_restores_a_hidden_file_that_a_record_names_again(
     pass_time(root, 2 * HOUR)
     report = collect_directory(str(root))
     assert (report.restored, report.blobs_removed, report.condemned) == (1, 0, 0)
-    assert invalid(root) == [] and document.sha256 in files(root, "cas")
+    assert damaged_records(root) == [] and document.sha256 in files(root, "cas")
     assert writer.get_bytes(orphan.sha256) == b"of no record yet"
 
 
@@ -175,7 +175,7 @@ def test_keeps_the_new_copy_of_a_hidden_file(root: Path, put: Callable[..., Reco
     record = put(1, data=b"bytes", ago_s=0)
     pass_time(root, 2 * HOUR)
     collect_directory(str(root))
-    assert invalid(root) == [] and present(root, record) == [True]
+    assert damaged_records(root) == [] and present(root, record) == [True]
     assert path_of(root, "cas", orphan.sha256).exists() and list(root.glob("gc/hidden/*/*")) == []
 
 
@@ -196,7 +196,7 @@ def test_removes_the_least_recently_used_records_first(root: Path, put: Callable
     report = collect_directory(str(root), max_size=du(root) - 150_000)  # 150,000 bytes are 1.5 plans
     assert report.records_removed == (records[1].recipe.key, records[2].recipe.key)
     assert present(root, *records) == [True, False, False, True, True]
-    assert report.condemned == 4 and invalid(root) == []
+    assert report.condemned == 4 and damaged_records(root) == []
     for _ in range(2):
         pass_time(root, 2 * HOUR)
         report = collect_directory(str(root))
@@ -214,7 +214,7 @@ def test_meets_the_size_limit_after_condemned_files_are_removed(root: Path, put:
     for _ in range(3):
         collect_directory(str(root), max_size=bound)
         pass_time(root, 2 * HOUR)
-    assert bound * 0.6 < du(root) <= bound and invalid(root) == []
+    assert bound * 0.6 < du(root) <= bound and damaged_records(root) == []
 
 
 def test_entries_that_a_server_reads_count_as_used(root: Path, put: Callable[..., Record]) -> None:
@@ -234,7 +234,7 @@ def test_keeps_records_younger_than_the_grace(root: Path, put: Callable[..., Rec
     young, old = put(1, ago_s=HOUR / 2), put(2, ago_s=2 * HOUR)
     report = collect_directory(str(root), max_size=0, max_age_s=0)
     assert present(root, young, old) == [True, False]
-    assert report.kept_because["in use"] == 1 and invalid(root) == []
+    assert report.kept_because["in use"] == 1 and damaged_records(root) == []
 
 
 def test_keeps_domain_entries_of_pinned_records(root: Path, put: Callable[..., Record]) -> None:
@@ -250,7 +250,7 @@ def test_keeps_domain_entries_of_pinned_records(root: Path, put: Callable[..., R
     for _ in range(2):
         pass_time(root, 2 * HOUR)
         collect_directory(str(root), max_size=0, pinned=[pinned.recipe.key])
-    assert invalid(root) == [] and len(files(root, "cas")) == 2
+    assert damaged_records(root) == [] and len(files(root, "cas")) == 2
 
 
 def test_keeps_the_files_of_a_domain_entry(root: Path, put: Callable[..., Record]) -> None:
@@ -261,7 +261,7 @@ def test_keeps_the_files_of_a_domain_entry(root: Path, put: Callable[..., Record
     for _ in range(3):
         pass_time(root, 2 * HOUR)
         report = collect_directory(str(root))
-    assert report.records_kept == 1 and invalid(root) == [] and len(files(root, "cas")) == 2
+    assert report.records_kept == 1 and damaged_records(root) == [] and len(files(root, "cas")) == 2
 
 
 def test_removes_unusable_records_after_the_grace(root: Path, put: Callable[..., Record]) -> None:
@@ -271,12 +271,12 @@ def test_removes_unusable_records_after_the_grace(root: Path, put: Callable[...,
     assert collect_directory(str(root)).records_removed == ()
     pass_time(root, 2 * HOUR)
     assert set(collect_directory(str(root)).records_removed) == {unreadable.recipe.key, incomplete.recipe.key}
-    assert present(root, intact) == [True] and invalid(root) == []
+    assert present(root, intact) == [True] and damaged_records(root) == []
 
 
 @pytest.mark.parametrize("size", [0, 4096, 200_000])
 def test_removes_files_that_a_power_loss_truncated(root: Path, put: Callable[..., Record], size: int) -> None:
-    """A server that never replaces a file could not repair a truncated file, so a collection must remove it."""
+    """A server that never replaces a file cannot repair a truncated one. So a collection must remove it."""
     truncated, intact = put(1), put(2)
     path = path_of(root, "cas", truncated.outputs["plan"].sha256)
     os.truncate(path, size)
@@ -285,7 +285,7 @@ def test_removes_files_that_a_power_loss_truncated(root: Path, put: Callable[...
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
     assert not path.exists() and list(root.glob("gc/hidden/*")) == []
-    assert present(root, truncated, intact) == [False, True] and invalid(root) == []
+    assert present(root, truncated, intact) == [False, True] and damaged_records(root) == []
 
 
 def test_a_record_with_a_wrong_size_does_not_affect_others(root: Path, put: Callable[..., Record]) -> None:
@@ -296,7 +296,7 @@ def test_a_record_with_a_wrong_size_does_not_affect_others(root: Path, put: Call
     for _ in range(4):
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
-    assert present(root, record) == [True] and invalid(root) == []
+    assert present(root, record) == [True] and damaged_records(root) == []
 
 
 def test_keeps_an_empty_blob(root: Path, put: Callable[..., Record], record_of: Callable[..., Record]) -> None:
@@ -305,7 +305,7 @@ def test_keeps_an_empty_blob(root: Path, put: Callable[..., Record], record_of: 
     for _ in range(4):
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
-    assert invalid(root) == [] and present(root, record) == [True]
+    assert damaged_records(root) == [] and present(root, record) == [True]
 
 
 def test_a_dry_run_has_the_same_report_and_changes_nothing(root: Path, put: Callable[..., Record]) -> None:
@@ -407,7 +407,7 @@ def test_wrong_clocks_only_delay_removals(root: Path, put: Callable[..., Record]
     for _ in range(4):
         collect_directory(str(root))
         pass_time(root, 2 * HOUR)
-    assert orphan.sha256 not in files(root, "cas") and invalid(root) == []
+    assert orphan.sha256 not in files(root, "cas") and damaged_records(root) == []
     assert list(root.glob("gc/hidden/*")) == []
 
 
@@ -447,7 +447,7 @@ def test_collects_the_directory_of_an_nginx_server(
     later = RemoteStore(HttpTransport(RemoteSettings("team", nginx.url_of("writer"))), "team", connections=2)
     later.put_bytes(payload(1, 50_000))
     assert later.put_record(records[1]) == records[1]
-    assert invalid(nginx.root) == []
+    assert damaged_records(nginx.root) == []
     later.close()
 
 
@@ -462,8 +462,8 @@ CHANGES = ("rename", "unlink", "rmdir", "mkdir", "link", "write", "fsync")
 def test_a_collection_may_be_killed_before_any_change(
     root: Path, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Collections are killed after 0, 1, 2, … calls of functions in `CHANGES`, until a collection completes. All records
-    stay intact, and the next collection continues."""
+    """Collections are killed after 0, 1, 2, … calls of functions in `CHANGES`, until one completes. All records stay
+    intact, and the next collection continues."""
     for number in range(3):
         put(number, ago_s=DAY * (number + 1), size=5_000)
     store_at(root).put_bytes(b"of no record")
@@ -491,10 +491,10 @@ def test_a_collection_may_be_killed_before_any_change(
                     break
                 except Killed:
                     kill_count += 1
-            assert invalid(root) == []
+            assert damaged_records(root) == []
         else:
             pytest.fail("the collection did not end after 200 changes")
-        assert invalid(root) == []
+        assert damaged_records(root) == []
     assert kill_count > 25, "the collections were killed"
     # Two records are younger than the limit. Each has a document and a plan.
     assert len(files(root, "ac")) == 2 and len(files(root, "cas")) == 4
@@ -519,13 +519,13 @@ def test_a_collection_may_be_killed_by_sigkill(
     initial_count = len(files(root, "cas"))
     for turn in range(12):
         if turn > 3 and len(files(root, "cas")) < initial_count:
-            break  # there were at least four kills, and a collection has hidden a file
+            break  # at least four collections were killed, and one has hidden a file
         collector = child(COLLECTOR_PROGRAM, root, du(root) * 9 // 10)
         assert collector.read_line() == "ready"
         time.sleep(moments.uniform(0.0, 0.1))
         collector.kill()
         assert collector.process.returncode == -signal.SIGKILL
-        assert invalid(root) == [], turn
+        assert damaged_records(root) == [], turn
     assert len(files(root, "cas")) < initial_count, "the collections hid something before they were killed"
 
 
@@ -563,8 +563,8 @@ print(hits, misses, builds)
 
 
 def test_readers_and_writers_run_at_the_same_time_as_collections(root: Path, child: Callable[..., Any]) -> None:
-    """Writers use the same few blobs many times. Meanwhile, collections remove every file that is not in use. A removed
-    file is a miss for its readers, and in the end no record lacks a file."""
+    """Writers use the same few blobs many times, while collections remove every file that is not in use. A removed file is
+    a miss for its readers. In the end no record lacks a file."""
     store_at(root).put_bytes(b"creates the directory")
     duration_s = 2.0
     writers = [child(WRITER_PROGRAM, root, seed, duration_s) for seed in range(2)]
@@ -578,4 +578,4 @@ def test_readers_and_writers_run_at_the_same_time_as_collections(root: Path, chi
     assert all(builds > 3 for _, _, builds in counts) and sum(hits for hits, _, _ in counts) > 10
     assert removed > 5 and condemned > 5
     collect_directory(str(root), grace_s=MIN_GRACE_S)
-    assert invalid(root) == []
+    assert damaged_records(root) == []

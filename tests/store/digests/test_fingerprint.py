@@ -122,7 +122,7 @@ def test_detects_an_edit_that_restores_the_mtime(digests: FileDigests, file: Pat
 def test_does_not_trust_the_times_of_a_fresh_file(
     digests: FileDigests, file: Path, hash_counter: HashCounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two edits within one tick of the clock have the same times. So the times of a fresh file are not remembered."""
+    """Two edits within one tick of the clock give a file the same times."""
     file.write_bytes(b"a" * 3_000_000)
     written_s = file.stat().st_mtime
     monkeypatch.setattr(fingerprint.time, "time", lambda: written_s)  # so the file is fresh, even on a slow machine
@@ -150,7 +150,7 @@ def test_the_necessary_age_depends_on_the_clocks_granularity() -> None:
 
 
 def test_detects_quick_edits_with_the_real_clock(digests: FileDigests, tmp_path: Path) -> None:
-    """The test does not depend on the granularity of the clock."""
+    """The digests are right, whether the clock is fine or coarse."""
     path = tmp_path / "source.py"
     for number in range(100):
         path.write_bytes(b"%05d" % number)
@@ -210,8 +210,7 @@ def test_the_fingerprint_is_the_same_alone_and_with_sha256(
 def test_the_fingerprint_depends_on_each_segment_and_their_order(
     tmp_path: Path, digests: FileDigests, hash_counter: HashCounter
 ) -> None:
-    """A file whose fingerprint is known gets the stored digest. So equal fingerprints of different bytes would give a wrong
-    digest."""
+    """Otherwise a file with other bytes would get the stored digest."""
     path, parts = tmp_path / "large", [bytes([number]) * SEGMENT for number in range(3)]
     for order in ((0, 1, 2), (1, 0, 2), (0, 2, 1), (0, 0, 2), (0, 1, 1)):
         path.write_bytes(b"".join(parts[number] for number in order))
@@ -249,7 +248,7 @@ def test_detects_an_edit_of_a_file_that_the_store_has_written(
         path.with_name("other").replace(path)
     else:
         path.write_bytes(b"y" * 3_000_000)
-    if how == "within the tick":  # the time of the write, without the nanosecond that the store has added to it
+    if how == "within the tick":  # the same time as the store's write, to which the store has added a nanosecond
         os.utime(path, ns=(stamp.mtime_ns - 1, stamp.mtime_ns - 1))
     if when == "before it is learnt":
         digests.learn({str(path): (output.sha256, stamp)})

@@ -40,7 +40,7 @@ class Bomb:
 
 @pytest.fixture
 def nothing_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yield the path of a file that a `Bomb` would create. After the test, check that nothing was unpickled."""
+    """Yield the path of a file for `Bomb`. After the test, check that nothing was unpickled."""
     mark = tmp_path / "unpickled"
     calls: list[object] = []
     for name in ("load", "loads", "Unpickler"):
@@ -53,7 +53,7 @@ def nothing_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def forge(folder: Path, **columns: object) -> None:
     """Write a row for the name "forged" to the database.
 
-    `mode` says how diskcache stores the value: 1 is inline, 2 a file of bytes, 3 a file of text, 4 a pickle.
+    The column `mode` says how diskcache stores the value: 1 is inline, 2 a file of bytes, 3 a file of text, 4 a pickle.
     """
     row = {"key": "forged", "raw": 1, "store_time": 1.0, "access_time": 1.0, "mode": 1, "size": 0, **columns}
     names, marks = ", ".join(row), ", ".join("?" * len(row))
@@ -119,7 +119,7 @@ def test_rejects_a_forged_row(index: Index, folder: Path, nothing_unpickled: Pat
         assert index.get_many(["forged", "name"]) == {"name": 1}, row
         assert index.get_many(["forged"]) == {}, row
         forge(folder, **row)
-        index.set("forged", "new")  # this replaces the forged row, but must not delete the file that the row names
+        index.set("forged", "new")  # replaces the row, and must not delete the file that the row names
         assert index.get("forged") == "new", row
         assert secret.exists(), row
     assert index.get("name") == 1
@@ -162,7 +162,7 @@ def test_replaces_a_forged_database(folder: Path, statement: str, nothing_unpick
 
 
 def test_an_index_survives_a_reopening(folder: Path) -> None:
-    """If a new release of diskcache created another schema, each opening would replace the index (rule 2 of `index.py`)."""
+    """If a release of diskcache had another schema, each opening would replace the index (index.py, rule 2)."""
     first = Index(folder)
     first.set("name", 1)
     first.close()

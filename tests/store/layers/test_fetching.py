@@ -1,7 +1,4 @@
-"""`fetch_records` fetches complete records. It requests a shared blob once, and no blob that the local store has.
-
-`file_reader` verifies files of the local store before they are sent.
-"""
+"""`fetch_records` fetches complete records, and each missing blob once. `file_reader` verifies files before an upload."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def records(remote: RemoteStore, record_of: Callable[..., Record], payload: Call
 
 
 @pytest.fixture
-def fresh(transport: MemoryTransport, records: list[Record]) -> RemoteStore:
+def fresh_remote(transport: MemoryTransport, records: list[Record]) -> RemoteStore:
     """The same remote in a new `RemoteStore`, which remembers no earlier request."""
     transport.calls.clear()
     return RemoteStore(transport, "team", connections=4)
@@ -62,10 +59,10 @@ def request_counts(transport: MemoryTransport, kind: Kind) -> Counter[str]:
 
 
 def test_fetches_a_shared_blob_once(
-    fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
+    fresh_remote: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     progress: list[int] = []
-    result = fetch_records(fresh, keys_of(records), local, lambda state: progress.append(state.finished_count))
+    result = fetch_records(fresh_remote, keys_of(records), local, lambda state: progress.append(state.finished_count))
     assert sorted(result.fetched) == sorted(keys_of(records))
     assert set(request_counts(transport, "cas").values()) == {1}
     assert progress == list(range(1, 9))
@@ -74,36 +71,36 @@ def test_fetches_a_shared_blob_once(
 
 
 def test_does_not_request_present_entries(
-    fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
+    fresh_remote: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
-    fetch_records(fresh, keys_of(records), local)
+    fetch_records(fresh_remote, keys_of(records), local)
     transport.calls.clear()
-    second = fetch_records(fresh, keys_of(records), local)
+    second = fetch_records(fresh_remote, keys_of(records), local)
     assert sorted(second.present) == sorted(keys_of(records)) and second.bytes_moved == 0
     assert transport.calls == []
 
 
 def test_reports_missing_records(
-    fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
+    fresh_remote: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     del transport.entries["ac", records[0].recipe.key]
-    result = fetch_records(fresh, [*keys_of(records), "0" * 64], local)
+    result = fetch_records(fresh_remote, [*keys_of(records), "0" * 64], local)
     assert sorted(result.missing) == sorted([records[0].recipe.key, "0" * 64])
     assert len(result.fetched) == 7
     assert complete_record(local, records[0].recipe.key) is None
 
 
 def test_an_invalid_entry_fails_only_its_record(
-    fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
+    fresh_remote: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     transport.entries["ac", records[3].recipe.key] = b"<html>"
-    result = fetch_records(fresh, keys_of(records), local)
+    result = fetch_records(fresh_remote, keys_of(records), local)
     assert list(result.failed) == [records[3].recipe.key] and len(result.fetched) == 7
     assert verify(local).damage == ()
 
 
 def test_a_remote_that_is_down_fails_every_record(
-    fresh: RemoteStore,
+    fresh_remote: RemoteStore,
     transport: MemoryTransport,
     records: list[Record],
     local: LocalStore,
@@ -113,23 +110,23 @@ def test_a_remote_that_is_down_fails_every_record(
         raise RemoteDown("it is down")
 
     monkeypatch.setattr(transport, "get", down)
-    result = fetch_records(fresh, keys_of(records), local)
+    result = fetch_records(fresh_remote, keys_of(records), local)
     assert set(result.failed.values()) == {"it is down"} and len(result.failed) == 8
     assert not list(local.root.glob("ac/*/*"))
 
 
 def test_fetches_a_record_again_if_a_file_is_missing(
-    fresh: RemoteStore,
+    fresh_remote: RemoteStore,
     transport: MemoryTransport,
     records: list[Record],
     local: LocalStore,
     entry_path: Callable[..., Path],
 ) -> None:
-    fetch_records(fresh, keys_of(records), local)
+    fetch_records(fresh_remote, keys_of(records), local)
     info = records[5].outputs["info"].sha256
     entry_path(local, "cas", info).unlink()
     assert complete_record(local, records[5].recipe.key) is None
-    second = fetch_records(fresh, keys_of(records), local)
+    second = fetch_records(fresh_remote, keys_of(records), local)
     assert second.fetched == [records[5].recipe.key] and len(second.present) == 7
     assert local.get_bytes(info) == b"5"
 

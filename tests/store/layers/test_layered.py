@@ -1,4 +1,4 @@
-"""A local store with remotes: requests to each remote, transferred bytes, and the effects of a remote's faults."""
+"""A local store with remotes: the requests to each remote, the transferred bytes, and faults of remotes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def moved_bytes(team: MemoryTransport, method: str) -> int:
 def test_uploads_a_pointer_after_the_trace_that_it_leads_to(
     machine_a: LayeredStore, team: MemoryTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pointer is a record that leads to another record. Here, the record of the stage ``trace-any`` is a pointer."""
+    """A pointer is a record that leads to another record. The record of the stage ``trace-any`` leads to a trace."""
     begun, may_continue = threading.Event(), threading.Event()
     publish = RemoteStore.publish
 
@@ -172,12 +172,12 @@ def test_an_interrupted_download_continues_where_it_stopped(
     record = record_of(1, plan=machine_a.put_bytes(payload(1, 8 * MIB)))
     machine_a.put_record(record)
     machine_a.finish()
-    (parts,) = machine_b.readers[0].find(record.recipe.key).files_by_blob.values()  # type: ignore[union-attr]
-    removed = team.entries.pop(("cas", parts[-1].sha256))
+    (chunks,) = machine_b.readers[0].find(record.recipe.key).files_by_blob.values()  # type: ignore[union-attr]
+    removed = team.entries.pop(("cas", chunks[-1].sha256))
     machine_b.get_record(record.recipe.key)
     with pytest.raises(BlobMissing):
         machine_b.get_bytes(record.outputs["plan"].sha256)
-    team.entries["cas", parts[-1].sha256] = removed
+    team.entries["cas", chunks[-1].sha256] = removed
     team.calls.clear()
     reopened = layered(machine_b.local.root, team)
     reopened.get_record(record.recipe.key)
@@ -263,7 +263,7 @@ def test_a_damaged_remote_entry_counts_as_missing(
     machine_a.put_record(record)
     machine_a.finish()
     found = machine_b.get_record(record.recipe.key)
-    # An entry names its document, which is the record as a file. The entry also contains the bytes of a small document.
+    # An entry names the record's document, and also contains the bytes of a small one.
     if damaged_kind == "ac":
         assert found is None
     else:
@@ -314,8 +314,8 @@ def test_an_entry_that_does_not_match_its_record_is_a_miss(
     document = Output(hashlib.sha256(text).hexdigest(), len(text))
     team.entries["cas", document.sha256] = text
     blob = wrong_outputs["plan"].sha256
-    for parts in ((), (Output(blob, 4),), (Output(blob, 1 << 50),)):
-        entry = action_result.record_entry(document, {blob: parts} if parts else {})
+    for chunks in ((), (Output(blob, 4),), (Output(blob, 1 << 50),)):
+        entry = action_result.record_entry(document, {blob: chunks} if chunks else {})
         team.entries["ac", record.recipe.key] = entry.to_bytes()
         assert machine_b.get_record(record.recipe.key) is None
 
@@ -351,16 +351,16 @@ def test_fetches_a_missing_blob_from_the_next_remote(tmp_path: Path, record_of: 
 def test_a_record_may_be_forgotten_while_its_remotes_are_listed(
     machine_a: LayeredStore, machine_b: LayeredStore, record_of: RecordOf
 ) -> None:
-    """This happens if one thread looks for a blob, while another thread publishes a record that names the blob."""
+    """For example, one thread looks for a blob, while another one publishes a record that names the blob."""
     record = machine_a.put_record(record_of(1, plan=machine_a.put_bytes(PLAN)))
     machine_a.finish()
     assert machine_b.get_record(record.recipe.key) is not None
     found_records = machine_b._found_records
-    places = found_records.places_of_blob(record.outputs["plan"].sha256)
-    remote, _ = next(places)
+    remotes = found_records.remotes_with_blob(record.outputs["plan"].sha256)
+    remote, _ = next(remotes)
     assert remote.name == "team0"
     found_records.forget_record(record.recipe.key)
-    assert list(places) == []
+    assert list(remotes) == []
 
 
 class SlowCounter(Counter[str]):
@@ -517,11 +517,11 @@ def test_an_entry_whose_only_chunk_is_another_blob_is_a_miss(
     machine_a.finish()
     entry = action_result.ActionResult.from_bytes(team.entries["ac", record.recipe.key])
     zeros = bytes(len(PLAN))
-    part = Output(hashlib.sha256(zeros).hexdigest(), len(zeros))
-    team.entries["cas", part.sha256] = zeros
+    chunk = Output(hashlib.sha256(zeros).hexdigest(), len(zeros))
+    team.entries["cas", chunk.sha256] = zeros
     blob = record.outputs["plan"].sha256
     # The entry says that the blob has one chunk, which has the blob's size.
-    files = [(f"blob/{blob}/0", part) if path == f"blob/{blob}" else (path, file) for path, file in entry.files]
+    files = [(f"blob/{blob}/0", chunk) if path == f"blob/{blob}" else (path, file) for path, file in entry.files]
     team.entries["ac", record.recipe.key] = action_result.ActionResult(tuple(files)).to_bytes()
     assert machine_b.get_record(record.recipe.key) is None
     assert not machine_b.has(blob)
@@ -739,7 +739,7 @@ def test_without_uploads_sends_nothing_and_reads_only_the_given_remotes(tmp_path
 
 
 class LastWriteStays(MemoryTransport):
-    """Like a WebDAV server: two simultaneous writers both get the answer "created", and the last write stays."""
+    """Like a WebDAV server: two simultaneous writers both get the answer "created", and the later entry stays."""
 
     decides_races = False
 

@@ -1,4 +1,4 @@
-"""If a trusted record differs from the record that the lock file names, the store searches for the locked record."""
+"""A store with a lock file: of several trusted records under one key, only the one that the lock file names is used."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ RIGHT, WRONG = b"the locked plan", b"another plan"
 
 
 class Lock:
-    """Rejects every record whose plan is not `RIGHT`. With `tolerates_local`, the store may return a local record if no
-    remote has the locked record."""
+    """Rejects every record whose plan is not `RIGHT`. With `tolerates_local`, it accepts another local record if no remote
+    has the locked one."""
 
     def __init__(self, store: LayeredStore, *, tolerates_local: bool = False) -> None:
         self.locked = store.put_bytes(RIGHT)

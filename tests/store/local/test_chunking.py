@@ -47,7 +47,7 @@ def test_boundaries_are_the_same_in_another_process() -> None:
 
 
 def test_the_pure_python_implementation_has_the_same_boundaries() -> None:
-    """So a blob has the same chunks even if fastcdc has no compiled part."""
+    """fastcdc uses this implementation where its compiled part is missing."""
     from fastcdc.fastcdc_py import fastcdc_py
 
     data = random.Random(6).randbytes(MIB + 9)
@@ -78,7 +78,7 @@ def test_an_insertion_changes_few_chunks() -> None:
 @pytest.mark.parametrize("read_size", [None, 700_001])
 def test_windows_do_not_change_the_chunks(size: int, read_size: int | None) -> None:
     """The chunks are the same for a file in windows (pieces of about 16 MiB), for bytes in windows, and for bytes in one
-    piece. With `read_size`, each read of the file returns at most this number of bytes."""
+    piece. `read_size` is the largest number of bytes that one read of the file returns."""
     data = random.Random(size).randbytes(size)
     file = ShortReads(data[MIB + 1 :], read_size) if read_size else io.BytesIO(data[MIB + 1 :])
     of_file = list(windows_of_file(data[: MIB + 1], file))

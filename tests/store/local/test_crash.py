@@ -1,4 +1,4 @@
-"""Real processes: some are killed, and some write the same entries at the same time."""
+"""Processes that are killed while they write, and processes that write the same entries at the same time."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ for number in range(record_count):
 
 
 def test_a_writer_may_be_killed_at_any_moment(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """Every record whose key was printed exists, every record has all its files, and unfinished files are only in tmp/."""
+    """Every record whose key was printed exists and has all its files. Unfinished files are only in tmp/."""
     moments = random.Random(11)
     killed, unfinished, printed = 0, 0, 0
     for seed in range(60):
         if seed >= 12 and unfinished:
-            break  # there were at least twelve processes, and one was killed during a write
+            break  # at least one of twelve processes was killed during a write
         root = tmp_path / f"store{seed % 2}"
         writer = child(WRITER_PROGRAM, root, seed, 1000)  # more records than it can write before the kill
         assert writer.read_line() == "ready"

@@ -1,4 +1,4 @@
-"""Damaged entries and entries that are not files are never returned, and later puts repair them."""
+"""A store never returns a damaged entry, or an entry that is not a file. Writing the entry again repairs the store."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KINDS = ["small blob", "chunk", "chunk list", "record entry", "document"]
 
 
 @pytest.fixture
-def target(
+def put_and_choose(
     local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes], entry_path: Callable[..., Path]
 ) -> Callable[[str], tuple[Record, Path]]:
-    """A function that puts a record. It returns the record, and the path of the record's entry of one kind in `KINDS`."""
+    """A function that puts a record. It returns the record, and the path of one of its entries, chosen by its kind."""
 
     def choose(kind: str) -> tuple[Record, Path]:
         plan, info = local.put_bytes(payload(1, 2 * MIB)), local.put_bytes(b"information")
@@ -62,7 +62,7 @@ def is_complete(store: LocalStore, record: Record, contents: dict[str, bytes], o
 
 def assert_repaired(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> None:
     """Check that the record is complete after its blobs and the record were put again."""
-    for _ in range(4):  # an attempt stops at the first damaged entry
+    for _ in range(4):  # because `is_complete` finds (and quarantines) one damaged entry at a time
         if is_complete(store, record, contents, out):
             break
         for data in contents.values():
@@ -76,13 +76,13 @@ def assert_repaired(store: LocalStore, record: Record, contents: dict[str, bytes
 @pytest.mark.parametrize("kind", KINDS)
 def test_never_returns_a_damaged_entry_and_repairs_it(
     local: LocalStore,
-    target: Callable[[str], tuple[Record, Path]],
+    put_and_choose: Callable[[str], tuple[Record, Path]],
     payload: Callable[..., bytes],
     tmp_path: Path,
     kind: str,
     damage: str,
 ) -> None:
-    record, path = target(kind)
+    record, path = put_and_choose(kind)
     intact = path.read_bytes()
     path.chmod(0o644)
     path.write_bytes(DAMAGES[damage](intact))
@@ -111,13 +111,13 @@ NOT_FILES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_quarantines_entries_that_are_not_files(
     local: LocalStore,
-    target: Callable[[str], tuple[Record, Path]],
+    put_and_choose: Callable[[str], tuple[Record, Path]],
     payload: Callable[..., bytes],
     tmp_path: Path,
     kind: str,
     replacement: str,
 ) -> None:
-    record, path = target(kind)
+    record, path = put_and_choose(kind)
     path.unlink()
     NOT_FILES[replacement](path)
     before = Path("/etc/passwd").stat().st_mtime_ns

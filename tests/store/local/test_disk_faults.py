@@ -1,4 +1,4 @@
-"""Faults of the disk while a local store writes, reads a source, or copies a blob. They leave no incomplete files."""
+"""A fault of the disk, while a store writes, reads a source file or copies a blob, leaves no incomplete files."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from trtbuild.store.collection.check import verify
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
-#: The largest number of injected errors for each operation. If there are more combinations of a call and an error, each
-#: call gets at most one error, and the calls that get one are evenly spread.
+#: The largest number of injected errors for each operation. If there are more pairs of a call and an error, each call gets
+#: at most one error, and evenly spread calls get one.
 MAX_ERRORS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
 
 

@@ -32,7 +32,7 @@ with store.building("ab" * 32):
 
 
 def read_line_in_background(child: Any) -> tuple[threading.Thread, list[str]]:
-    """Start a thread that reads a line of the process. Returns the thread, and a list to which the thread adds the line."""
+    """Start a thread that reads a line of the process `child`. Returns the thread, and a list for the line."""
     lines: list[str] = []
     thread = threading.Thread(target=lambda: lines.append(child.read_line()), daemon=True)
     thread.start()
@@ -102,7 +102,7 @@ def test_a_subprocess_does_not_inherit_the_lock(local: LocalStore) -> None:
     path = local.root / "locks" / KEY
     with local.session(), local.building(KEY):
         kept = path.with_name("kept")
-        os.link(path, kept)  # the lock file is deleted at the end of the block; the link keeps it for the check
+        os.link(path, kept)  # `path` is deleted at the end of the block. The check uses the second name of the file.
         sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
         assert leases.lock_if_abandoned(str(kept)) is None
     try:

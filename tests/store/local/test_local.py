@@ -116,9 +116,9 @@ def test_rejects_a_chunk_that_shrinks_after_it_was_found(
     local: LocalStore, entry_path: EntryPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = local.put_bytes(bytes(3 * MIB))
-    parts = local.files_of(output.sha256)
-    overwrite(entry_path(local, "cas", parts[0].sha256), b"short")
-    monkeypatch.setattr(LocalStore, "files_of", lambda self, sha256: parts)
+    chunks = local.files_of(output.sha256)
+    overwrite(entry_path(local, "cas", chunks[0].sha256), b"short")
+    monkeypatch.setattr(LocalStore, "files_of", lambda self, sha256: chunks)
     with pytest.raises(EntryCorrupt):
         local.get_bytes(output.sha256)
     assert len(names(local.root / "quarantine")) == 1
@@ -205,7 +205,7 @@ def test_a_chunk_list_is_not_a_record(local: LocalStore) -> None:
 def test_a_record_with_a_missing_blob_is_replaced(
     local: LocalStore, record_of: Callable[..., Record], entry_path: EntryPath
 ) -> None:
-    """The bytes of an engine are not reproducible. The record of a lost engine must not block the new record."""
+    """A new engine of the same step has other bytes. The record of the lost engine must not block the new record."""
     first = local.put_record(record_of(1, plan=local.put_bytes(b"first")))
     entry_path(local, "cas", first.outputs["plan"].sha256).unlink()
     second = record_of(1, plan=local.put_bytes(b"second"))
@@ -328,7 +328,7 @@ def test_creates_removed_directories_again(local: LocalStore) -> None:
     assert local.get_bytes(output.sha256) == b"x"
 
 
-def test_the_output_of_an_empty_blob(local: LocalStore) -> None:
+def test_the_digest_of_an_empty_blob(local: LocalStore) -> None:
     sha256_of_nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     assert local.put_bytes(b"") == Output(sha256_of_nothing, 0)
 

@@ -1,4 +1,4 @@
-"""Files of `cas/` from another store: when they appear, when they are durable, and which files remain after an error."""
+"""CAS files from another store: when they appear, when they are durable, and which of them remain after an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtbuild.store.trust import action_result
 
 
 def random_chunks(count: int) -> dict[Output, bytes]:
-    """`count` chunks of 5000 bytes, by their outputs (digest and size)."""
+    """`count` chunks of 5000 bytes: `Output` (digest and size) → bytes."""
     generator = random.Random(count)
     return {output_of(data): data for data in (generator.randbytes(5000) for _ in range(count))}
 
@@ -39,8 +39,8 @@ def digest_of(chunks: dict[Output, bytes]) -> str:
 
 def receive(store: LocalStore, chunks: dict[Output, bytes]) -> None:
     with store.receive_files() as receiver:
-        for part, data in chunks.items():
-            receiver.put(part, data)
+        for chunk, data in chunks.items():
+            receiver.put(chunk, data)
 
 
 def unfinished_files(store: LocalStore) -> list[Path]:
@@ -91,7 +91,7 @@ def test_many_threads_put_each_file_once(local: LocalStore, monkeypatch: pytest.
     monkeypatch.setattr(os, "rename", rename_and_count)
     with ThreadPoolExecutor(8) as threads, local.receive_files() as receiver:
         list(threads.map(lambda pair: receiver.put(*pair), [*chunks.items(), *chunks.items()]))
-    assert sorted(path[-64:] for path in renames if "/cas/" in path) == sorted(part.sha256 for part in chunks)
+    assert sorted(path[-64:] for path in renames if "/cas/" in path) == sorted(chunk.sha256 for chunk in chunks)
     local.join_chunks(digest_of(chunks), list(chunks))
     assert unfinished_files(local) == []
 
@@ -113,7 +113,7 @@ def test_a_file_is_synced_before_it_appears_and_its_directory_before_the_end(
 
     chunks = random_chunks(130)
     receive(local, {output_of(b"a"): b"a"})  # creates the directories
-    for prefix in {part.sha256[:2] for part in chunks}:
+    for prefix in {chunk.sha256[:2] for chunk in chunks}:
         (local.root / "cas" / prefix).mkdir(exist_ok=True)
     monkeypatch.setattr(publication.os, "fsync", record_sync)
     monkeypatch.setattr(publication.os, "rename", record_rename)
@@ -132,8 +132,8 @@ def test_keeps_files_that_were_received_before_an_error(local: LocalStore) -> No
 
     def receive_until_error() -> None:
         with local.receive_files() as receiver:
-            for part, data in list(chunks.items())[:69]:
-                receiver.put(part, data)
+            for chunk, data in list(chunks.items())[:69]:
+                receiver.put(chunk, data)
             raise RuntimeError("the connection is gone")
 
     with pytest.raises(RuntimeError, match="the connection is gone"):

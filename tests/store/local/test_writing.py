@@ -1,4 +1,4 @@
-"""Blobs that arrive in pieces, the memory for writing and reading a blob, and the count of the bytes that a store lacks."""
+"""Writing blobs that arrive in pieces, the memory that writing and reading takes, and `missing_bytes`."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_leaves_no_blob_after_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's record of the memory peak")
 def test_reading_holds_a_blob_once_and_writing_holds_a_few_windows(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """The blob has 192 MiB. The limit of the write allows four windows (`chunking.WINDOW_SIZE`). Both limits allow
-    64 MiB more, for the threads and the allocator.
+    """The blob has 192 MiB. Writing may take four windows of 16 MiB. Both limits allow 64 MiB more, for the threads and
+    the allocator.
 
-    The lower bound of the read shows that the peak was measured. This bound is 1 MiB less than the size of the blob: memory
-    that was resident before the read adds nothing to the peak if the allocator reuses it.
+    The lower bound of the read shows that the peak was measured. It is 1 MiB less than the blob's size, because the
+    allocator may reuse memory that was resident before the read.
     """
     read_bytes, written_bytes = map(int, child(_PEAKS_PROGRAM, tmp_path).finish().split())
     assert (192 - 1) * MIB <= read_bytes < (192 + 64) * MIB

@@ -1,7 +1,7 @@
 """Checks of a local store: `verify` reads every byte, `stats` counts entries and bytes.
 
-`verify` checks CAS files first, then chunk lists, then records. So it also finds the records and lists that name a damaged
-file. It does not mark entries as used. While a collection runs, `verify` may report missing files that were just collected.
+`verify` checks CAS files first, then chunk lists, then records. So it also finds the lists and records that name a damaged
+file. It does not mark entries as used. While a collection runs, it may report files that were just collected as missing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ class Damage:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """The number of entries and bytes that were checked, and the `damage` that was found. `blobs` is the number of CAS
-    files."""
+    """The numbers of checked entries and bytes, and the damage that was found."""
 
     records: int
-    lists: int
-    blobs: int
+    lists: int  # chunk lists
+    blobs: int  # CAS files
     bytes_read: int
     damage: tuple[Damage, ...]
 
@@ -48,9 +47,9 @@ class VerifyReport:
 class Stats:
     """The contents of a store in numbers."""
 
-    #: Number of records by stage.
+    #: Stage → number of records.
     records: Mapping[str, int]
-    #: The number of blobs that records name, each counted once.
+    #: The number of different blobs that records name.
     blobs: int
     #: The number of different chunks that entries name.
     chunks: int
@@ -83,8 +82,8 @@ class _Verification:
         self._quarantine = quarantine
         self._damage: list[Damage] = []
         self._bytes_read = 0
-        self._sizes: dict[str, int] = {}  # undamaged CAS files → their size
-        self._lists: dict[str, int] = {}  # blobs with an undamaged chunk list → their size
+        self._sizes: dict[str, int] = {}  # undamaged CAS file → its size
+        self._lists: dict[str, int] = {}  # blob with an undamaged chunk list → the blob's size
 
     def run(self) -> VerifyReport:
         actions: dict[str, ActionResult] = {}
@@ -176,7 +175,7 @@ class _Verification:
 
 
 def stats(store: LocalStore) -> Stats:
-    """Return the numbers of a store. An unreadable entry counts with its size only. Raises StoreUnavailable."""
+    """Count the entries and bytes of a store. An unreadable entry counts only with its bytes. Raises StoreUnavailable."""
     records: Counter[str] = Counter()
     blobs: set[str] = set()
     chunks: set[str] = set()

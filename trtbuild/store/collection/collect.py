@@ -1,16 +1,17 @@
-"""Collection (garbage collection) removes old entries, so that a local store stays within limits. Collection is safe
-while builds run: local.py explains why (rules 4 to 6).
+"""Collection (garbage collection) removes old entries, so that a local store stays within limits.
+
+Collection is safe while builds run: store/local/local.py explains why (rules 4 to 6).
 
 Rules
 1. Only entries with an mtime before the cut-off are removed. All others stay, even if the store exceeds its limits. The
-   cut-off is the start of this collection or of the oldest live session, whichever is earlier, minus a slack. No session
+   cut-off is the start of this collection or of the oldest running session, if that is earlier, minus `SLACK_S`. No session
    relies on an entry with an mtime before the cut-off.
 2. Each removal reads the mtime again, under the exclusive store-wide lock. The lock is held for short batches.
 3. Records are removed first (retention.py decides which records). Then a chunk list is removed if no remaining record names
-   its blob. Then a CAS file is removed if no remaining record or list names it. The remaining entries are computed again
-   after each step. So a record that was used in the meantime keeps its blobs.
-4. A blob that no record names is removed if its mtime is before the cut-off, even if the store is within its limits: a
-   build finds a blob only through a record.
+   its blob. Then a CAS file is removed if no remaining record or list names it. A record that was used in the meantime
+   remains, and so do its blobs.
+4. A blob that no record names is removed if its mtime is before the cut-off, even if the store is within its limits,
+   because a build finds a blob only through a record.
 """
 
 # Paths are strings here, as in the rest of the store.
@@ -28,9 +29,10 @@ from trtbuild.store.local.layout import Kind, Layout, unavailable_error
 from trtbuild.store.local.leftovers import remove_leftovers, session_starts
 from trtbuild.store.local.local import LocalStore
 
-#: The coarsest resolution of time stamps in common file systems (that of FAT), in seconds.
+#: The coarsest resolution of time stamps in common file systems (FAT), in seconds.
 SLACK_S = 2.0
 
+# The number of entries that are removed under one lock (rule 2).
 _BATCH_SIZE = 64
 
 
@@ -47,8 +49,8 @@ def collect(
     """Remove entries until `store` has at most `max_size` allocated bytes, and the last use of each record was at most
     `max_age_s` seconds ago.
 
-    Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is removed, and the report says what
-    would be removed. Raises StoreUnavailable.
+    Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is removed, and the report has the
+    entries that would be removed. Raises StoreUnavailable.
     """
     layout = store.entries.layout
     store.entries.prepare()
@@ -94,7 +96,7 @@ def collect(
 
 
 def _start_and_cutoff_ns(store: LocalStore, slack_ns: int) -> tuple[int, int]:
-    """The start of this collection and the cut-off (rule 1), in ns by the file system's clock (local.py, rule 5)."""
+    """The start of this collection and the cut-off (rule 1), in ns of the file system's clock."""
     layout = store.entries.layout
     time_stamp_path = layout.fresh_path()
     with store.entries.lock.exclusive():
@@ -107,7 +109,7 @@ def _start_and_cutoff_ns(store: LocalStore, slack_ns: int) -> tuple[int, int]:
             raise unavailable_error(error, layout.root) from error
         starts = list(session_starts(layout))
         if any(session_start_ns > start_ns for session_start_ns in starts):
-            # The clock was set back after a session began, so no mtime is reliable. With this cut-off, nothing is removed.
+            # The clock was set back after a session began, so no mtime is reliable. This cut-off removes nothing.
             return start_ns, -(1 << 62)
         return start_ns, min([start_ns, *starts]) - slack_ns
 
@@ -116,7 +118,7 @@ def _scan_entries(layout: Layout) -> Scan:
     scan = Scan()
     for key, stat in layout.entries("ac"):
         data = None
-        # An entry that cannot be read counts as a record without files (`Scan.add`).
+        # An entry that cannot be read is added without data. Then it counts as a record without files.
         with contextlib.suppress(OSError), open(layout.entry_path("ac", key), "rb") as file:
             data = file.read()
         scan.add(key, stat.st_mtime_ns, size_of(stat), data)
@@ -151,7 +153,7 @@ class _Removal:
         return removed_names
 
     def _remove_file(self, path: str) -> bool:
-        """Remove a file. Returns False, and keeps the file, if its mtime is not before the cut-off any more."""
+        """Remove a file. Returns False, and keeps the file, if its mtime is at or after the cut-off."""
         try:
             if os.stat(path).st_mtime_ns >= self._cutoff_ns:
                 return False

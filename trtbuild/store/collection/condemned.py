@@ -1,9 +1,12 @@
-"""Collections condemn, hide and remove CAS files of a shared directory if no record names the files (shared_directory.py).
+"""Condemns, hides and removes CAS files of a shared directory that no record names, in three collections.
 
-    gc/condemned            JSON: the time (ns) at which a collection found files without a record → the names of the files
-    gc/hidden/<ns>/<name>   files that were moved out of cas/ at that time
+The first collection *condemns* a file: it notes the time. The second one hides the file, and the third one removes it, or
+moves it back. shared_directory.py (rules 3 and 4) explains why.
 
-Only this module writes these files. Invalid content is ignored: this only delays the removal of CAS files.
+    gc/condemned            JSON: time (ns) → the names of the files that were condemned at this time
+    gc/hidden/<ns>/<name>   a file that was moved out of cas/ at the time <ns>
+
+Only this module writes these files. Invalid content is ignored, because this only delays the removal of CAS files.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -22,7 +25,7 @@ from trtbuild.store.transports.shared_folder import SharedFolder, sync_descripto
 
 _SCHEMA = "trtbuild.condemned/1"
 
-# The number of files that are hidden with the same time stamp. It is small, so that the time is accurate for all of them.
+# The number of files that are hidden with the same time. It is small, so that the time is accurate for all of them.
 _BATCH_SIZE = 256
 
 
@@ -34,9 +37,9 @@ class CondemnedFiles:
         self._entries = SharedEntries(shared)
 
     def condemned_times(self, start_ns: int) -> dict[str, int]:
-        """The condemned files and the times (ns) at which they were condemned.
+        """The condemned files: name → time (ns).
 
-        `start_ns` is the start of the collection. A later time means that a clock was wrong, and is replaced by `start_ns`.
+        `start_ns` is the start of the collection. It replaces a later time, because then a clock was wrong.
         """
         try:
             with open(self._shared.open("gc", "condemned"), "rb") as file:
@@ -52,7 +55,7 @@ class CondemnedFiles:
         return times
 
     def write_times(self, times: Mapping[str, int]) -> None:
-        """Replace the list of condemned files. `times` are the times (ns) at which the files were condemned."""
+        """Replace the list of condemned files by `times`: name → time (ns)."""
         names_by_time: dict[str, list[str]] = {}
         for name, time_ns in sorted(times.items()):
             names_by_time.setdefault(str(time_ns), []).append(name)
@@ -73,8 +76,7 @@ class CondemnedFiles:
                             yield entry.name, time_ns, size_of(entry.stat(follow_symlinks=False))
 
     def hide(self, names: Collection[str], before_ns: int) -> dict[str, Size]:
-        """Move the files with these `names` out of ``cas/``, if their mtime is before `before_ns`. Returns the moved files
-        and their sizes."""
+        """Move these files out of ``cas/``, if their mtime is before `before_ns`. Returns the moved files: name → size."""
         moved: dict[str, Size] = {}
         ordered = sorted(names)
         for start in range(0, len(ordered), _BATCH_SIZE):
@@ -94,8 +96,8 @@ class CondemnedFiles:
         return moved
 
     def move_back(self, names: Collection[str]) -> set[str]:
-        """Move hidden files back to ``cas/``. If a writer has written a file to ``cas/`` again, the hidden file is removed
-        instead. Returns the files that were moved."""
+        """Move hidden files back to ``cas/``. If a writer has written a file again in the meantime, the hidden file is
+        removed. Returns the names of the moved files."""
         restored: set[str] = set()
         for time_ns in self._hiding_times() if names else ():
             with contextlib.suppress(FileNotFoundError), self._hidden_folder(time_ns) as hidden_folder:
@@ -104,9 +106,9 @@ class CondemnedFiles:
                     with self._shared.folder("cas", name[:2]) as folder:
                         with contextlib.suppress(FileNotFoundError):
                             os.stat(name, dir_fd=folder, follow_symlinks=False)
-                            os.unlink(name, dir_fd=hidden_folder)  # it was written again
+                            os.unlink(name, dir_fd=hidden_folder)
                             continue
-                        # A file that another writer creates at this moment has the same bytes.
+                        # This may replace a file that a writer creates at this moment. It has the same bytes.
                         with contextlib.suppress(FileNotFoundError):
                             os.rename(name, name, src_dir_fd=hidden_folder, dst_dir_fd=folder)
                             sync_descriptor(folder)
@@ -115,7 +117,7 @@ class CondemnedFiles:
 
     def remove(self, before_ns: int, start_ns: int, kept: Collection[str] = ()) -> dict[str, Size]:
         """Remove the files that were hidden before `before_ns`, except `kept`. `start_ns` is the start of the collection.
-        Returns the removed files and their sizes."""
+        Returns the removed files: name → size."""
         removed: dict[str, Size] = {}
         grace_ns = start_ns - before_ns
         for time_ns in self._hiding_times():

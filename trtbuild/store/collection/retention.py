@@ -1,11 +1,11 @@
-"""The retention policy: it reads the entries of a store and their references, and chooses the records to remove.
+"""The retention policy: chooses the records to remove, from the entries of a store and the files that these name.
 
 Rules
 1. Records are removed in the order of their last use, the oldest first. All records over the age limit are removed, then as
-   many as the size limit requires. Pinned records are never removed, and neither are records that were used at or after the
-   cut-off (collect.py, rule 1).
-2. When a record is removed, the chunk lists and files that no remaining record needs are counted as freed, too. Those that
-   were used at or after the cut-off are not counted.
+   many as the size limit requires. Pinned records (the user has named their keys) are never removed, and neither are
+   records that were used at or after the cut-off (collect.py, rule 1).
+2. When a record is removed, the chunk lists and files that no remaining record needs are counted as freed, too, unless they
+   were used at or after the cut-off.
 3. A pinned key protects the entry under the key, and the domain entries of the key (core/recipes/trust.py, rule 4).
 4. Size limits are compared with allocated sizes (``st_blocks``, as `du` counts).
 """
@@ -23,7 +23,7 @@ from trtbuild.store.trust.action_result import ActionResult, list_key
 
 @dataclass(frozen=True)
 class Size:
-    """The bytes that files occupy on the disk (`allocated`, as `du` counts), and their lengths (`apparent`)."""
+    """The bytes that files take on the disk (`allocated`, as `du` counts), and their lengths (`apparent`)."""
 
     allocated: int = 0
     apparent: int = 0
@@ -36,8 +36,7 @@ class Size:
 class CollectReport:
     """The removed and the kept entries.
 
-    `blobs_removed` and `blobs_kept` count all files of the content-addressed store (CAS): chunks, record documents, and
-    blobs that are not split.
+    `blobs_removed` and `blobs_kept` count all CAS files: chunks, record documents, and blobs that are not split.
     """
 
     records_removed: tuple[str, ...]
@@ -47,11 +46,11 @@ class CollectReport:
     records_kept: int
     blobs_kept: int
     kept: Size
-    #: Reason → number of entries that would have been removed without this reason.
+    #: Reason (``pinned``, ``in use``) → number of entries that are kept for this reason.
     kept_because: Mapping[str, int]
     #: The number of removed files of dead processes (``tmp/``, ``locks/``, ``sessions/``) and old quarantined entries.
     leftovers_removed: int
-    #: Shared directories only: blobs that later collections will remove, and blobs that this collection moved back.
+    #: Shared directories only: files that later collections will remove, and files that this collection moved back.
     condemned: int = 0
     condemned_size: Size = Size()
     restored: int = 0
@@ -59,10 +58,9 @@ class CollectReport:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a store: its time of last use, by the file system's clock, and its size.
+    """A file of a store: its last use, in ns of the file system's clock, and its size.
 
-    For an entry of the action cache (AC), `files` are the CAS files that it names, and `blobs` are the blobs
-    that these files belong to.
+    A record or chunk list also has the CAS files that it names (`files`), and the blobs that these belong to (`blobs`).
     """
 
     used_ns: int
@@ -78,11 +76,12 @@ class Scan:
     records: dict[str, Entry] = field(default_factory=dict)
     lists: dict[str, tuple[str, Entry]] = field(default_factory=dict)  # blob → the key of its chunk list, and the list
     cas: dict[str, Entry] = field(default_factory=dict)
-    domains: set[str] = field(default_factory=set)  # the domains in the records' signatures
-    sizes: dict[str, set[int]] = field(default_factory=dict)  # CAS file → its sizes according to AC entries
+    domains: set[str] = field(default_factory=set)  # the domains (origins) that the records' signatures name
+    sizes: dict[str, set[int]] = field(default_factory=dict)  # CAS file → the sizes that records and lists give it
 
     def add(self, key: str, used_ns: int, size: Size, data: bytes | None) -> bool:
-        """Add the AC entry under `key`. Returns False for an invalid entry, which is added as a record without files."""
+        """Add the record or chunk list under `key`. An invalid one is added as a record without files, and False is
+        returned."""
         try:
             action = ActionResult.from_bytes(data or b"")
             entry = Entry(used_ns, size, tuple({file.sha256 for _, file in action.files}), tuple(action.blobs()))
@@ -120,7 +119,7 @@ def records_to_remove(
 ) -> list[str]:
     """The keys of the records to remove, least recently used first. Counts in `reasons` why records over a limit are kept.
 
-    `other_bytes` is the number of allocated bytes that belong to no entry.
+    `other_bytes` is the number of allocated bytes that belong to no entry, such as those of directories.
     """
     remaining_size = RemainingSize(scan, cutoff_ns, other_bytes)
     keys = []
@@ -141,10 +140,7 @@ def records_to_remove(
 
 
 class RemainingSize:
-    """The allocated bytes that will remain when records are removed one by one.
-
-    `other_bytes` is the number of allocated bytes that belong to no entry.
-    """
+    """The allocated bytes that remain while records are removed one by one."""
 
     def __init__(self, scan: Scan, cutoff_ns: int, other_bytes: int = 0) -> None:
         self._scan = scan

@@ -10,13 +10,13 @@ from trtbuild.errors import EntryCorrupt, RecordUntrusted
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 
-#: The end of a record's document contains the record's stage. This is the length of that end in bytes.
+#: The number of bytes at the end of a record's document in which the record's stage is found.
 _END_BYTES = 120
 
 
 def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
-    """The trusted records with the blob `sha256` among their outputs, each once. Reads every entry, but marks a
-    record as used only if its entry names `sha256`.
+    """The trusted records with the blob `sha256` among their outputs, each once. Reads every entry, but touches only those
+    that name `sha256`.
 
     Raises StoreUnavailable.
     """
@@ -29,15 +29,15 @@ def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
                 continue
             seen_keys.add(key)
             record = store.get_record(key)
-        except (OSError, EntryCorrupt, RecordUntrusted):  # just collected, just moved to quarantine, or untrusted
+        except (OSError, EntryCorrupt, RecordUntrusted):  # just collected, damaged, or untrusted
             continue
         if record is not None and any(output.sha256 == sha256 for output in record.outputs.values()):
             yield record
 
 
 def newest_records(store: LocalStore, stages: Collection[str], most_entries: int) -> Iterator[Record]:
-    """The trusted records of these stages, the most recently used first. Reads at most `most_entries` entries.
-    An entry that cannot be read is left out.
+    """The trusted records of these stages, the most recently used first. Reads at most `most_entries` entries, and leaves
+    out those that cannot be read.
 
     Raises StoreUnavailable.
     """
@@ -50,7 +50,7 @@ def newest_records(store: LocalStore, stages: Collection[str], most_entries: int
             if document is None or not any(mark in end for mark in marks):
                 continue
             record = store.get_record(Record.from_bytes(document).recipe.key)
-        # The entry was just collected, is damaged or nested too deeply, or is not trusted.
+        # Just collected, damaged, nested too deeply, or untrusted.
         except (OSError, ValueError, RecursionError, EntryCorrupt, RecordUntrusted):
             continue
         if record is not None and record.recipe.stage in stages:
@@ -64,8 +64,8 @@ def _document(store: LocalStore, data: bytes) -> bytes | None:
 
 
 def _key_of_record(store: LocalStore, data: bytes) -> str | None:
-    """The key of the record in the entry `data`, or None. The key is read from the record's document. The entry's name is
-    not always this key: a domain's entry has another name (core/recipes/trust.py, rule 4)."""
+    """The key of the record in the entry `data`, or None. It is read from the record's document, because the name of a
+    domain's entry is another key (core/recipes/trust.py, rule 4)."""
     try:
         text = _document(store, data)
         return None if text is None else Record.from_bytes(text).recipe.key

@@ -5,28 +5,26 @@ There are no locks, and nginx does not set the mtime of the files that it serves
 1. A reader verifies the bytes, and a missing file is a miss. So only one thing must never happen: that a record stays and
    its files are removed permanently.
 2. A writer that finds or writes a file at time S names the file in a record, and publishes this record before S + 30 min.
-   From S + 15 min on, the writer looks up the file again (files.py, rule 3). The grace period of a collection is longer
-   than 30 min: 1 h by default, and at least `MIN_GRACE_S`.
+   From S + 15 min on, the writer looks up the file again (store/remote/files.py, rule 3). A file is not removed within the
+   *grace period*, which is longer than 30 min: 1 h by default, and at least `MIN_GRACE_S`.
 3. A file that no record names is removed in three steps, by collections that are a grace period apart (condemned.py). The
-   first collection condemns the file. The second one hides the file: it moves the file out of ``cas/``. It does so
-   only if the file still has no record and its mtime is older than the grace period. The third one removes the file, or
-   moves it back if a record names it now.
+   first collection condemns the file: it notes the time. The second one hides the file, which means that it moves the file
+   out of ``cas/``, if there is still no record and the mtime is older than the grace period. The third one removes the
+   file, or moves it back if a record names it now.
 4. Rule 3 is safe for this reason: a file is hidden at H, and removed by a collection that began at R, where
    H < R - grace period. A writer that looked for the file after H did not find it, and wrote the file again. A writer that
    looked before H published its record before H + 30 min, which is before R. So the collection listed the record and moved
-   the file back. No record loses its files permanently.
-5. A record can lack a file for a while: its writer found, in the 30 min before H, a file that no record had named for a
-   grace period. The record is a miss until the next build of the step, or the next collection. A `DirectoryTransport` sets
-   the mtime of the files that it finds, unless the mtime is less than 15 min old. So the second collection of rule 3 does
-   not hide these files.
+   the file back.
+5. A record can lack a file for a while, if its writer found the file in the 30 min before H. The record is a miss until the
+   next build of the step, or the next collection. A `DirectoryTransport` prevents this: it sets the mtime of the files that
+   it finds, unless the mtime is less than 15 min old. So these files are not hidden.
 6. Records are removed in the order of their last use, and never within the grace period (retention.py). The last use is the
-   later of mtime and atime. nginx does not set the mtime. With relatime (Linux's default), the atime is at most a day
-   before the last read. With noatime the atime never changes. Then the records that were written first are removed first.
+   later of mtime and atime. With relatime (Linux's default), the atime is at most a day before the last read. With noatime
+   the atime never changes. Then the records that nginx serves are removed in the order in which they were written.
    After the grace period, a collection also removes records that are invalid, or lack a file of the size that they name.
    A file whose size differs from the size in its records is removed in the three steps, too.
 7. Each change is one rename or one unlink, and a record is removed before its files. So a collection may be killed at any
-   moment. Two collections may run at once. If one collection has moved a file, the other does not find it. This is not
-   an error.
+   moment. Two collections may run at once: it is not an error if another collection has already moved a file.
 8. All times come from the clock of the directory's file system. Only a `dry_run`, which writes nothing, begins at the time
    of this machine's clock. Files with an mtime in the future stay at least until their mtime.
 """
@@ -52,8 +50,8 @@ from trtbuild.store.transports.shared_folder import SharedFolder
 
 DEFAULT_GRACE_S = 3600.0
 
-#: The shortest safe grace period is the sum of two times: the longest time until a writer publishes, and the longest time
-#: by which the mtime of a used file may precede the last use.
+#: The shortest safe grace period: the longest time until a writer publishes, plus the longest time by which the mtime of a
+#: used file may precede its last use.
 MIN_GRACE_S = PRESENCE_S + MARK_TOLERANCE_S
 
 
@@ -67,10 +65,10 @@ def collect_directory(
     dry_run: bool = False,
 ) -> CollectReport:
     """Remove entries until the shared directory `root` has at most `max_size` allocated bytes, and the last use of each
-    record was at most `max_age_s` seconds ago. Condemned files do not count: later collections remove them.
+    record was at most `max_age_s` seconds ago. Condemned files do not count, because later collections remove them.
 
     Records whose keys are `pinned` stay, with their blobs, unless they are invalid or lack a file. With `dry_run` nothing
-    is written, and the report says what would be done. Raises StoreUnavailable.
+    is written, and the report has the entries that would be removed. Raises StoreUnavailable.
     """
     try:
         return _Collection(root, grace_s, dry_run).run(max_size, max_age_s, pinned)
@@ -92,10 +90,9 @@ class _Collection:
         self._cutoff_ns = self._begun_ns - self._grace_ns
         self._scan = Scan()
         self._invalid_records: set[str] = set()
-        # Files with a wrong size, after a loss of power. They are removed like unreferenced files, even if a record names
-        # them.
+        # Files with a wrong size, after a loss of power. They are removed like files that no record names.
         self._wrong_size_files: dict[str, Entry] = {}
-        # The name of each listed entry → its stamp.
+        # Key of a listed record or chunk list → its stamp.
         self._stamps: dict[str, _Stamp] = {}
         self._reasons: Counter[str] = Counter()
         self._freed_size = Size()
@@ -110,7 +107,6 @@ class _Collection:
 
     def run(self, max_size: int | None, max_age_s: float | None, pinned: Iterable[str]) -> CollectReport:
         """Remove records (rule 6), then chunk lists without a record, then do the three steps of rule 3 for files."""
-        # List the entries.
         scan = self._scan
         allocated_before = self._entries.allocated_bytes()
         self._list_records()
@@ -137,13 +133,12 @@ class _Collection:
         removed_lists = set(self._remove_entries(self._unneeded_lists(remaining)))
         remaining += [entry for key, entry in scan.lists.values() if key not in removed_lists]
 
-        # The three steps for files. Records that were published after the listing count, too, even if they were published
-        # during the second step.
+        # The three steps for files. Records that were published after the listing, or during the second step, count, too.
         named_files = {file for entry in remaining for file in entry.files} | self._newly_named_files()
         removed, restored = self._remove_hidden(hidden, named_files)
         condemned, newly_hidden = self._condemn_and_hide(named_files)
         restored |= newly_hidden & self._move_back(newly_hidden & self._newly_named_files())
-        # Count what is kept, and what waits for a later collection.
+        # Count the files that stay, and the files that later collections will remove.
         kept = (scan.cas.keys() - condemned.keys()) | restored
         files = {**self._wrong_size_files, **scan.cas}
         not_hidden = removed | restored | scan.cas.keys()
@@ -184,7 +179,7 @@ class _Collection:
         return (size > 0 or name == EMPTY_SHA256) and (sizes is None or size in sizes)
 
     def _newly_named_files(self) -> set[str]:
-        """The files named by the entries that were added or changed since the listing."""
+        """The files that are named by entries added or changed since the listing."""
         new_scan = Scan()
         for key, status, folder in self._entries.list_all("ac"):
             if self._stamps.get(key) != _stamp_of(status):
@@ -217,8 +212,8 @@ class _Collection:
         return [key for blob, (key, entry) in lists if blob not in blobs and entry.used_ns < self._cutoff_ns]
 
     def _remove_entries(self, keys: Iterable[str]) -> list[str]:
-        """Remove the entries that have not changed since the listing. Returns their keys. An entry that another process has
-        removed counts, too."""
+        """Remove those of these entries that have not changed since the listing. Returns their keys, and those of entries
+        that another process has removed."""
         removed_keys = []
         for key in keys:
             status = self._entries.status("ac", key)
@@ -233,10 +228,11 @@ class _Collection:
         return removed_keys
 
     def _remove_hidden(self, hidden: Mapping[str, Size], named_files: Collection[str]) -> tuple[set[str], set[str]]:
-        """The third step (rule 3). Returns the removed files, and the files that were moved back."""
+        """The third step of rule 3. Returns the removed files, and the files that were moved back."""
         restored = self._move_back(hidden.keys() & set(named_files))
         if self._dry_run:
-            due_files = {name: size for name, at_ns, size in self._condemned.hidden_files() if at_ns < self._cutoff_ns}
+            hidden_files = self._condemned.hidden_files()
+            due_files = {name: size for name, time_ns, size in hidden_files if time_ns < self._cutoff_ns}
             removed = {name: size for name, size in due_files.items() if name not in hidden or name not in named_files}
         else:
             removed = self._condemned.remove(self._cutoff_ns, self._begun_ns, hidden.keys() & set(named_files))
@@ -247,7 +243,7 @@ class _Collection:
         return names if self._dry_run else self._condemned.move_back(names)
 
     def _condemn_and_hide(self, named_files: Collection[str]) -> tuple[dict[str, int], set[str]]:
-        """The first and second steps (rule 3). Returns the condemned files with their times, and the files hidden now."""
+        """The first and second steps of rule 3. Returns the condemned files (name → time in ns), and the hidden ones."""
         known_times = self._condemned.condemned_times(self._begun_ns)
         condemned = {}
         for name, entry in {**self._wrong_size_files, **self._scan.cas}.items():
@@ -271,7 +267,7 @@ class _Collection:
 
 
 class _Stamp(NamedTuple):
-    """Values from the stat of a file. At least one of them changes when another file replaces the file."""
+    """The stat values of a file by which a replacement is noticed."""
 
     mtime_ns: int
     inode: int

@@ -1,14 +1,13 @@
-"""The entries of a shared directory, for its collection: listing, reading, measuring and removing them.
+"""Lists, reads, measures and removes the entries of a shared directory, for its collection.
 
 Entries are in folders that are named by the first two characters of the entries' names.
 
 Rules
 1. Every path is relative to an open directory that was reached without following links below the root
-   (shared_folder.py). A folder that is a link is an error: if it were ignored, its entries would count as missing.
-2. Reading an entry here does not mark it as used: the entry is opened with O_NOATIME. If that is not allowed (the file
-   belongs to another user), the atime is ignored.
-3. An entry that is missing when it is read was removed by another process. The callers of `read` ignore its
-   FileNotFoundError.
+   (shared_folder.py). A folder that is a link is an error. If it were ignored, its entries would count as missing.
+2. Reading an entry here does not mark it as used, because the entry is opened with O_NOATIME. If that is not allowed (the
+   file belongs to another user), only the mtime counts as its last use.
+3. `read` raises FileNotFoundError if another process has just removed the entry. Its callers ignore this error.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -33,7 +32,7 @@ _NO_ATIME_FLAG = getattr(os, "O_NOATIME", 0)
 
 
 class SharedEntries:
-    """The entries of the directory `shared`. Methods raise OSError; StoreUnavailable comes from `list_all` (rule 1)."""
+    """The entries of the directory `shared`. Methods raise OSError, and `list_all` also StoreUnavailable (rule 1)."""
 
     def __init__(self, shared: SharedFolder) -> None:
         self._shared = shared
@@ -141,8 +140,7 @@ class SharedEntries:
 
 
 def _remove_unfinished_folder(name: str, folder: int, before_ns: int) -> bool:
-    """Remove the empty directory of a writer that was killed while it created a folder. Returns whether the directory was
-    removed."""
+    """Remove the empty directory of a writer that was killed while it created a folder. Returns whether it was removed."""
     if name.startswith("."):
         with contextlib.suppress(OSError):
             if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns < before_ns:
@@ -158,6 +156,6 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def group_by_folder(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each folder, and those of `names` that are in it."""
+    """Yield the name of each folder, with those of `names` that are in the folder."""
     for folder_name, group in groupby(sorted(names), key=lambda name: name[:2]):
         yield folder_name, list(group)

@@ -1,25 +1,24 @@
-"""Finds the SHA-256 of files: in the index by their stat, otherwise in the index by their fingerprint (xxHash), and
-otherwise by hashing them.
+"""Finds the SHA-256 of a file: in an index by the file's stat, else in the index by its fingerprint, else by hashing it.
 
 Rules
-1. By stat: a file with the same size, mtime, ctime and inode as before has the same bytes as before. A digest is stored
-   only if both times were old enough when the reading began. Otherwise a later edit could get the same times (git calls
-   such an entry racily clean). A time is old enough after `RACY_S`, or after `FINE_RACY_S` if the ctime shows that the file
-   system's clock is finer than a millisecond. Programs cannot set a ctime.
-2. By fingerprint and size: the index has the SHA-256 for the fingerprint of a file that was seen before. So a file that was
-   touched, copied or checked out again is only fingerprinted, which is ten times as fast as SHA-256. This is done only if a
-   file of the same size was seen before. Otherwise the index cannot have the fingerprint.
+1. By stat: a file with the same size, mtime, ctime and inode as before has the same bytes as before. The index gets the
+   digest only if both times were old enough when the reading began. Otherwise a later edit could get the same times (git
+   calls such an entry racily clean). A time is old enough after `RACY_S`, or after `FINE_RACY_S` if the ctime shows that
+   the file system's clock is finer than a millisecond. (The mtime does not show this, because programs can set it.)
+2. By fingerprint: the index has the fingerprint (xxHash), size and SHA-256 of each large file that was seen before. So a
+   file that was touched, copied or checked out again is only fingerprinted, which is ten times as fast as SHA-256. If no
+   file of this size was seen before, this lookup is left out.
 3. Otherwise both digests are computed in one reading. For a small file only the SHA-256 is computed, which is faster than a
    lookup of its fingerprint.
 4. If the stat changed while a file was read, the file is read again.
 5. The digest of a file that trtbuild has just written is stored without reading the file (`learn`). The file must still
-   have its writer's `FileStamp`. No edit gets the stamp's mtime, not even within one tick of the clock (publication.py,
-   rule 4).
+   have its writer's `FileStamp`. No edit gets the stamp's mtime, not even within one tick of the clock
+   (store/local/publication.py, rule 4).
 6. The index only saves time: without it every answer is the same, but slower.
 
 A file consists of segments of `SEGMENT_SIZE` bytes. The fingerprint is the xxh3-128 of the xxh3-128 digests of all
-segments, so that several threads can compute it. Files are read and never mapped into memory, because a program that reads
-a mapped file gets SIGBUS when the file is truncated.
+segments, so that several threads can compute it. Files are not mapped into memory, because a program that reads a mapped
+file gets SIGBUS when the file is truncated.
 """
 
 # Paths are strings here: there may be thousands of them, and pathlib is slow.
@@ -44,11 +43,11 @@ from trtbuild.regular import open_regular
 from trtbuild.store.digests.index import Fact, Index
 from trtbuild.store.digests.reading import BUFFER_SIZE, Consumer, read_through
 
-#: A time stamp that is at least this old, in seconds, is trusted. This is the tick of the coarsest clock of a file system
+#: The age in seconds from which an mtime or ctime is trusted (rule 1): the tick of the coarsest clock of a file system
 #: in use (FAT).
 RACY_S = 2.0
-#: The limit in place of `RACY_S` if the file system's clock is finer than a millisecond. A tick of the kernel is at most
-#: 10 ms, and the clock of a file server may be a little behind this machine's.
+#: The same for a clock that is finer than a millisecond. A tick of the kernel is at most 10 ms, and the clock of a file
+#: server may be a little behind this machine's.
 FINE_RACY_S = 0.2
 
 #: The size in bytes of a segment. Another size gives other fingerprints.
@@ -77,11 +76,10 @@ class FileDigests:
     def sha256_with_consumer(
         self, path: Path | str, make_consumer: Callable[[int], Consumer]
     ) -> tuple[str | None, Consumer | None]:
-        """The SHA-256 of a file. If a large file must be hashed, a consumer gets its bytes, too.
+        """The SHA-256 of a file, and the consumer that got the same bytes, or None.
 
-        `make_consumer` is called with the open descriptor. It returns the consumer, which gets the file's bytes in order.
-        The result is the digest and the consumer. The consumer is None unless it got exactly the bytes that were hashed.
-        Raises the errors of `sha256`.
+        If a large file must be hashed, `make_consumer` is called with its open descriptor. The consumer that it returns
+        gets the file's bytes in order. Raises the errors of `sha256`.
         """
         status = _stat(str(path))
         if status is None:
@@ -95,7 +93,7 @@ class FileDigests:
         return digest, consumer
 
     def sha256_many(self, paths: Iterable[Path | str]) -> dict[str, str | None]:
-        """The SHA-256 of many files, by path. Several threads read the files. Raises the errors of `sha256`."""
+        """The SHA-256 of many files: path → digest. Several threads read the files. Raises the errors of `sha256`."""
         all_paths = list(dict.fromkeys(str(path) for path in paths))
         statuses = {path: _stat(path) for path in all_paths}
         digests: dict[str, str | None] = {path: None for path, status in statuses.items() if status is None}
@@ -117,7 +115,7 @@ class FileDigests:
         return {path: digests[path] for path in all_paths}
 
     def known_digests(self, paths: Iterable[str]) -> dict[str, tuple[str, os.stat_result]]:
-        """The SHA-256 and the stat of each file whose stat has a digest in the index (rule 1), by path."""
+        """The files whose digest the index has by their stat (rule 1): path → (SHA-256, stat). Reads no file."""
         statuses: dict[str, os.stat_result] = {}
         for path in paths:
             with contextlib.suppress(OSError):
@@ -127,8 +125,7 @@ class FileDigests:
         return {path: (digest, statuses[path]) for path, digest in self._known_many(statuses).items()}
 
     def learn(self, written: Mapping[str, tuple[str, FileStamp]]) -> None:
-        """Store the digests of files that were just written (rule 5). `written` has, by path, the SHA-256 of a file's bytes
-        and the stamp of its writer."""
+        """Store the digests of files that were just written (rule 5). `written`: path → (SHA-256, stamp of the writer)."""
         facts: dict[str, Fact] = {}
         for path, (sha256, stamp) in written.items():
             try:
@@ -147,7 +144,7 @@ class FileDigests:
         return self._known_many({path: status}).get(path)
 
     def _known_many(self, statuses: Mapping[str, os.stat_result | None]) -> dict[str, str]:
-        """The digests that the index has for these stats, by path."""
+        """The digests that the index has for these stats (path → stat): path → SHA-256."""
         if self._index is None:
             return {}
         names = {path: _path_fact_name(path) for path, status in statuses.items() if status is not None}
@@ -163,8 +160,7 @@ class FileDigests:
     def _read_digest(
         self, path: str, make_consumer: Callable[[int], Consumer] | None = None
     ) -> tuple[str | None, dict[str, Fact], Consumer | None]:
-        """Read a file. Returns its digest, the facts to store, and the consumer if it got all bytes
-        (`sha256_with_consumer`)."""
+        """Read a file. Returns its digest, the facts for the index, and the consumer (`sha256_with_consumer`)."""
         for _ in range(_MAX_ATTEMPTS):
             began_s = time.time()
             try:
@@ -191,7 +187,7 @@ class FileDigests:
     def _compute_digest(
         self, descriptor: int, size: int, make_consumer: Callable[[int], Consumer] | None
     ) -> tuple[str, dict[str, Fact], Consumer | None]:
-        """The digest, the facts to store and the consumer for an open file (rules 2 and 3)."""
+        """The digest, the facts for the index and the consumer of an open file (rules 2 and 3)."""
         if size < _LARGE_SIZE:
             return _sha256(descriptor).hexdigest(), {}, None
         size_fact_name = f"segments {size}"
@@ -202,7 +198,7 @@ class FileDigests:
         consumer = make_consumer(descriptor) if make_consumer is not None else None
         sha256, fingerprint, length = _sha256_and_fingerprint(descriptor, consumer)
         if length != size:
-            return sha256, {}, None  # the file's size has changed: `_read_digest` reads the file again
+            return sha256, {}, None  # the file has changed: `_read_digest` reads it again
         return sha256, {size_fact_name: 1, _content_fact_name(fingerprint, size): sha256}, consumer
 
 
@@ -214,8 +210,7 @@ def _sha256(descriptor: int) -> hashlib._Hash:
 
 
 def _fingerprint(descriptor: int, size: int) -> str:
-    """The fingerprint of the file's first `size` bytes, computed by several threads. A shorter file has another
-    fingerprint."""
+    """The fingerprint of the file's first `size` bytes, computed by several threads."""
 
     def hash_segment(start: int) -> bytes:
         digest, buffer = xxhash.xxh3_128(), memoryview(bytearray(BUFFER_SIZE))
@@ -233,7 +228,7 @@ def _fingerprint(descriptor: int, size: int) -> str:
 
 
 def _sha256_and_fingerprint(descriptor: int, consumer: Consumer | None) -> tuple[str, str, int]:
-    """The SHA-256, fingerprint and length of a file, in one reading. `consumer` gets the bytes, too."""
+    """The SHA-256, fingerprint and length of a file. `consumer` gets the bytes, too."""
     sha256, segments = hashlib.sha256(), _SegmentHasher()
     more_consumers = () if consumer is None else (consumer,)
     length = read_through(descriptor, sha256.update, segments.update, *more_consumers)
@@ -241,8 +236,6 @@ def _sha256_and_fingerprint(descriptor: int, consumer: Consumer | None) -> tuple
 
 
 class _SegmentHasher:
-    """Computes the fingerprint of a stream of bytes."""
-
     def __init__(self) -> None:
         self._digests = b""
         self._segment, self._left = xxhash.xxh3_128(), SEGMENT_SIZE
@@ -272,19 +265,19 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _identity(status: os.stat_result) -> str:
-    """The stat values of rule 1, as text: size, mtime, ctime and inode."""
+    """The stat values of rule 1, as text."""
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
 def _is_racy(status: os.stat_result, began_s: float) -> bool:
-    """Whether a later edit of the file could get the same times (rule 1). `began_s` is the time when the reading began."""
-    # An mtime far in the future is not racy: a program has set it, and an edit would change it.
+    """Whether a later edit could give the file the same times (rule 1). `began_s` is the start of the reading."""
+    # An mtime in the far future is not racy: a program has set it, and an edit would change it.
     racy_s = FINE_RACY_S if status.st_ctime_ns % 1_000_000 else RACY_S
     return began_s - status.st_ctime < racy_s or abs(began_s - status.st_mtime) < racy_s
 
 
 def _path_fact_name(path: str) -> str:
-    # The path is hashed, because it may be text that SQLite does not accept.
+    # Hashed, because SQLite does not accept every path as text.
     return "path " + hashlib.sha256(os.path.abspath(os.fsencode(path))).hexdigest()  # noqa: PTH100
 
 

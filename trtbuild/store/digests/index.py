@@ -1,14 +1,15 @@
-"""The index of a project: a database of small facts, in diskcache, without pickle. It may be deleted at any time.
+"""The index of a project: a database of small facts, such as digests of files. It may be deleted at any time.
 
 Rules
-1. The index stores text, integers and floats, inline in their rows. diskcache's own `Disk` and `JSONDisk` unpickle values,
-   and read and remove any file that a row names. `.trtbuild/` may come with an untrusted checkout, which could misuse this.
-   So a row that is not inline is rejected, and no file is read, written or removed because of a row.
-2. A database is replaced before diskcache opens it, if its settings or schema differ from those that this code writes: when
-   diskcache opens a database, it sets attributes and runs pragmas from the settings table.
-3. Correctness does not depend on the index. After the first error no fact is known, and the database is replaced. After a
-   second error the process works without an index. A busy database is not an error. The index is in the project's
-   `.trtbuild/`, never in a store, because a store may be on NFS, where SQLite's locks do not work.
+1. diskcache stores the facts (text, integers and floats), inline in their rows. Its own classes `Disk` and `JSONDisk` are
+   not used, because they unpickle values, and read and remove any file that a row names. An untrusted checkout, which may
+   contain a `.trtbuild/`, could misuse this. So a row that is not inline is rejected, and no file is read, written or
+   removed because of a row.
+2. When diskcache opens a database, it sets attributes and runs pragmas from the settings table. So a database whose
+   settings or schema differ from those that this code writes is replaced before it is opened.
+3. Correctness does not depend on the index. After the first error the database is replaced by an empty one. After a second
+   error the process works without an index. A busy database is not an error. The index is in the project's `.trtbuild/`,
+   never in a store, because a store may be on NFS, where SQLite's locks do not work.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _SCHEMA_NAMES = {
 
 
 class RowRefused(Exception):
-    """A row of the database was not written by this code."""
+    """A row that this code has not written."""
 
 
 def _is_inline(value: object) -> bool:
@@ -72,7 +73,7 @@ def _is_inline(value: object) -> bool:
 
 @lru_cache(maxsize=1)
 def _inline_disk_class() -> Any:
-    """The class `InlineDisk`, which is defined here so that diskcache is imported late."""
+    """The class `InlineDisk`. It is defined in a function so that diskcache is imported late."""
     from diskcache import Disk  # takes 66 ms to import
     from diskcache.core import MODE_RAW
 
@@ -132,7 +133,7 @@ class Index:
         return None
 
     def get_many(self, names: Sequence[str]) -> dict[str, Fact]:
-        """The known facts with these names, by name. A query for many names is not much slower than for one."""
+        """The known facts with these names, by name. A query for many names is about as fast as for one."""
         cache = self._open() if names else None
         if cache is None:
             return {}
@@ -219,9 +220,9 @@ class Index:
 
 
 def _facts(cache: Any, names: Sequence[str]) -> Iterator[tuple[str, Fact]]:
-    """The pairs (name, fact) of a cache for these `names`. Raises RowRefused, and the errors of SQLite.
+    """The known facts with these `names`, as (name, fact). Raises RowRefused, and the errors of SQLite.
 
-    diskcache has no public function for many keys, so this is diskcache's query with another condition."""
+    diskcache has no public function for many keys. So this is its query for one key, with another condition."""
     for start in range(0, len(names), _NAMES_PER_QUERY):
         group = tuple(names[start : start + _NAMES_PER_QUERY])
         marks = ",".join("?" * len(group))
@@ -231,7 +232,7 @@ def _facts(cache: Any, names: Sequence[str]) -> Iterator[tuple[str, Fact]]:
 
 
 def _is_own_database(path: Path) -> bool:
-    """Whether this code has written the database (rule 2). True also if the database does not exist yet."""
+    """Whether the database looks as if this code has written it (rule 2), or does not exist yet."""
     if not path.exists():
         return True
     try:

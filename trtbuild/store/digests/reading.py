@@ -1,4 +1,4 @@
-"""Reads a file once for several consumers, such as digests. Each has its own thread: hashing runs without the GIL."""
+"""Reads a file once for several consumers, such as hashes. Each has a thread, because hashing runs without the GIL."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from contextlib import ExitStack
 #: The number of bytes of one read.
 BUFFER_SIZE = 1 << 20
 
-# The number of buffers. The reader fills the others while the slowest consumer uses one.
+# The number of buffers. While the slowest consumer uses one, the others are filled.
 _BUFFER_COUNT = 4
 
+#: A function that is called with each piece of a file, in order.
 Consumer = Callable[[memoryview], object]
 
 
 def read_through(descriptor: int, *consumers: Consumer) -> int:
     """Pass all bytes of an open file, in order, to every consumer. Returns the number of bytes.
 
-    A consumer must not keep the buffer that it receives. Raises OSError, and the errors of a consumer.
+    A consumer must not keep the memory that it receives. Raises OSError, and the errors of a consumer.
     """
     buffers: deque[tuple[memoryview, list[Future[object]]]] = deque(
         (memoryview(bytearray(BUFFER_SIZE)), []) for _ in range(_BUFFER_COUNT)

@@ -1,5 +1,4 @@
-"""A local store with remotes behind it. The first hit wins. Blobs are fetched, and new records are uploaded.
+"""A local store with remotes behind it: lookups, fetched blobs, and uploads of new records.
 
-This store has the contract of `core.recipes.ports`, like a local store.
 This folder uses `local`, `remote` and `transports`.
 """

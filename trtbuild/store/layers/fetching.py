@@ -1,4 +1,4 @@
-"""Fetching complete records from a remote into a local store.
+"""Fetches complete records from a remote into a local store.
 
 Rules
 1. All fetches run within one session of the local store, so no collection removes a blob before its record is written.
@@ -6,8 +6,7 @@ Rules
    that is killed leaves only complete records, and files that no record names.
 3. A record that is complete in the local store is not requested from the remote, unless `trtbuild.lock` refuses the local
    record. A file that is in the local store is not requested.
-4. A blob that several records name is fetched once: each blob has a lock, so that one thread at a time fetches it
-   (`NameLocks`).
+4. A blob that several records name is fetched once, because only one thread at a time fetches it (`NameLocks`).
 5. An error of one record is reported, and the other records are still fetched. If the local store cannot be written, all
    fetches stop.
 """
@@ -32,7 +31,7 @@ _MAX_FETCHES = 8
 
 @dataclass
 class Fetched:
-    """The results of fetching. Each list contains keys of records."""
+    """The results of `fetch_records`. Each list contains keys of records."""
 
     #: Records that were fetched.
     fetched: list[str] = field(default_factory=list)
@@ -40,7 +39,7 @@ class Fetched:
     present: list[str] = field(default_factory=list)
     #: Records that are not in the remote, or have a blob that is not there.
     missing: list[str] = field(default_factory=list)
-    #: Records that this machine does not trust, or that the rule of the lock file refuses → the reason.
+    #: Records that this machine does not trust, or that the lock file refuses → the reason.
     untrusted: dict[str, str] = field(default_factory=dict)
     #: Records with another error → its text.
     failed: dict[str, str] = field(default_factory=dict)
@@ -79,11 +78,10 @@ def fetch_records(
     refusal_of: RefusalRule = refuse_no_record,
 ) -> Fetched:
     """Fetch the records with these `keys` from `remote` into `local`. `report` is called after each record, with the
-    results so far. `refusal_of` is the rule of a lock file: a remote's record that it refuses is not fetched, and a local
-    record that it refuses is replaced. Its last argument is True only for a local record that no remote can replace. It is
-    False here, because the remote may have the record that the lock file names.
+    results so far.
 
-    Raises StoreUnavailable. The records that were fetched before the error are complete.
+    `refusal_of` is the rule of the lock file: a remote's record that it refuses is not fetched, and a local record that it
+    refuses is replaced. Raises StoreUnavailable. The records that were fetched before the error are complete.
     """
     result, name_locks = Fetched(), NameLocks()
     with local.session(), ThreadPoolExecutor(_MAX_FETCHES) as pool:

@@ -2,18 +2,19 @@
 
 Rules
 1. A lookup reads the local store first, then each readable remote, in order. A record in a remote is a hit. Its blobs stay
-   in the remote until something reads one of them (rule 2).
+   in the remote until one of them is read (rule 2).
 2. Blobs are fetched into the local store, and verified. After a blob of a record was fetched, the record's small blobs are
    fetched, too, up to the first large blob that is missing. When the local store has all blobs of a record, the record is
    written there. From then on no remote is needed for the record.
 3. A fault of a remote never makes a build fail. It is handled like a miss, and `reports` contains it. If no store has a
    blob that a remote's record names, BlobMissing is raised. Then the next plan in the same run builds the blob again.
-4. New records and blobs are written to the local store, and are sent to the remotes that may be written (`uploads`).
-5. If another machine published an engine while this machine built it, the other machine's engine is used: one key has one
-   engine. Packages are sent last, and only if the remote has the same engines as the package.
+4. New records and blobs are written to the local store, and are sent to the remotes that may be written (uploads.py).
+5. All machines use the same engine for one key. So if another machine published an engine while this machine built it, the
+   other machine's engine is used. Packages are sent last, and only if the remote has the same engines as the package.
 6. In a command that only reads (`begin_read_only`), lookups and `get_bytes` change nothing in the local store, except that
    a damaged entry is moved to quarantine. `get_bytes` keeps fetched blobs in memory.
-7. If the local store cannot be written, blobs are written directly to their destination.
+7. If the local store cannot be written, `copy_to` writes a remote's blob directly to its path, and `get_bytes` keeps it in
+   memory.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ T = TypeVar("T")
 
 
 class LayeredStore:
-    """A `Store` (core/recipes/ports.py) over a local store and remotes. `readers` are the remotes to read from, in this
-    order, and `writers` the remotes to write to."""
+    """A `Store` (core/recipes/ports.py) over a local store and remotes: `readers` are read, in this order, and `writers`
+    are written."""
 
     def __init__(
         self, local: LocalStore, readers: Sequence[RemoteStore] = (), writers: Sequence[RemoteStore] = ()
@@ -57,7 +58,7 @@ class LayeredStore:
         self._is_read_only = False
         self._sends_records = True
         self._blobs_in_memory: dict[str, bytes] = {}
-        #: Packages that are sent last, and the keys of their engines.
+        #: Key of a package that is sent at the end → the keys of its engines.
         self._packages: dict[str, frozenset[object]] = {}
 
     @property
@@ -72,7 +73,7 @@ class LayeredStore:
 
     @property
     def refusal_of(self) -> RefusalRule:
-        """The rule by which a lock file refuses records."""
+        """The rule by which the lock file (`trtbuild.lock`) refuses records."""
         return self._found_records.refusal_of
 
     @refusal_of.setter
@@ -82,8 +83,8 @@ class LayeredStore:
     # -- records
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
-        """The record, or None. With `wanted`, a record with this recipe is parsed faster. Raises EntryCorrupt,
-        RecordUntrusted, StoreUnavailable."""
+        """The record, or None. A record with the `wanted` recipe is parsed faster. Raises EntryCorrupt, RecordUntrusted,
+        StoreUnavailable."""
         local_record: Record | None = None
         problem: StoreError | None = None
         try:
@@ -110,7 +111,6 @@ class LayeredStore:
         return None
 
     def _note_blobs(self, key: str, record: Record) -> None:
-        """Remember which blobs a local record names. A blob that is missing here can then be found in a remote."""
         if self.readers:
             self._found_records.note_record(key, record)
 
@@ -121,7 +121,7 @@ class LayeredStore:
 
     def source_of(self, key: str) -> str:
         """The name of the store that a record came from: ``local``, or a remote's name."""
-        place = self._found_records.first_place(key)
+        place = self._found_records.first_hit(key)
         return "local" if place is None else place[0].name
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
@@ -129,30 +129,30 @@ class LayeredStore:
         return self.local.has_records(keys)
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record (see core/recipes/ports.py). Returns the record that is used from now on, which may be a
-        remote's. Raises BlobMissing, StoreUnavailable."""
+        """Publish a record. Its blobs must be in the local store. Returns the record that is used from now on, which may be
+        a remote's. Raises BlobMissing, StoreUnavailable."""
         key = record.recipe.key
         if self.readers and not replace and record.recipe.stage == "engine":
             with suppress(RecordUntrusted):
                 found = self._found_records.find(key)
-                # A remote's record with a missing blob is not used: the missing blob may be the reason for the new build.
+                # A remote's record that lacks a blob is not used. The missing blob may be the reason for this build.
                 if (
                     found is not None
                     and found.record.recipe.same_as(record.recipe)
                     and not self._found_records.lacks_blob(key)
                 ):
                     return found.record
-        return self._announce(self.local.put_record(record, replace=replace))
+        return self._send_new_record(self.local.put_record(record, replace=replace))
 
     def put_record_copy(
         self, record: Record, document: bytes, signatures: Sequence[Signature], *, replace: bool = False
     ) -> Record:
         """Publish a record that another machine made and signed. Its blobs must be in the local store. Returns the
         record that is used from now on. Raises RecordUntrusted, BlobMissing, StoreUnavailable."""
-        return self._announce(self.local.put_record_copy(record, document, signatures, replace=replace))
+        return self._send_new_record(self.local.put_record_copy(record, document, signatures, replace=replace))
 
-    def _announce(self, record: Record) -> Record:
-        """Send a record that is new in the local store to the remotes (rules 4 and 5). Returns the record."""
+    def _send_new_record(self, record: Record) -> Record:
+        """Send a new local record to the remotes, or note a package for the end (rules 4 and 5). Returns the record."""
         key = record.recipe.key
         self._note_blobs(key, record)
         self._found_records.forget_record(key)
@@ -166,8 +166,7 @@ class LayeredStore:
         return record
 
     def _fetch_winner(self, remote: RemoteStore, found: Found) -> None:
-        """Fetch the record that another machine published first, if `remote` may be read. The next command uses
-        this record."""
+        """Fetch the record that another machine published first, if `remote` may be read. The next command uses it."""
         self._found_records.count_event(remote, "lost_races")
         if found.record.recipe.stage == "package":
             return  # the local package contains the local engines
@@ -193,7 +192,7 @@ class LayeredStore:
 
     def has(self, sha256: str) -> bool:
         """Whether the blob is in the local store, or a record of a remote names it. Raises StoreUnavailable."""
-        return self.local.has(sha256) or any(True for _ in self._found_records.places_of_blob(sha256))
+        return self.local.has(sha256) or any(True for _ in self._found_records.remotes_with_blob(sha256))
 
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing, EntryCorrupt or StoreUnavailable."""
@@ -233,14 +232,14 @@ class LayeredStore:
     # -- sessions, uploads, reports
 
     def begin_read_only(self) -> None:
-        """Change nothing (rule 6), until the first call that writes. Until the first `put_bytes` or `put_file`, `get_bytes`
-        fetches blobs into memory only."""
+        """Change nothing (rule 6), until the first call that writes. `get_bytes` fetches blobs into memory only, until the
+        first `put_bytes` or `put_file`."""
         self._is_read_only = True
         self.local.begin_read_only()
 
     @contextmanager
     def without_uploads(self, readers: Sequence[RemoteStore] | None = None) -> Iterator[None]:
-        """Send nothing within the block. If `readers` is not None, read only these remotes."""
+        """Send nothing within the block. With `readers`, read only these remotes."""
         found_records, remote_blobs, sends_records = self._found_records, self._remote_blobs, self._sends_records
         self._sends_records = False
         if readers is not None:
@@ -265,25 +264,24 @@ class LayeredStore:
         self.uploads.finish()
         packages, self._packages = self._packages, {}
         for key, engines in packages.items():
-            # A package whose engine differs from the remote's is not sent. The next build makes a package with the remote's
-            # engine.
+            # If a remote has another engine, this package is not sent. The next build makes one with the remote's engine.
             if not engines & self.uploads.lost_keys:
                 self.uploads.add(key)
         self.uploads.finish()
 
     @property
     def unsent_count(self) -> int:
-        """The number of records that are not sent yet."""
+        """The number of records that wait to be sent. A record counts once for each remote, a package once."""
         return self.uploads.unsent_count + (len(self._packages) if self.writers else 0)
 
     def close(self) -> None:
-        """Close connections and threads. Records that were not sent yet are not sent."""
+        """Close connections and threads. Uploads that have not begun are cancelled."""
         self.uploads.close()
         for remote in {id(each): each for each in (*self.readers, *self.writers)}.values():
             remote.close()
 
     def warnings(self) -> list[str]:
-        """The warnings about the remotes and the signing keys, each once."""
+        """The warnings about the remotes and the signing keys."""
         return remote_statistics.warning_texts(self.reports(), self.local.trust, self.writers)
 
     def reports(self) -> list[remote_statistics.RemoteStatistics]:

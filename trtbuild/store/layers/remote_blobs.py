@@ -1,4 +1,4 @@
-"""Fetch blobs from remotes whose records name them (`remote_records`). `layered` uses this module, and has the rules."""
+"""Fetches blobs from remotes whose records name them. The rules are in layered.py."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trtbuild.store.layers.remote_records import FoundRecords
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
-#: Blobs of at most this many bytes are fetched together with the first blob of their record (`layered`, rule 2).
+#: Blobs of at most this many bytes are fetched together with another blob of their record (rule 2).
 SMALL_BLOB_SIZE = 256 << 10
 
 T = TypeVar("T")
 
 
 class RemoteBlobs:
-    """The blobs of the records in `found_records`. Several threads may call the methods of this class."""
+    """The blobs of the records in `found_records`. Several threads may call its methods."""
 
     def __init__(self, local: LocalStore, found_records: FoundRecords) -> None:
         self._local = local
@@ -53,19 +53,18 @@ class RemoteBlobs:
 
     def fetch_with(self, sha256: str, fetch: Callable[[RemoteStore, tuple[Output, ...]], T]) -> T:
         """The result of `fetch` for the first remote from which the blob can be fetched. Raises BlobMissing."""
-        for remote, files in self._found_records.places_of_blob(sha256):
+        for remote, files in self._found_records.remotes_with_blob(sha256):
             try:
                 return fetch(remote, files)
             except (BlobMissing, RemoteFault) as error:
-                # A remote that is down may still have the blob.
+                # After other faults, for example if the remote is down, it may still have the blob.
                 is_gone = isinstance(error, BlobMissing | RemoteLied)
                 self._found_records.note_missing_blob(remote, sha256, is_gone=is_gone)
         raise BlobMissing(f"blob {sha256} is neither here nor in a remote")
 
     def _complete_record(self, key: str) -> None:
-        """Fetch a record's small blobs, up to the first missing large one. If no blob is missing then, write the record
-        (rule 2)."""
-        place = self._found_records.first_place(key)
+        """Fetch a record's small blobs, and write the record if no blob is missing then (rule 2)."""
+        place = self._found_records.first_hit(key)
         if place is None:
             return
         remote, found = place

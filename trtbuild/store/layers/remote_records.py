@@ -2,10 +2,9 @@
 
 Rules
 1. Remotes are asked in order. A record comes from the first remote that has a trusted record. The remotes after it are
-   asked only if a blob of the record is missing in the first one.
+   asked only if this remote lacks a blob of the record.
 2. A record that was found is not requested again. A record that was not found is requested each time, because it may have
-   been written in the meantime. There is one exception: if `prefetch_records` did not find the record, the first lookup
-   after that sends no request.
+   been written in the meantime. Only the first lookup after `prefetch_records` sends no second request for it.
 3. A remote's fault is handled like a miss. The remote's report contains the fault.
 """
 
@@ -20,8 +19,9 @@ from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import RecordUntrusted, RemoteFault
 from trtbuild.store.remote.store import Found, RemoteStore
 
-#: A function that returns the reason why a trusted record is not used, or None. The reason is that a lock file names
-#: another record. The last argument is True if the record is local and no remote has the record that the lock file names.
+#: A function that returns the reason why a trusted record is not used, or None. It applies the lock file, which may name
+#: another record. Its arguments are the key, the record, and whether the record is a last resort: a local record, when no
+#: remote has the record that the lock file names.
 RefusalRule = Callable[[str, Record, bool], "str | None"]
 
 
@@ -37,12 +37,11 @@ class FoundRecords:
         self.readers = readers
         self.refusal_of: RefusalRule = refuse_no_record
         self._lock = threading.RLock()
-        #: By key: a lock that is held while the remotes are asked for the record, so that other threads wait for the
-        #: result.
+        #: Key → a lock that is held while the remotes are asked for the record, so that other threads wait for the result.
         self._key_locks: dict[str, threading.Lock] = {}
-        #: By key: the remotes that have the record, in order.
+        #: Key → the remotes that have the record, in order.
         self._found: dict[str, list[tuple[RemoteStore, Found]]] = {}
-        #: By key: the number of remotes that have been asked.
+        #: Key → the number of remotes that have been asked.
         self._asked_count: dict[str, int] = {}
         #: Keys that `prefetch_records` found in no remote.
         self._absent_keys: set[str] = set()
@@ -72,14 +71,14 @@ class FoundRecords:
         with self._lock:
             return self._key_locks.setdefault(key, threading.Lock())
 
-    def _has_more(self, key: str, count: int) -> bool:
-        """Whether more than `count` remotes have a record. Asks further remotes if necessary."""
+    def _is_in_more_remotes(self, key: str, count: int) -> bool:
+        """Whether more than `count` remotes have the record. Asks further remotes if necessary."""
         with self._key_lock(key):
             return count < len(self._found.get(key, ())) or self._find_in_next(key) is not None
 
     def _find_in_next(self, key: str, wanted: Recipe | None = None) -> Found | None:
-        """Ask the remotes that were not asked yet, in order (rule 1). Returns the first record that was found, or None. The
-        caller holds the key's lock. Raises RecordUntrusted."""
+        """Ask further remotes, in order (rule 1), until one has the record. Returns the record, or None. The caller holds
+        the key's lock. Raises RecordUntrusted."""
         untrusted: RecordUntrusted | None = None
         while (index := self._asked_count.get(key, 0)) < len(self.readers):
             remote = self.readers[index]
@@ -113,8 +112,8 @@ class FoundRecords:
         self.note_record(key, found.record)
 
     def prefetch_records(self, keys: Iterable[str], local_keys: Callable[[Iterable[str]], set[str]]) -> None:
-        """Look up these records together, because they will be requested soon. `local_keys` returns the given keys that
-        have a local record: these records are not looked up."""
+        """Look up these records together, because they will be requested soon. Records for which `local_keys` finds a local
+        record are left out."""
         with self._lock:
             unknown = [key for key in dict.fromkeys(keys) if key not in self._found and key not in self._absent_keys]
         known = local_keys(unknown)
@@ -128,13 +127,13 @@ class FoundRecords:
                 elif found is None:
                     self.count_event(remote, "misses")
                     not_found.append(key)
-            remaining = not_found  # records with an error are requested again later, one by one
+            remaining = not_found  # without the records with an error: `find` requests them again
             if not remaining:
                 return
         with self._lock:
             self._absent_keys.update(remaining)
 
-    def first_place(self, key: str) -> tuple[RemoteStore, Found] | None:
+    def first_hit(self, key: str) -> tuple[RemoteStore, Found] | None:
         """The first remote in which a record was found, and the record. Sends no request."""
         places = self._found.get(key)
         return places[0] if places else None
@@ -147,7 +146,7 @@ class FoundRecords:
 
     def lacks_blob(self, key: str) -> bool:
         """Whether a blob of the record could not be fetched from the first remote in which the record was found."""
-        place = self.first_place(key)
+        place = self.first_hit(key)
         if place is None:
             return False
         remote, found = place
@@ -156,7 +155,7 @@ class FoundRecords:
     # -- blobs
 
     def note_record(self, key: str, record: Record) -> None:
-        """Store which blobs a record names. A remote with this record may have the blobs that are missing here."""
+        """Remember which blobs a record names. A remote with this record may have the blobs that are missing here."""
         with self._lock:
             for output in record.outputs.values():
                 self._keys_by_blob.setdefault(output.sha256, set()).add(key)
@@ -166,7 +165,7 @@ class FoundRecords:
         with self._lock:
             return list(self._keys_by_blob.get(sha256, ()))
 
-    def places_of_blob(self, sha256: str) -> Iterator[tuple[RemoteStore, tuple[Output, ...]]]:
+    def remotes_with_blob(self, sha256: str) -> Iterator[tuple[RemoteStore, tuple[Output, ...]]]:
         """The remotes that should have a blob, each with the blob's files there: one file, or its chunks."""
         for key in self.keys_naming(sha256):
             index = 0
@@ -174,7 +173,7 @@ class FoundRecords:
                 places = self._found.get(key, [])
                 if index >= len(places):  # all were yielded, or another thread has called `forget_record`
                     try:
-                        if not self._has_more(key, index):
+                        if not self._is_in_more_remotes(key, index):
                             break
                     except RecordUntrusted:
                         break
@@ -185,8 +184,9 @@ class FoundRecords:
                     yield remote, found.files_by_blob[sha256]
 
     def note_missing_blob(self, remote: RemoteStore, sha256: str, *, is_gone: bool) -> None:
-        """Remember that a blob could not be fetched from a remote whose record names it. `is_gone` means that the remote
-        answered, but does not have the blob, or has a damaged one. Only such a blob is counted."""
+        """Remember that a blob could not be fetched from a remote whose record names it.
+
+        `is_gone` means that the remote has answered, and has no blob or a damaged one. Only such a blob is counted."""
         with self._lock:
             self._missing_blobs.add((remote.name, sha256))
         if is_gone:

@@ -1,4 +1,4 @@
-"""Make the statistics of the remotes that a run used, and the warnings about remotes and keys."""
+"""Makes the statistics of the remotes that a run used, and the warnings about remotes and keys."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trtbuild.store.transports.report import Trouble
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteStatistics:
-    """The statistics of one remote, as ``--json`` shows them: counts of its records, and the report of its transport
-    (`RemoteReport`)."""
+    """The statistics of one remote, as ``--json`` shows them: counts of its records, then the fields of `RemoteReport`, the
+    report of its transport."""
 
     name: str
     place: str
@@ -36,7 +36,7 @@ class RemoteStatistics:
     warnings: tuple[str, ...]
 
 
-#: Field of `RemoteStatistics` → the warning, if the field is not zero.
+#: Field of `RemoteStatistics` → the warning if its count is not zero.
 _WARNING_TEXTS = {
     "untrusted": "records that are not trusted here: {} (trtbuild why shows the reasons)",
     "blobs_gone": "blobs that records name, but the remote does not have: {}",
@@ -45,7 +45,7 @@ _WARNING_TEXTS = {
 
 
 def make_statistics(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) -> RemoteStatistics:
-    """Make the statistics of one remote from the `counts` of its records, the uploads, and its transport's report."""
+    """Make the statistics of one remote. `counts` comes from `FoundRecords.counts_of`."""
     return RemoteStatistics(
         name=remote.name,
         place=remote.transport.place,

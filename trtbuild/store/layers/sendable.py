@@ -16,7 +16,7 @@ from trtbuild.store.remote.records import Found
 def read_local_record(local: LocalStore, key: str) -> Found | None:
     """A record of the local store with its document, its signatures and the files of its blobs, or None.
 
-    Raises StoreError, and KeyError or ValueError if the record's entry does not list the files of its blobs.
+    Raises StoreError, and KeyError or ValueError if the entry does not list the files of a blob.
     """
     entry_and_document = local.entry(key)
     if entry_and_document is None:
@@ -29,7 +29,7 @@ def read_local_record(local: LocalStore, key: str) -> Found | None:
 
 
 def complete_record(store: LocalStore, key: str) -> Found | None:
-    """Like `read_local_record`, but returns None if one of the record's blobs is missing, or if the record cannot be used.
+    """Like `read_local_record`, but returns None for a record that lacks a blob or cannot be used.
 
     Raises StoreUnavailable.
     """
@@ -41,14 +41,14 @@ def complete_record(store: LocalStore, key: str) -> Found | None:
 
 
 def sendable_record(found: Found, trust: Trust) -> Found | None:
-    """The record with only the signatures that may leave this machine. None if the record must not be sent
+    """The record with only those signatures that may leave this machine; None if the record must not be sent
     (core/recipes/trust.py, rule 5)."""
     signatures = trust.sendable_signatures(found.signatures)
     return None if trust.enforced and not signatures else replace(found, signatures=signatures)
 
 
 def file_reader(store: LocalStore) -> ReadFile:
-    """Return a function that reads CAS files of a local store, and compares the SHA-256 of each with its name.
+    """Return a function that reads and verifies CAS files of a local store.
 
     The function raises BlobMissing, StoreUnavailable, and EntryCorrupt for a damaged file, which it moves to quarantine.
     """

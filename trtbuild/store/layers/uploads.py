@@ -5,12 +5,12 @@ Rules
    and does not fail the build.
 2. The bytes of a record's document are sent unchanged, with the signatures that may leave this machine. Before a file is
    sent, its SHA-256 is compared with its name, because some remotes do not allow the replacement of a damaged file.
-3. If a remote does not decide between simultaneous writers, engines are looked up again at the end (records.py, rule 6).
-   So all machines use the same engine. Other steps are not looked up again: their records for one key differ only in their
-   provenance.
+3. If two machines send an engine at once, and the remote does not decide which one it keeps, each machine looks up the
+   engine again at the end (store/remote/records.py, rule 6). So all machines use the same engine. For other steps this is
+   not necessary, because their records for one key differ only in their provenance.
 4. A pointer is a record that leads to another record. Its upload (`last`) begins when the uploads of all records that were
    added earlier have ended. So a remote has a pointer without its record only if the record could not be sent.
-5. Records that this machine's policy does not trust are not sent. Records that only this machine trusts are not sent either
+5. Records that this machine does not trust, and records that only this machine trusts, are not sent
    (`Trust.sendable_signatures`).
 """
 
@@ -31,10 +31,10 @@ from trtbuild.store.remote.store import RemoteStore
 
 # The number of entries that are looked up in parallel at the end (rule 3).
 _PARALLEL_LOOKUPS = 8
-# The number of records that are sent in parallel to one remote. The files of each record use all connections of the remote.
+# The number of records that are sent in parallel to one remote. The files of a record use all connections of the remote.
 _MAX_UPLOADS = 4
 
-#: A function that is called with a remote and another machine's record, which the remote has in place of this machine's.
+#: A function that is called with a remote and another machine's record, which the remote has kept.
 LostRaceHandler = Callable[[RemoteStore, Found], None]
 
 
@@ -51,19 +51,17 @@ class Uploads:
         self._running: dict[Future[None], str] = {}
         #: The (remote, key) pairs of all records that were added.
         self._added_records: set[tuple[str, str]] = set()
-        # Engines that may still lose a race, because their remote does not decide races, and the time of the last such
-        # upload.
+        # Engines that another machine's upload may have replaced (rule 3), and the time of the last such upload.
         self._undecided_engines: list[tuple[RemoteStore, Found]] = []
         self._last_undecided_s = 0.0
-        #: Keys under which a remote has another machine's record, with another engine.
+        #: Keys under which a remote has another engine, from another machine.
         self.lost_keys: set[str] = set()
-        #: By remote: records that were sent, and records that could not be sent.
+        #: Name of a remote → the number of records that were sent, and of those that could not be sent.
         self.sent: Counter[str] = Counter()
         self.not_sent: Counter[str] = Counter()
 
     def add(self, key: str, *, last: bool = False) -> None:
-        """Send the local store's record under `key`, once. With `last`, send it after all records that were added
-        before."""
+        """Send the local record under `key`, once. With `last`, send it after all records that were added before."""
         for remote in self.remotes:
             with self._lock:
                 if (remote.name, key) in self._added_records:
@@ -73,7 +71,7 @@ class Uploads:
                 if pool is None:
                     pool = ThreadPoolExecutor(_MAX_UPLOADS, thread_name_prefix=f"upload-{remote.name}")
                     self._pools[remote.name] = pool
-                # The records to wait for are in the pool already. So the waiting thread never blocks their upload.
+                # These uploads are already in the pool, before the upload that waits for them. So it never blocks them.
                 earlier_uploads = (
                     [running for running, name in self._running.items() if name == remote.name] if last else []
                 )
@@ -90,8 +88,8 @@ class Uploads:
         try:
             is_sent = self.send_now(remote, key)
         except Exception:
-            # No error of an upload makes the build fail. The remote's report contains the faults of the remote. If a local
-            # entry is unreadable, the step that reads the entry raises the error, too.
+            # No error of an upload makes the build fail. The remote's report contains its faults. An unreadable local entry
+            # is reported by the step that reads it.
             with self._lock:
                 self.not_sent[remote.name] += 1
         else:
@@ -99,8 +97,8 @@ class Uploads:
                 self.sent[remote.name] += is_sent
 
     def send_now(self, remote: RemoteStore, key: str) -> bool:
-        """Send one record, and wait until the remote has it. Returns False, and sends nothing, if the local store has no
-        such record, or if other machines must not have it.
+        """Send one record, and wait until the remote has it. Returns False if the local store has no such record, or if
+        other machines must not have it.
 
         Raises RemoteFault, RecordUntrusted, StoreUnavailable, and BlobMissing, EntryCorrupt, KeyError or ValueError when
         the local record is not complete.
@@ -118,7 +116,7 @@ class Uploads:
         return True
 
     def _note_lost_race(self, remote: RemoteStore, own: Found, published: Found) -> None:
-        """If the remote has another machine's record in place of `own`, call `handle_lost_race`."""
+        # A race is lost if the remote has kept another machine's record in place of `own`.
         if published is not own and published.document != own.document:
             if published.record.outputs.get("plan") != own.record.outputs.get("plan"):
                 self.lost_keys.add(own.record.recipe.key)
@@ -131,9 +129,9 @@ class Uploads:
             return len(self._running)
 
     def finish(self) -> None:
-        """Wait until all uploads have ended and races are decided (rule 3)."""
+        """Wait until all uploads have ended, and then look up engines again (rule 3)."""
         while running := self._running_uploads():
-            wait(running, timeout=0.2)  # so that Ctrl-C is noticed
+            wait(running, timeout=0.2)  # the timeout is there so that Ctrl-C is noticed
         with self._lock:
             undecided, self._undecided_engines = self._undecided_engines, []
         if undecided:

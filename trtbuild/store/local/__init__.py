@@ -1,4 +1,4 @@
-"""The local store: a directory with one file for each entry. `local` states the rules, `layout` defines the paths.
+"""The local store: a directory with one file for each entry. `local` has the rules, and `layout` has the paths.
 
 This folder uses `trust`.
 """

@@ -21,11 +21,11 @@ from trtbuild.store.local.writing import BlobWriter, missing_bytes, put_small, p
 from trtbuild.store.trust import action_result
 
 # A blob is read, hashed and yielded in batches of its files. A batch has at most this many bytes, or is a single larger
-# file. A batch of this size fits into a CPU's second-level cache. Batches of 2 MiB take twice as much time in the kernel.
+# file. This size fits into a CPU's second-level cache. Batches of 2 MiB take twice as much time in the kernel.
 _BATCH_SIZE = 512 << 10
 # The number of batches that may wait for their hash, each in its own buffer.
 _BUFFER_COUNT = 2
-# If a blob is a single file with at most this many bytes, `get_bytes` reads all bytes at once, without batches.
+# `get_bytes` reads a blob at once, without batches, if it is a single file with at most this many bytes.
 _SMALL_SIZE = 256 << 10
 
 
@@ -49,7 +49,7 @@ class LocalBlobs:
         self.entries.is_read_only = False
         with open(path, "rb", buffering=0) as file:
             head = bytearray()
-            # One byte more than `MAX_SIZE` shows that the blob must be split.
+            # One byte more than `MAX_SIZE` means that the blob must be split.
             while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
                 head += more
             if len(head) <= MAX_SIZE:
@@ -62,8 +62,8 @@ class LocalBlobs:
         return BlobWriter(self.entries, self._write_list)
 
     def missing_bytes(self, blobs: Iterable[memoryview]) -> int:
-        """The number of bytes by which the store's files would grow if all `blobs` were stored. The blobs are read, and
-        nothing is written. Raises StoreUnavailable."""
+        """The number of bytes by which the store's files would grow if all `blobs` were stored. Reads all blobs, and writes
+        nothing. Raises StoreUnavailable."""
         return missing_bytes(self.entries, blobs)
 
     def get_bytes(self, sha256: str) -> bytes:
@@ -74,19 +74,20 @@ class LocalBlobs:
             data = self.entries.read("cas", sha256)
             if data is not None and hashlib.sha256(data).hexdigest() == sha256:
                 return data
-            # Otherwise the code below reads the file again, and raises the error.
+            # The code below reads the file again, and raises the error.
         buffer = io.BytesIO()
         if size:  # allocate all bytes at once
             buffer.seek(size - 1)
             buffer.write(b"\0")
         with buffer.getbuffer() as view:
             deque(self._read_verified(sha256, files, _consecutive_buffers(view)), maxlen=0)
-        # `getvalue` does not copy, because the buffer has exactly the blob's size, and no slice of the buffer exists any
-        # more. (With a `for` loop above, the loop's variable would keep the last slice.)
+        # `getvalue` does not copy, because the buffer has exactly the blob's size and no slice of it exists any more. (With
+        # a `for` loop above, the loop's variable would keep the last slice.)
         return buffer.getvalue()
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
-        """Write the verified bytes to `path`, atomically. Returns the file's stamp (publication.py, rule 4).
+        """Write the verified bytes to `path`, atomically. Returns the file's stamp, by which later builds recognize the
+        file (publication.py, rule 4).
 
         Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError when `path` cannot be written.
         """
@@ -109,14 +110,15 @@ class LocalBlobs:
         return files
 
     def receive_files(self) -> AbstractContextManager[FileReceiver]:
-        """Receive CAS files from another store, in a `with` block. At the end of the block, the files are durable, or
-        StoreUnavailable is raised."""
+        """Receive CAS files from another store, in a `with` block. The files are durable at the end of the block. Raises
+        StoreUnavailable there."""
         self.entries.is_read_only = False
         return open_receiver(self.entries)
 
     def join_chunks(self, sha256: str, chunks: Sequence[Output], *, verified: bool = False) -> Output:
-        """Create a blob from two or more chunks that are in the store. The chunks are read and hashed, unless `verified` is
-        True. `verified` means that the caller has just computed the blob's digest from the chunks.
+        """Create a blob from two or more chunks that are in the store.
+
+        The chunks are read and hashed, unless the caller has just computed the blob's digest from them (`verified`).
 
         Raises ValueError for fewer than two chunks, BlobMissing when a chunk is missing, EntryCorrupt when the chunks are
         not the blob, or StoreUnavailable.
@@ -165,12 +167,11 @@ class LocalBlobs:
         try:
             return action_result.parse_chunk_list(data, sha256)
         except ValueError as error:
-            # A blob with an invalid list counts as missing. The next `put_bytes` or `put_file` writes a new list.
+            # The blob counts as missing. The next `put_bytes` or `put_file` writes a new list.
             self.entries.quarantine("ac", key, f"chunk list of {sha256}: {error}")
             return None
 
     def _write_list(self, sha256: str, chunks: Sequence[Output]) -> None:
-        """Write the chunk list of a blob, unless the store has this list."""
         with self.entries.lock.shared():
             is_listed = self._read_chunk_list(sha256) == tuple(chunks)
         if not is_listed:
@@ -180,8 +181,8 @@ class LocalBlobs:
     def _read_verified(
         self, sha256: str, files: Sequence[Output], next_buffer: Callable[[int], memoryview]
     ) -> Iterator[memoryview]:
-        """Yield the blob in batches. If the blob has several files, another thread hashes the batches.
-        `next_buffer` gets the size of the next batch, and returns a buffer for it.
+        """Yield the blob in batches. If the blob has several files, another thread hashes the batches. `next_buffer` is a
+        function of the size of the next batch, and returns a buffer for the batch.
 
         Raises EntryCorrupt after the last batch if the blob's digest is not `sha256`.
         """
@@ -204,17 +205,16 @@ class LocalBlobs:
             raise self._quarantine_damage(sha256, files)
 
     def _quarantine_damage(self, sha256: str, files: Sequence[Output]) -> EntryCorrupt:
-        """Move the damaged files of a blob to quarantine. If no file is damaged, move the blob's chunk list. Returns the
-        error to raise."""
+        """Move the damaged files of a blob to quarantine, or its chunk list if no file is damaged. Returns the error to
+        raise."""
         undamaged = [self.entries.verify_file(file) for file in files]
-        # If the blob is one file and this file is not damaged, another process has replaced it meanwhile.
+        # If the blob is one file, and it is undamaged now, another process has just replaced it.
         if all(undamaged) and len(files) > 1:
             self.entries.quarantine("ac", action_result.list_key(sha256), f"its chunks are not {sha256}")
         return EntryCorrupt(f"blob {sha256} does not match its digest; the damaged files are in quarantine")
 
 
 def _group_into_batches(files: Sequence[Output]) -> Iterator[list[Output]]:
-    """Group `files`, in order. A group has at most `_BATCH_SIZE` bytes, or is a single larger file."""
     batch: list[Output] = []
     size = 0
     for file in files:
@@ -227,7 +227,7 @@ def _group_into_batches(files: Sequence[Output]) -> Iterator[list[Output]]:
 
 
 def _consecutive_buffers(view: memoryview) -> Callable[[int], memoryview]:
-    """Return a function that returns consecutive slices of `view`, of the sizes that it gets."""
+    """Return a function of a size, which returns the next slice of `view` with this size."""
     start = 0
 
     def next_buffer(size: int) -> memoryview:
@@ -239,7 +239,7 @@ def _consecutive_buffers(view: memoryview) -> Callable[[int], memoryview]:
 
 
 def _alternating_buffers() -> Callable[[int], memoryview]:
-    """Return a function that returns slices of `_BUFFER_COUNT` buffers, which it uses in turn."""
+    """Return a function of a size, which returns memory of this size. It uses `_BUFFER_COUNT` buffers in turn."""
     buffers = [bytearray() for _ in range(_BUFFER_COUNT)]
     turn = 0
 

@@ -1,14 +1,13 @@
 """Content-defined chunking (FastCDC): splits large blobs, so that two blobs with equal pieces have chunks in common.
 
 Rules
-1. The boundaries follow FastCDC (Xia et al., USENIX ATC 2016). The package `fastcdc` computes them with the sizes
-   below. The boundaries depend only on the bytes. The sizes are part of the store's format. With other sizes a reader would
-   still work, because it follows the chunk list. But new blobs would share no chunks with older ones.
+1. The boundaries follow FastCDC (Xia et al., USENIX ATC 2016). The package `fastcdc` computes them from the bytes and from
+   the sizes below. The sizes are part of the store's format: with others, new blobs would share no chunks with older ones.
 2. A blob of at most `MAX_SIZE` bytes is not split. So a chunk list has at least two chunks, and every CAS file of a
    blob fits into memory.
-3. A file is read once, through windows of bounded size. The same bytes in memory are hashed, split and written. A file that
-   changes while it is read may give a blob with a mixture of old and new bytes, but never a blob with a wrong name. (With
-   mmap, the hashed and the written bytes could differ, and truncating the file would raise SIGBUS.)
+3. A file is read once, in windows: pieces of about `WINDOW_SIZE` bytes. A window in memory is hashed, split and written. If
+   the file changes meanwhile, the blob may be a mixture of old and new bytes, but its name is right. (With mmap, the
+   hashed and the written bytes could differ, and truncating the file would raise SIGBUS.)
 """
 
 from __future__ import annotations
@@ -21,20 +20,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO
 
-#: Sizes of chunks in bytes. They are part of the format. MEAN_SIZE is FastCDC's "average": chunks of random bytes have a
-#: mean size of 253 KiB.
+#: Sizes of chunks in bytes (rule 1). MEAN_SIZE is FastCDC's "average": chunks of random bytes have a mean size of 253 KiB.
 MIN_SIZE = 64 << 10
 MEAN_SIZE = 256 << 10
 MAX_SIZE = 1 << 20
 
-#: The size of a window in bytes. The last window of a blob may be smaller. The sizes of the other windows differ from
-#: `WINDOW_SIZE` by at most `MAX_SIZE`.
+#: The size of a window in bytes, accurate to `MAX_SIZE`. Only the last window of a blob may be smaller.
 WINDOW_SIZE = 16 << 20
 
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of a blob, and the chunks of this piece."""
+    """A piece of a blob (`data`), and its chunks: consecutive slices of `data`."""
 
     data: memoryview
     chunks: tuple[memoryview, ...]
@@ -46,8 +43,8 @@ _import_lock = threading.Lock()
 @lru_cache(maxsize=1)
 def _import_fastcdc() -> Callable[..., Any]:
     """The function that computes the boundaries (rule 1)."""
-    # Without its compiled code the package prints a notice to stdout, where only the --json document may be. Two threads
-    # that redirect stdout at once could leave it redirected. The lock prevents this.
+    # Without its compiled code the package prints a notice to stdout, where only the --json document may be. The lock is
+    # there because two threads that redirect stdout at once could leave it redirected.
     with _import_lock, contextlib.redirect_stdout(io.StringIO()):
         from fastcdc import fastcdc
     cutter: Callable[..., Any] = fastcdc
@@ -100,7 +97,7 @@ class WindowCutter:
     def _cut(self, *, at_end: bool) -> Window | None:
         window_size, chunks = 0, []
         for offset, length in chunk_bounds(self._buffer[: self._filled]):
-            if not at_end and self._filled - offset < MAX_SIZE:  # this boundary may depend on bytes that are missing
+            if not at_end and self._filled - offset < MAX_SIZE:  # the chunk's end may depend on bytes that follow
                 break
             window_size = offset + length
             chunks.append(self._buffer[offset:window_size])
@@ -113,8 +110,9 @@ class WindowCutter:
 
 
 def windows_of_file(head: bytes | bytearray, rest: BinaryIO) -> Iterator[Window]:
-    """Yield `head`, and then the rest of the file `rest`, in windows that own their memory. `head` is shorter than a
-    window. Raises OSError."""
+    """Yield `head` and the bytes of the file `rest`, in windows that own their memory. `head` is shorter than a window.
+
+    Raises OSError."""
     cutter = WindowCutter()
     cutter.room[: len(head)] = head
     cutter.advance(len(head))  # no window, because the buffer is not full

@@ -53,22 +53,22 @@ class Entries:
             self._prepared = True
 
     def find(self, kind: Kind, name: str) -> int | None:
-        """The size of an entry in bytes, or None. Touches the entry (rule 4). The caller holds the lock."""
+        """The size of an entry in bytes, or None. Touches the entry (rule 4). The caller holds `lookup_lock`."""
         path = self.layout.entry_path(kind, name)
         try:
             status = os.stat(path, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
-                # A link, a directory or a pipe is moved away, so that the entry can be written.
+                # A link, a directory or a pipe would prevent the entry from being written.
                 self.quarantine(kind, name, "it is not a regular file")
                 return None
             if status.st_size == 0 and name != _EMPTY_SHA256:
-                return None  # a loss of power left this file: only the entry of the empty blob has no bytes
+                return None  # a leftover of a loss of power, because only the entry of the empty blob has no bytes
             if not self.is_read_only and status.st_mtime_ns < self.sessions.touch_before_ns:
                 os.utime(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            # The entry may be readable, although this user cannot touch it.
+            # This user cannot touch the entry, but can perhaps read it.
             return self._size_without_touch(path, error)
         return status.st_size
 
@@ -80,7 +80,7 @@ class Entries:
             raise unavailable_error(error, self.layout.root) from error
 
     def read(self, kind: Kind, name: str) -> bytes | None:
-        """The bytes of an entry, not verified, or None. Raises StoreUnavailable."""
+        """The bytes of an entry, without verifying them, or None. Raises StoreUnavailable."""
         try:
             descriptor = os.open(self.layout.entry_path(kind, name), _READ_FLAGS)
             try:
@@ -98,7 +98,7 @@ class Entries:
             raise unavailable_error(error, self.layout.root) from error
 
     def read_into(self, file: Output, view: memoryview) -> None:
-        """Fill `view`, which has the size of `file`, with the bytes of this CAS file, not verified.
+        """Fill `view` with the bytes of a CAS file, without verifying them. `view` has the size of `file`.
 
         Moves a file of another size to quarantine. Raises BlobMissing, EntryCorrupt, StoreUnavailable.
         """
@@ -150,7 +150,7 @@ class Entries:
             return
         with contextlib.suppress(OSError):
             if kind == "cas" and stat.S_ISREG(os.lstat(quarantined).st_mode) and _sha256_of(quarantined) == name:
-                # Another process has replaced the damaged file by a correct one in the meantime, and may rely on it.
+                # Another process has just replaced the damaged file by a correct one, and may rely on it.
                 os.rename(quarantined, path)
                 return
         _log.warning("quarantined %s: %s", path, why)

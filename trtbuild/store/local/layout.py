@@ -1,15 +1,18 @@
 """The layout of a store's directory, and its format version. See docs/store-format.md.
 
 format            the version of this layout
-cas/<aa>/<sha256> bytes named by their SHA-256; aa is the first two digits of the SHA-256
-ac/<aa>/<key>     entries by key: records and chunk lists
+cas/<aa>/<sha256> bytes, named by their SHA-256; aa is the first two digits of the SHA-256
+ac/<aa>/<key>     records and chunk lists, by key
 tmp/              unfinished files
 quarantine/       damaged entries, for a person to look at
 locks/            lock files: `store`, `records`, and one for each key that is being built
 sessions/         one file for each running session (the time in which a process uses the store)
 
-If the group, or all users, may write the root, then several users share the store. In this case files and directories get
-the root's mode and group. The umask does not matter. So each user can read, touch and lock the files of the others.
+Bazel's remote caches have the same two parts: the content-addressable storage (CAS) and the action cache (AC).
+
+If the group or all users may write to the store's directory, several users share the store. Then every file and directory
+in the store gets the mode and the group of the store's directory, and the umask does not count. So each user can read,
+touch and lock the files of the others.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
@@ -29,6 +32,7 @@ from trtbuild.core.recipes.record import is_digest
 from trtbuild.errors import StoreUnavailable
 from trtbuild.regular import read_regular
 
+#: The directory of an entry.
 Kind = Literal["cas", "ac"]
 
 #: The format that this code reads and writes.
@@ -79,14 +83,14 @@ class Layout:
         return f"{self.root}/sessions"
 
     def entry_path(self, kind: Kind, name: str) -> str:
-        """The path of an entry. Raises ValueError for a name that is not a digest, so that no path leads out of the
+        """The path of an entry. Raises ValueError for a name that is not a digest, because it could lead out of the
         store."""
         if not is_digest(name):
             raise ValueError(f"not a digest: {name!r}")
         return f"{self.root}/{kind}/{name[:2]}/{name}"
 
     def fresh_path(self) -> str:
-        """A unique path in ``tmp/``. The name begins with the id of the process, to help people who look at the files."""
+        """A unique path in ``tmp/``. For people who look at the files, the name begins with the id of the process."""
         return f"{self.tmp}/{os.getpid()}-{secrets.token_hex(12)}"
 
     def shared_root_status(self) -> os.stat_result | None:
@@ -97,8 +101,8 @@ class Layout:
     def make_folder(self, path: str) -> None:
         """Create a directory, if it is missing. Its parent must exist. Raises OSError.
 
-        In a shared store, the mode is set before the directory gets its final name. The exception is ``tmp/``, in which
-        new directories are created."""
+        In a shared store, the directory is created in ``tmp/``, gets its mode there, and is then renamed to `path`. Only
+        ``tmp/`` itself is created in place."""
         if os.path.isdir(path):
             return
         root_status = self.shared_root_status()
@@ -123,8 +127,7 @@ class Layout:
                 raise
 
     def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result]]:
-        """The name and stat of every entry, in no particular order. Other files, and entries that are just being removed,
-        are left out.
+        """The name and stat of every entry, in no particular order.
 
         Raises StoreUnavailable when a directory cannot be read.
         """
@@ -182,8 +185,9 @@ class Layout:
 
 
 def set_permissions(descriptor: int, root_status: os.stat_result, bits: int) -> None:
-    """Give a new file or directory the root's group, and those bits of the root's mode that are in `bits`. Raises
-    OSError."""
+    """Give a new file or directory the root's group and the root's mode (only those bits that are in `bits`).
+
+    Raises OSError."""
     if os.fstat(descriptor).st_gid != root_status.st_gid:
         with contextlib.suppress(OSError):  # this user is not in that group
             os.fchown(descriptor, -1, root_status.st_gid)

@@ -1,24 +1,23 @@
-"""The locks of a store (``flock``): the store-wide lock, sessions, the keys that are being built, and ``locks/records``.
+"""The locks of a store: the store-wide lock, sessions, the keys that are being built, and ``locks/records``.
 
 All of them are flock(2), so the kernel releases them when a process dies.
 
 Rules
 1. The store-wide lock ``locks/store`` is held shared while entries are found and touched, and while a session begins. It is
-   held exclusive while a collection begins, and while a collection removes a short batch. A thread that holds this lock
-   does not read, hash or write blobs, and does not wait for another lock. It may read AC entries (records and
-   chunk lists), which are small.
+   held exclusively while a collection begins, and while a collection removes a short batch. A thread that holds this lock
+   does not read, hash or write blobs, and does not wait for another lock. It may read AC entries (records and chunk lists),
+   which are small.
 2. A session is a time in which a process uses the store. The entries that the process finds, reads or writes in this time
-   are not collected before the session ends (local.py, rule 5). Each session has a locked file in ``sessions/``, and
-   starts at the mtime of this file. This mtime comes from the clock of the file system, like the mtimes of the entries,
-   even on NFS. Nothing writes to the file.
-3. For a key that is being built, the file ``locks/<key>`` is locked. The holder of the lock removes the file before it
+   are not collected before the session ends (local.py, rule 5). Each session has a locked file in ``sessions/``. The
+   session starts at the mtime of this file, which comes from the clock of the file system, like the mtimes of the entries.
+3. While a key is being built, the file ``locks/<key>`` is locked. The holder of the lock removes the file before it
    releases the lock. So a process that gets the lock checks that the locked file still has the name ``locks/<key>``. If
    not, the process opens the new file of this name.
 4. Descriptors are closed in forked children and on exec. Otherwise a child would still hold the lock after its parent has
-   died. Only those of `lock_if_abandoned` stay open in forked children.
+   died. Only the descriptors of `lock_if_abandoned` stay open in forked children.
 5. A user without permission to write to the store reads it without a session, and locks ``locks/store`` through a read-only
-   descriptor. If this file does not exist or cannot be opened, the store is read without locks. Then a collection of
-   another user may remove an entry that was just found, and the entry counts as missing when it is read.
+   descriptor. If this file cannot be opened, the store is read without locks. Then a collection of another user may remove
+   an entry that was just found, and the entry counts as missing when it is read.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
@@ -62,7 +61,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, 
 
 
 def _open(path: str, flags: int) -> int:
-    # A fork waits for this lock (`_before_fork`). A fork between `open` and the registration would leak the descriptor.
+    # A fork waits for this lock (`_before_fork`). Otherwise a fork between the next two lines would leak the descriptor.
     with _descriptors_lock:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
         _open_descriptors.add(descriptor)
@@ -100,20 +99,18 @@ def _close(descriptor: int) -> None:
         # In a forked child the descriptor is not registered: it was closed, and its number may belong to another file.
         if descriptor in _open_descriptors:
             _open_descriptors.remove(descriptor)
-            # Closing is not enough: a process that was forked just now still has the descriptor open.
+            # Closing is not enough, because a process that was just forked may still have the descriptor open.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
 
 class _ThreadState(threading.local):
-    """State of one thread: whether it holds the lock."""
-
-    is_held = False
+    is_held = False  # whether the current thread holds the lock
 
 
 class StoreLock:
-    """The store-wide lock (rule 1). If a thread already holds the lock, `shared` does nothing in this thread."""
+    """The store-wide lock (rule 1). In a thread that already holds it, `shared` does nothing."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -121,8 +118,7 @@ class StoreLock:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Hold the lock shared, so that no collection removes entries. Holds no lock if the user has no permission
-        to open or create the file (rule 5).
+        """Hold the lock shared, so that no collection removes entries. Holds no lock if the file cannot be opened (rule 5).
 
         Raises StoreUnavailable after other errors, for example if the file system has no locks."""
         if self._thread.is_held:
@@ -140,7 +136,7 @@ class StoreLock:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the lock exclusive. Raises StoreUnavailable when the store cannot be written."""
+        """Hold the lock exclusively. Raises StoreUnavailable when the store cannot be written."""
         try:
             descriptor = _open_or_make(self._layout, f"{self._layout.locks}/store")
         except OSError as error:
@@ -179,9 +175,8 @@ class Sessions:
         self._store_lock = lock
         self._lock = threading.Lock()
         self._starts: dict[str, int] = {}
-        #: An entry that is found is touched if its mtime (ns) is before this value. Other entries are safe without a touch.
-        #: If this process has no session, the value is infinite, and every entry is touched. Then the session of another
-        #: process, such as the parent, protects the entries.
+        #: A lookup touches an entry if its mtime (ns) is before this value. Newer entries are safe without a touch. Without
+        #: a session the value is infinite, so every entry is touched (local.py, rules 4 and 5).
         self.touch_before_ns: float = math.inf
 
     @contextlib.contextmanager
@@ -232,8 +227,8 @@ class Sessions:
 
 
 @contextlib.contextmanager
-def building(layout: Layout, key: str) -> Iterator[None]:
-    """Hold the lock of `key`, which only one thread of all processes can hold (rule 3). Raises StoreUnavailable."""
+def hold_key_lock(layout: Layout, key: str) -> Iterator[None]:
+    """Hold the lock of `key` (rule 3). Other threads and processes wait. Raises StoreUnavailable."""
     path = f"{layout.locks}/{key}"
     try:
         descriptor = _acquire_lock(layout, path)
@@ -266,7 +261,6 @@ def hold_records_lock(layout: Layout) -> Iterator[None]:
 
 
 def _acquire_lock(layout: Layout, path: str) -> int:
-    """Open and lock the file `path` (rule 3). Returns the descriptor. Raises OSError."""
     while True:
         descriptor = _open_or_make(layout, path)
         try:
@@ -295,7 +289,8 @@ def lock_if_abandoned(path: str) -> int | None:
     except FileNotFoundError:
         return None
     except OSError:
-        try:  # files in tmp/ are read-only; on NFS, where flock is emulated, the lock fails and the file counts as held
+        # Files in tmp/ are read-only. NFS refuses an exclusive lock on such a descriptor: then the file counts as locked.
+        try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None

@@ -17,7 +17,7 @@ UNFINISHED_AGE_S = 3600.0
 
 
 def session_starts(layout: Layout) -> Iterator[int]:
-    """The starts (mtime, ns) of the live sessions. The caller holds the store-wide lock exclusive."""
+    """The starts (mtime, ns) of the live sessions. The caller holds the store-wide lock exclusively."""
     for file in list_folder(layout.sessions):
         try:
             start_ns = file.stat().st_mtime_ns
@@ -31,8 +31,8 @@ def session_starts(layout: Layout) -> Iterator[int]:
 
 
 def remove_leftovers(layout: Layout, start_ns: int, quarantine_age_s: float) -> int:
-    """Remove unlocked files in ``tmp/``, ``locks/`` and ``sessions/``, and old entries in quarantine. `start_ns` is the
-    start of the collection, from which ages are computed. Returns the number of removed files."""
+    """Remove unlocked files in ``tmp/``, ``locks/`` and ``sessions/``, and old entries in quarantine. Ages are computed at
+    `start_ns`, the start of the collection. Returns the number of removed files."""
     removed = 0
     for folder, age_s in ((layout.tmp, UNFINISHED_AGE_S), (layout.locks, 0.0), (layout.sessions, 0.0)):
         for file in list_folder(folder):
@@ -58,7 +58,8 @@ def _remove_abandoned(path: str) -> bool:
         if os.path.isdir(path):  # a leftover of an interrupted Layout.make_folder
             os.rmdir(path)
         else:
-            os.unlink(path)  # still locked: a process that waits for the lock notices the removal (leases.py, rule 3)
+            # The file is locked. A process that waits for the lock notices the removal (leases.py, rule 3).
+            os.unlink(path)
         return True
     except OSError:
         return False

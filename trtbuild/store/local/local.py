@@ -1,38 +1,40 @@
 """The local store: a directory with one file for each entry, and no other state. Format: docs/store-format.md.
 
+An entry is a CAS file (bytes, named by their SHA-256) or an AC entry (a record or a chunk list, named by a key). A
+*session* is the time in which a process uses the store. A *collection* removes old entries (store/collection).
+
 Rules
 1. A blob of at most `chunking.MAX_SIZE` bytes is one CAS file. A larger blob consists of chunks, each a CAS file, and of a
    chunk list: the AC entry under `list_key` of the blob.
 2. A blob's bytes are written first, then its chunk list, then the record. Each is durable before the next is visible
    (publication.py). So a process that is killed leaves only complete entries, and files in ``tmp/``.
-3. Bytes are always verified when they are read: a blob is compared with its own SHA-256, even if all its chunks have the
-   right digests. A damaged entry is moved to ``quarantine/`` and raises EntryCorrupt. In a damaged blob with chunks,
-   the damaged entries are the chunks with a wrong digest. If there is no such chunk, the chunk list is damaged.
-4. Finding an entry touches it: under the shared store-wide lock, the entry gets a new mtime. An entry is not touched if its
-   mtime is at or after the start of this process's latest session. An entry that vanished before the touch counts as
-   missing.
+3. Bytes are always verified when they are read. A blob is compared with its own SHA-256, even if all its chunks are right.
+   A damaged entry is moved to ``quarantine/``, and EntryCorrupt is raised. If a blob with chunks is damaged, the chunks
+   with a wrong digest are the damaged entries. If there is no such chunk, the chunk list is.
+4. A lookup touches the entry that it finds: it gives the entry a new mtime, under the shared store-wide lock (leases.py).
+   The touch is left out if the mtime is at or after the start of this process's latest session. An entry that vanishes
+   before the touch counts as missing.
 5. An entry that was found, read or written in a session is not collected before that session ends, for these reasons:
    a. Its mtime is at or after the session's start S, by rule 4, or because it was written after S.
    b. A collection removes an entry only if its mtime is before a cut-off. The cut-off is not later than the collection's
       start, and not later than the start of any session that was live then. The collection reads the mtime and removes the
-      entry under the exclusive lock, so no process can touch the entry between these two actions.
+      entry under the exclusive lock. So no process can touch the entry between these two actions.
    c. A session that was not live at the collection's start began later, because sessions begin under the shared lock and
-      collections under the exclusive one. Then S is at or after the collection's start, and therefore not before the
-      cut-off.
-   All these times are mtimes of one file system. A collection subtracts a slack from its cut-off, because clocks may be
-   coarse. A process without a session touches every entry that it finds, so its parent's session protects the entries.
-6. A record is published within a session in which all its blobs were found. If the process has no session, publishing opens
-   one. So the blobs exist when the record becomes visible, and a later collection sees the record before it looks for
-   unreferenced blobs. Blobs that were written outside a session may have been collected: then BlobMissing is raised, and no
-   record without its blobs is published.
-7. Records are write-once: ``locks/records`` is held while a record is published. A record that lacks a blob is unusable,
-   and is replaced.
+      collections under the exclusive one. Then S is at or after the collection's start, and so not before the cut-off.
+   All these times are mtimes of one file system. The cut-off is a little earlier than necessary, because clocks may be
+   coarse. A process without a session touches every entry that it finds. So its parent's session protects the entries.
+6. A record is published within a session in which all its blobs were found. If the process has no session, one is opened.
+   So the blobs exist when the record becomes visible, and a later collection sees the record before it looks for blobs that
+   no record names. A blob that was written outside a session may have been collected. Then BlobMissing is raised, and the
+   record is not published.
+7. Records are write-once: an existing record stays, unless it is unusable, for example because it lacks a blob.
+   ``locks/records`` is held while a record is looked up and published.
 8. When bytes are written that the store already has, the existing entry is not read if its size is right. An entry of
    another size is replaced.
 9. If trusted keys are configured, the signatures of a record are checked before its document is read. An untrusted record
-   stays, for machines that trust it. In this case, this machine writes its own record under another key, the key of its
-   trust domain, which is the origin of a record, such as ``ci`` (core/recipes/trust.py, rules 3 and 4).
-10. A command that only reads (`begin_read_only`) touches no entry and holds no lock, so its answer may be outdated at once.
+   stays, because other machines may trust it. Then this machine writes its own record under a second key. It is computed
+   from the machine's domain (the origin of its records, such as ``ci``): core/recipes/trust.py, rules 3 and 4.
+10. A command that only reads (`begin_read_only`) touches no entry and holds no lock. So its answer may be outdated at once.
     The first call that writes ends this mode.
 """
 
@@ -74,8 +76,8 @@ class _TrustedRecord:
 class LocalStore(LocalBlobs):
     """The `Store` of core/recipes/ports.py in the directory `root`, which the first write or session creates.
 
-    Raises StoreUnavailable when `root` is a store of an unknown format. Several threads may share an object, and any number
-    of processes may use one directory. When an entry is moved to quarantine, the logger `trtbuild.store` gets a warning.
+    Raises StoreUnavailable when `root` is a store of an unknown format. Several threads may share an object, and several
+    processes may use one directory. When an entry is moved to quarantine, the logger `trtbuild.store` gets a warning.
     """
 
     def __init__(self, root: Path | str, trust: Trust | None = None) -> None:
@@ -83,28 +85,29 @@ class LocalStore(LocalBlobs):
         self.trust: Trust = trust or TrustAll()
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
-        """The record, or None. A record with the `wanted` recipe is parsed faster.
+        """The record of a step's key, or None. A record with the `wanted` recipe is parsed faster.
 
         Raises EntryCorrupt for a corrupt record, which is moved to quarantine; RecordUntrusted; StoreUnavailable.
         """
         if self.trust.enforced:
             trusted = self._trusted_record(key, wanted)
             return None if trusted is None else trusted.record
-        with self.entries.lookup_lock():  # once for both files of the record
+        with self.entries.lookup_lock():  # once for the entry and its document
             document = self._read_entry(key, record_document)
             found = None if document is None else self.entries.find("cas", document.sha256)
         data = None if document is None or found is None else self._read_document(key, document)
-        # If the document is missing (collected or quarantined), there is no record, and put_record writes a new one.
+        # Without its document (collected or in quarantine) the record counts as missing, and put_record replaces it.
         return None if data is None else self._parse_record(key, key, data, wanted)
 
     def entry(self, key: str) -> tuple[ActionResult, bytes] | None:
-        """The entry of the trusted record, and the verified bytes of its document, or None. Raises the same errors as
-        `get_record`."""
+        """The entry of a trusted record and the verified bytes of its document; None if there is no such record.
+
+        Raises the same errors as `get_record`."""
         trusted = self._trusted_record(key, None)
         return None if trusted is None else (trusted.entry, trusted.document)
 
     def signer(self, key: str) -> str | None:
-        """The name and the domain of the key that signed a trusted record; None if there is no such signature.
+        """The name and the domain of the key that signed a trusted record; None if no trusted key has signed it.
 
         Raises the same errors as `get_record`."""
         trusted = self._trusted_record(key, None)
@@ -130,7 +133,7 @@ class LocalStore(LocalBlobs):
                 return trusted
         if isinstance(problems.get(key), RecordUntrusted):
             for name, problem in problems.items():
-                # A domain's entry has a more precise error than the entry `key`: for example, about an expired signing key.
+                # The entry of a domain has a more precise error, for example about an expired signing key.
                 if name != key and isinstance(problem, RecordUntrusted):
                     raise problem
         if problems:
@@ -171,8 +174,7 @@ class LocalStore(LocalBlobs):
             return {key for key in keys if self._touch_all(lookup_keys(self.trust, key))}
 
     def _touch_all(self, names: Iterable[str]) -> bool:
-        """Touch the entries with these names. Returns whether at least one exists."""
-        # All of them are touched, because it is not known which entry is trusted.
+        """Touch all entries with these names, because it is not known which is trusted. Returns whether one exists."""
         found = [self.entries.find("ac", name) is not None for name in names]
         return any(found)
 
@@ -208,9 +210,9 @@ class LocalStore(LocalBlobs):
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
         """Publish a record of this machine. Its blobs must be in this store. The record is signed if this machine signs.
 
-        Records are write-once: this method returns the record that is in the store afterwards, which may be another
-        process's. With `replace`, an existing record is replaced, and `record` is returned. If an untrusted record has the
-        same recipe key, and no trusted key has signed `record`, `record` is returned and not stored.
+        Returns the record that is in the store afterwards, which may be another process's, because records are write-once.
+        With `replace`, an existing record is replaced, and `record` is returned. If the store has an untrusted record of
+        this key, and no trusted key has signed `record`, then `record` is returned without being stored.
 
         Raises BlobMissing when an output is not in the store, StoreUnavailable.
         """
@@ -221,8 +223,8 @@ class LocalStore(LocalBlobs):
     def put_record_copy(
         self, record: Record, document: bytes, signatures: Sequence[Signature] = (), *, replace: bool = False
     ) -> Record:
-        """Publish a record from another store. Its blobs must be in this store. The document and signatures stay unchanged.
-        The result is that of `put_record`.
+        """Publish a record from another store, with its document and signatures. Its blobs must be in this store. Returns
+        the same as `put_record`.
 
         Raises RecordUntrusted, BlobMissing, StoreUnavailable.
         """
@@ -241,7 +243,7 @@ class LocalStore(LocalBlobs):
             if winner is not None:
                 return winner
             blobs = {output.sha256: self.files_of(output.sha256) for output in record.outputs.values()}
-            # The document is one CAS file of any size, because the entry names one document and not a list of chunks.
+            # The document is not split, even if it is large, because an entry names one file as its document.
             written = put_small(self.entries, memoryview(document))
             entry = action_result.record_entry(written, blobs, signatures)
             name = self._entry_name_for(key, written, signatures)
@@ -264,11 +266,10 @@ class LocalStore(LocalBlobs):
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
 
     def _entry_name_for(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
-        """The name of the AC entry for a new record, usually its key.
+        """The name of the AC entry for a new record: usually `key`, the key of its step.
 
-        If an untrusted record already has this name, the result depends on who signed the new record. If a trusted key has
-        signed it, the result is the key of the record's domain (rule 9). Otherwise the result is None, and the new record
-        is not stored."""
+        If an untrusted record already has this name, there are two cases. A new record that a trusted key has signed gets
+        the key of its domain (rule 9). For other records the result is None: they are not stored."""
         if not self.trust.enforced:
             return key
         try:
@@ -298,12 +299,10 @@ class LocalStore(LocalBlobs):
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
         """Hold a lock on `key`, so that simultaneous builds do not run its step twice. The lock also ends if the
-        process dies.
-
-        Waits for any other holder, even in this process. Raises StoreUnavailable.
+        process dies. Raises StoreUnavailable.
         """
         self.entries.prepare()
-        with leases.building(self.entries.layout, key):
+        with leases.hold_key_lock(self.entries.layout, key):
             yield
 
 

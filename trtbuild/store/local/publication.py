@@ -6,16 +6,16 @@ Rules
 2. The writer holds an flock on its file while it writes. Collection removes old files of ``tmp/`` that are not locked
    (leftovers.py).
 3. The directories are synced once for many files, by `make_durable`, before an entry that names those files is published.
-   The directories of existing files are synced, too, because perhaps no writer has synced these directories yet. If
-   there are many files (`write_in_batch`), several files are written before the first is synced. The kernel writes them to
-   the disk in the meantime, and one commit of the file system's journal is enough for all. Each file is still synced before
-   it gets its name. (A syncfs(2) would also wait for other programs that write to the file system.)
-4. A copy outside the store (`copy_atomically`) is durable before the index names it (digests/index.py), because later
-   builds recognize the copy by its times and do not read it. Its mtime is one nanosecond later than the time from the file
-   system. An edit gets a time from the file system's clock, so the file never gets the same mtime from an edit, not even
-   within one tick. If the file system does not keep such an mtime, the copy has no stamp.
+   The directories of existing files are synced, too, because their writers may not have synced them yet. `write_in_batch`
+   writes many files before the first is synced. The kernel writes them to the disk in the meantime, and one commit of the
+   file system's journal is enough for all. Each file is still synced before it gets its name. (A syncfs(2) would also wait
+   for other programs that write to the file system.)
+4. `copy_atomically` writes a copy outside the store. Later builds recognize the copy by its *stamp* (inode, size and
+   mtime), and do not read it. So the copy is durable before the index of digests names it (digests/index.py). Its mtime is
+   set to one nanosecond after the file system's time. An edit gets the file system's time, so it never gets the same mtime,
+   not even within one tick. If the file system does not keep such an mtime, the copy has no stamp.
 5. Files are read-only, and the umask applies. In a store that several users share (layout.py), files have the read and
-   write bits of the store's directory, because each user must be able to mark the files as used.
+   write bits of the store's directory, because each user must be able to touch the files.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
@@ -37,16 +37,16 @@ from trtbuild.store.local.layout import Layout, set_permissions, unavailable_err
 
 # The number of files that are written before the first of them is synced.
 _BATCH_SIZE = 32
-# The largest number of files that may be open while they wait for the sync. On a slow disk, batches grow up to this number.
+# The largest number of open files that wait for the sync. On a slow disk, batches grow up to this number.
 _MAX_OPEN_FILES = 256
 
 
 class _UnsyncedFile(NamedTuple):
-    """A file in ``tmp/`` that is written and not yet synced, and its final path."""
+    """A file that is written, but not synced yet."""
 
     descriptor: int
-    fresh: str
-    path: str
+    fresh: str  # its path in ``tmp/``
+    path: str  # its final path
 
 
 class Publication:
@@ -79,7 +79,7 @@ class Publication:
         fresh = self._layout.fresh_path()
         with new_file(fresh, 0o444) as descriptor:
             self._set_permissions(descriptor)
-            # On a file system without locks, collection looks at the age only.
+            # Without a lock, for example because the file system has no locks, only the file's age protects it.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write_all(descriptor, data)
@@ -87,8 +87,8 @@ class Publication:
             self._rename(fresh, path)
 
     def write_in_batch(self, path: str, data: bytes | memoryview) -> None:
-        """Like `write`, for one of many files, which are published in batches. A second call with the same path does
-        nothing. The caller must call `make_durable` or `abandon` afterwards. Raises StoreUnavailable."""
+        """Like `write`, but the file is published together with others. A second call with the same path does nothing. The
+        caller must call `make_durable` or `abandon` afterwards. Raises StoreUnavailable."""
         with self._lock:
             if path in self._batched_paths:
                 return
@@ -137,7 +137,7 @@ class Publication:
                 batch, self._unsynced_files = self._unsynced_files, []
             try:
                 self._publish_batch(batch)
-            except BaseException as error:  # `write_in_batch` and `make_durable` raise it
+            except BaseException as error:  # `write_in_batch` or `make_durable` raises it
                 self._failure = error
             with self._capacity:
                 self._open_count -= len(batch)
@@ -157,7 +157,7 @@ class Publication:
                 os.close(file.descriptor)
 
     def _take_unpublished(self) -> list[_UnsyncedFile]:
-        """Wait for the thread that publishes. Returns the files that it has not published."""
+        """Wait until the publishing thread ends. Returns the files that it has not published."""
         publisher = self._publisher
         if publisher is not None:
             publisher.join()
@@ -210,17 +210,16 @@ class Publication:
 
 
 def remove_files(paths: Iterable[str]) -> None:
-    """Remove the files of `paths` that exist."""
+    """Remove those of these files that exist."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
 
 def copy_atomically(pieces: Iterable[memoryview], path: str) -> FileStamp | None:
-    """Replace the file `path` by `pieces`, atomically and durably (`trtbuild.atomic`). Returns its stamp (rule 4).
+    """Replace the file `path` by `pieces`, atomically and durably. Returns its stamp (rule 4).
 
-    Raises OSError when `path` cannot be written, and the errors of `pieces`. After an error of `pieces`, the old
-    file is still there.
+    Raises OSError when `path` cannot be written, and the errors of `pieces`. After an error, the old file is still there.
     """
     with replacing(path, durable=True) as descriptor:
         for piece in pieces:
@@ -229,7 +228,7 @@ def copy_atomically(pieces: Iterable[memoryview], path: str) -> FileStamp | None
 
 
 def _start_writing_out(descriptor: int) -> None:
-    """Make the kernel begin to write a file to the disk, without waiting. If that fails, the later sync takes longer."""
+    """Make the kernel begin to write a file to the disk. If this fails, the later sync only takes longer."""
     call = _sync_file_range()
     if call is not None:
         call(descriptor, 0, 0, 2)  # SYNC_FILE_RANGE_WRITE, of the whole file
@@ -248,7 +247,7 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 
 def _set_stamp(descriptor: int) -> FileStamp | None:
-    """Set the mtime of rule 4. Returns the file's stamp, or None if the file system does not keep such an mtime."""
+    """Set the mtime and return the stamp, or None (rule 4)."""
     mtime_ns = os.fstat(descriptor).st_mtime_ns + 1
     try:
         os.utime(descriptor, ns=(mtime_ns, mtime_ns))

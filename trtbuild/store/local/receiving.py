@@ -2,10 +2,10 @@
 
 Rules
 1. The caller of `put` has compared the bytes with the name. Files are verified again when they are read (local.py, rule 3).
-2. Files are published in batches (publication.py, rule 3). When the block of `open_receiver` ends, all files are in the
-   store and durable. So an entry that names them may be published.
-3. When the block ends with an error, the files that were received before the error are published. So the next attempt does
-   not fetch them again.
+2. Files are published in batches (publication.py, rule 3). When the block of `open_receiver` ends, all files are durable,
+   so an entry that names them may be published.
+3. If the block ends with an error, the files that were received before the error are published, too. So the next attempt
+   does not fetch them again.
 4. The caller holds a session, which protects the files that were found or received (local.py, rule 5).
 """
 
@@ -29,19 +29,19 @@ class FileReceiver:
         self._publication = Publication(entries.layout)
 
     def has(self, file: Output) -> bool:
-        """Whether the store has the CAS file, with the right size. Marks the file as used. Raises StoreUnavailable."""
+        """Whether the store has the CAS file, with the right size. Touches the file. Raises StoreUnavailable."""
         return bool(self.present_files((file,)))
 
     def present_files(self, files: Iterable[Output]) -> set[Output]:
         """Return those of `files` for which `has` is true."""
         with self._entries.lock.shared():
             present = {file for file in dict.fromkeys(files) if self._entries.find("cas", file.sha256) == file.size}
-        for file in present:  # the file's writer may not have synced the directory yet
+        for file in present:  # because the file's writer may not have synced the directory yet
             self._publication.add_folder(os.path.dirname(self._entries.layout.entry_path("cas", file.sha256)))
         return present
 
     def put(self, file: Output, data: bytes | memoryview) -> None:
-        """Write a CAS file. The caller has compared the bytes with the file's name. Raises StoreUnavailable."""
+        """Write a CAS file. Raises StoreUnavailable."""
         self._entries.prepare()
         self._publication.write_in_batch(self._entries.layout.entry_path("cas", file.sha256), data)
 
@@ -52,12 +52,12 @@ class FileReceiver:
 
 @contextmanager
 def open_receiver(entries: Entries) -> Iterator[FileReceiver]:
-    """Yield a `FileReceiver`. Its files are durable when the block ends (rules 2 and 3)."""
+    """Yield a `FileReceiver`, in a block (rules 2 and 3). Raises StoreUnavailable."""
     receiver = FileReceiver(entries)
     try:
         yield receiver
     except BaseException:
-        with suppress(StoreUnavailable):  # the first error is raised, not this one
+        with suppress(StoreUnavailable):  # because the first error is raised
             receiver.make_durable()
         raise
     receiver.make_durable()

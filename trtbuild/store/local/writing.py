@@ -1,5 +1,4 @@
-"""Writes the CAS files of blobs. The bytes of a blob are in memory or in a file, or arrive in pieces. The rules are in
-local.py."""
+"""Writes blobs as CAS files, from memory, from a file, or from pieces that arrive one by one. The rules are in local.py."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from trtbuild.store.local.chunking import MAX_SIZE, Window, WindowCutter, chunk_
 from trtbuild.store.local.entries import Entries
 from trtbuild.store.local.publication import Publication
 
-# The number of windows (pieces of a blob) that may wait until all of their chunks are written.
+# The number of windows (pieces of a blob, of about 16 MiB) whose chunks may be unwritten at the same time.
 _MAX_WAITING_WINDOWS = 2
 
-# Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More threads are not faster.
+# The number of threads that hash (without the GIL) and write chunks. More threads are not faster.
 _WRITER_COUNT = min(8, (os.cpu_count() or 1) + 2)
 
-#: Writes the chunk list of a blob, unless the store has this list.
+#: A function of a blob's SHA-256 and its chunks. It writes the chunk list, unless the store has it.
 WriteList = Callable[[str, Sequence[Output]], None]
 
 
@@ -43,7 +42,7 @@ def put_windows(entries: Entries, windows: Iterable[Window], write_list: WriteLi
 
 
 def missing_bytes(entries: Entries, blobs: Iterable[memoryview]) -> int:
-    """The size of the CAS files that `blobs` need and the store does not have yet. Reads and hashes all blobs. Raises
+    """The total size of the CAS files of `blobs` that the store does not have yet. Reads and hashes all blobs. Raises
     StoreUnavailable."""
     seen: set[str] = set()
     total = 0
@@ -66,7 +65,7 @@ def _put_cas_file(
     with entries.lock.shared():
         is_present = entries.find("cas", file.sha256) == file.size
     if is_present:
-        publication.add_folder(os.path.dirname(path))  # perhaps the file's writer has not synced the directory yet
+        publication.add_folder(os.path.dirname(path))  # because the file's writer may not have synced the directory yet
     else:
         entries.prepare()
         write(path, view)
@@ -75,8 +74,7 @@ def _put_cas_file(
 class _ChunkWriter:
     """Writes the chunks of one blob in several threads. Only a few windows are in memory at any time.
 
-    If the `with` block ends without `finish`, there is no blob. Chunks that were published before the end stay in the
-    store.
+    Without `finish` there is no blob, but chunks that are already published stay in the store.
     """
 
     def __init__(self, entries: Entries, write_list: WriteList) -> None:
@@ -130,8 +128,7 @@ class _ChunkWriter:
 class BlobWriter:
     """Writes one blob whose bytes arrive in pieces: ``with store.open_writer() as writer: …; writer.finish()``.
 
-    At most a few windows of the blob are in memory. The result is equal to that of `put_bytes`. If the `with`
-    block ends without `finish`, the store has no new blob. One thread at a time may use a writer.
+    Without `finish` there is no blob. One thread at a time may use a writer.
     """
 
     def __init__(self, entries: Entries, write_list: WriteList) -> None:

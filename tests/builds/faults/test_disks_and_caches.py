@@ -144,7 +144,7 @@ def test_a_disk_that_is_too_small_for_the_weights(copied: CommandLine, mounts: M
 
 @pytest.mark.parametrize("room_kib", [3240, 3270, 3300])
 def test_a_full_disk_under_the_cache(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
-    """The disk has room for the weights, and not for the other files of the build."""
+    """The disk has room for the weights, but not for the other files of the build."""
     mounts.limit(copied.cache, used_kib(copied.cache) + room_kib)
     error = only_error(copied.run("build", "--json"), 1)
     assert error["type"] == "StoreUnavailable"

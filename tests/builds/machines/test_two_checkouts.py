@@ -27,7 +27,7 @@ from tests.store.transports.nginx import running
 
 __all__ = ["object_server"]
 
-#: Changes of the manifest. The plans of wide layers are stored in chunks, the plan of the last partition in one file.
+#: Changes of the manifest. The engines of wide layers are stored in chunks, the engine of the last partition in one file.
 WIDE = (("[1, 8]", "[1, 600]"), ("[4, 8]", "[4, 600]"), ("[8, 8]", "[8, 600]"))
 NOBODY = 65534  # the user id of `nobody`
 

@@ -1,4 +1,4 @@
-"""File systems of a fixed size, for tests that run as a user who may mount them."""
+"""File systems of a fixed size in memory, for tests whose user may mount them."""
 
 from __future__ import annotations
 

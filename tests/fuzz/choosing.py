@@ -1,4 +1,4 @@
-"""Helpers to write the statements of a random module: named values, a choice of values, and blocks of layers."""
+"""Helpers that write the statements of a random module: named values, random choices, and blocks of layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Value:
-    """A named tensor, with its value at opt. A formatted string shows the name of the tensor only."""
+    """A named tensor of the module, with its value at opt. In a string, it appears as its name."""
 
     name: str
     tensor: torch.Tensor
@@ -53,7 +53,7 @@ class Chooser:
         self.parts = parts
 
     def value(self, kind: str = "any", min_rank: int = 0, max_rank: int = 9) -> Value:
-        """A random value of `kind` whose rank is in the range. Later values are more frequent."""
+        """A random value of `kind` with a rank in the range, more often a later value. Raises NoSuitableValue."""
         suitable = [v for v in self.values if kind in ("any", v.kind) and min_rank <= v.rank <= max_rank]
         if not suitable:
             raise NoSuitableValue
@@ -76,7 +76,7 @@ class Chooser:
         return self.rng.randrange(value.rank) - self.rng.choice([0, value.rank])
 
     def axes(self, value: Value) -> str:
-        """The text of a list of axes."""
+        """A list of random axes, as text."""
         count = self.rng.randint(1, max(1, value.rank))
         return str(sorted(self.rng.sample(range(value.rank), min(count, value.rank))))
 
@@ -85,7 +85,7 @@ class Chooser:
         return ", ".join(map(str, self.rng.sample(range(value.rank), value.rank)))
 
     def size(self, value: Value, axis: int) -> str:
-        """The size of an axis: usually as an expression, sometimes as a number, also for a dynamic axis."""
+        """The size of an axis as text: usually an expression, sometimes the number at opt, even if the axis is dynamic."""
         return f"{value}.shape[{axis}]" if self.rng.random() < 0.85 else str(value.shape[axis])
 
     def sizes(self, value: Value) -> list[str]:

@@ -1,7 +1,7 @@
 """The statements of fuzz cases with several operators.
 
-Each function in `STATEMENTS` returns the text of an expression with existing values. In these functions, `p` is the
-chooser, `v` and `w` are values that it has chosen, and `s` are sizes as text.
+Each function in `STATEMENTS` returns the text of an expression. In these functions, `p` is the chooser, `v` and `w` are
+existing values that it has chosen, and `s` are sizes as text.
 """
 
 from __future__ import annotations

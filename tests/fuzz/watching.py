@@ -1,9 +1,8 @@
-"""``python -m tests.fuzz.watching --minutes N --seed S``: edit a project at random while
-``trtbuild watch`` runs.
+"""``python -m tests.fuzz.watching --minutes N --seed S``: edits a project at random while ``trtbuild watch`` runs.
 
 The watcher is killed and started again at random. In each round, a build that uses the watcher must have the same outputs
-as a clean build with another cache. At the end, all processes of the watcher must end. This program prints the memory of
-the watcher and its processes after each round. The test suite does not run it.
+as a clean build with another cache. At the end, all processes of the watcher must end. After each round, the program prints
+the memory of the watcher and its processes. The test suite does not run this program.
 """
 
 from __future__ import annotations

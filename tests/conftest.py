@@ -151,7 +151,6 @@ def ran(document: Any) -> dict[str, int]:
 
 
 def step(document: Any, identifier: str) -> Any:
-    """The step `identifier` of a document."""
     (match,) = [entry for entry in document["steps"] if entry["id"] == identifier]
     return match
 
@@ -176,7 +175,6 @@ class BuiltExamples:
         return str(step(self.document, identifier)["key"])
 
     def index(self, model: str) -> Any:
-        """The index of a model's package."""
         return json.loads((self.project / "dist" / model / "index.json").read_bytes())
 
 

@@ -26,8 +26,6 @@ LEFTOVERS = re.compile(
 
 @dataclass(frozen=True)
 class Distributions:
-    """The two files of a release."""
-
     wheel: Path
     sdist: Path
 
@@ -61,7 +59,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 
 
 def modules() -> set[str]:
-    """The Python files of the package in this checkout."""
     return {path.relative_to(ROOT).as_posix() for path in (ROOT / "trtbuild").rglob("*.py")}
 
 

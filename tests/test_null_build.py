@@ -42,7 +42,6 @@ class Project:
     environment: dict[str, str]
 
     def build(self, *arguments: str, **environment: str) -> tuple[str, bool]:
-        """Run a build, as `run`."""
         return self.run("build", *arguments, **environment)
 
     def run(self, command: str, *arguments: str, **environment: str) -> tuple[str, bool]:

@@ -50,14 +50,12 @@ def test_other_file_types_are_errors_that_name_the_type(tmp_path: Path) -> None:
 
 @pytest.fixture
 def copy(small: Small, tmp_path: Path) -> CommandLine:
-    """A copy of the built project, with its cache."""
     shutil.copytree(small.project, tmp_path / "project")
     shutil.copytree(small.cache, tmp_path / "cache")
     return CommandLine(tmp_path / "project", tmp_path / "cache")
 
 
 def replace_by_pipe(path: Path) -> None:
-    """Replace a file by a named pipe without a writer."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)

@@ -35,13 +35,11 @@ class FakeQuantizedLinear(nn.Linear):
 
 
 def classifier() -> nn.Module:
-    """The classifier in float32."""
     torch.manual_seed(0)
     return Classifier().eval()
 
 
 def images(count: int = 8) -> list[torch.Tensor]:
-    """Random images for calibration."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(4, 1, 16, 16, generator=generator) for _ in range(count)]
 

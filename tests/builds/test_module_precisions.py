@@ -71,7 +71,6 @@ def set_precision(project: CommandLine, precision: str) -> CommandLine:
 
 
 def build_net() -> Any:
-    """The model of NETS, in eager PyTorch."""
     namespace: dict[str, Any] = {}
     exec(NETS, namespace)
     return namespace["build"]()

@@ -99,7 +99,6 @@ def partitions(command: CommandLine, model: str) -> Any:
 
 
 def eager(model: str) -> torch.nn.Module:
-    """A model of NETS, in eager PyTorch."""
     namespace: dict[str, Any] = {}
     exec(NETS, namespace)
     build: Callable[[], torch.nn.Module] = namespace[model]

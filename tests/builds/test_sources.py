@@ -96,7 +96,6 @@ def index(command: CommandLine, model: str) -> Any:
 
 
 def stages_of_build(command: CommandLine, model: str) -> dict[str, int]:
-    """Build a model. Return stage → number of steps that ran."""
     return ran(command("build", model))
 
 

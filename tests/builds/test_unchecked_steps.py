@@ -49,7 +49,6 @@ def event_times(events: Path) -> dict[tuple[str, str], float]:
 
 
 def stored_stages(cache: Path) -> set[str]:
-    """The stages of all records in a cache."""
     store, stages = LocalStore(cache), set()
     for path in cache.glob("ac/*/*"):
         with suppress(EntryCorrupt):  # an entry of another kind

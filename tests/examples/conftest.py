@@ -68,7 +68,6 @@ class Example:
         return record
 
     def output(self, step: str, name: str) -> bytes:
-        """The content of an output of a step."""
         return self._store.get_bytes(self.record(step).outputs[name].sha256)
 
     @functools.cached_property
@@ -83,7 +82,6 @@ class Example:
                 yield Point(profile.name, which), symbol_values(self.shapes, profile, which)
 
     def inputs(self, sizes: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Inputs by name, for these sizes of the symbols."""
         tensors = {}
         generator = torch.Generator().manual_seed(hash(tuple(sizes)) % 2**31)
         for entry, shape in zip(self.model.inputs, self.shapes.input_shapes(sizes), strict=True):
@@ -121,7 +119,6 @@ class Example:
         return run
 
     def run_eager(self, inputs: Tensors) -> list[torch.Tensor]:
-        """The tensors that the original model returns."""
         positional = [inputs[entry.name] for entry in self.model.inputs if not entry.keyword]
         named = {entry.name: inputs[entry.name] for entry in self.model.inputs if entry.keyword}
         with torch.no_grad():

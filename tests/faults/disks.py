@@ -28,7 +28,6 @@ def mounted(place: Path, options: str) -> Iterator[Path]:
 
 
 def make_read_only(place: Path, options: str) -> None:
-    """Remount a tmpfs as read-only, with these options."""
     _mount(place, _REMOUNT | _READ_ONLY, options)
 
 

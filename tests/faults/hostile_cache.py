@@ -117,7 +117,6 @@ def _reset(request: Request, stored: bytes | None) -> object:
 
 
 def _drip(request: Request, stored: bytes | None) -> object:
-    """Send a byte every 0.1 s."""
     request.reply(200, length=len(stored or b"x" * 100))
     for byte in stored or b"x" * 100:
         if request.stop.wait(0.1):

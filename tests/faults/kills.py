@@ -43,8 +43,6 @@ LONGEST_BUILD_S = 300.0
 
 @dataclass
 class Tally:
-    """The numbers of delivered kills and of their effects."""
-
     #: Member of `VICTIMS` → the number of kills.
     kills: Counter[str] = field(default_factory=Counter)
     aimed: int = 0
@@ -95,7 +93,6 @@ class KillTest:
         self.duration_s = 1.0
 
     def close(self) -> None:
-        """End the process that forks builds."""
         if self._builder.stdin is not None and self._builder.stdout is not None:
             self._builder.stdin.close()
             self._builder.wait(timeout=60)
@@ -150,7 +147,6 @@ class KillTest:
         return json.loads(self._builder.stdout.readline()) if ready else None
 
     def _ended(self, within_s: float) -> int | None:
-        """The wait status of the build, or None if the build does not end within `within_s`."""
         answer = self._answer(within_s)
         return None if answer is None else int(answer[2])
 

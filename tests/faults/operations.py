@@ -49,7 +49,6 @@ class Operation:
 
 
 def record(number: int, **outputs: Output) -> Record:
-    """A record whose key depends on its number only."""
     return Record(Recipe("engine", 1, (("number", number),)), outputs, {"who": "somebody"})
 
 
@@ -297,7 +296,6 @@ def assert_clean(place: Path) -> None:
 
 
 def _age(store: Path) -> None:
-    """Make all files of the store older by `AGE_S`."""
     for path in [*store.rglob("*")]:
         if path.is_file():
             old_ns = path.stat().st_mtime_ns - int(AGE_S * 1e9)

@@ -97,14 +97,12 @@ def _forget_engines(store: LocalStore) -> None:
 
 
 def swap_engines(published: Published, cache: HostileCache) -> None:
-    """Exchange the engines of the two targets."""
     ada, ampere = ("ac", published.key("ada")), ("ac", published.key("ampere"))
     cache.entries[ada], cache.entries[ampere] = cache.entries[ampere], cache.entries[ada]
     _count_requests(cache, "ac")
 
 
 def remove_blobs(published: Published, cache: HostileCache) -> None:
-    """Remove the blobs of all records."""
     for kind, name in list(cache.entries):
         if kind == "cas":
             del cache.entries[kind, name]

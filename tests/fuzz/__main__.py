@@ -66,7 +66,6 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def counts_text(outcomes: Sequence[Outcome]) -> str:
-    """The number of outcomes with each verdict."""
     verdicts = collections.Counter(outcome.verdict for outcome in outcomes)
     return ", ".join(f"{verdicts[name]} {name}" for name in ("built", "refused", "skipped", *FINDINGS))
 

@@ -64,7 +64,6 @@ class Child:
             return Outcome(seed, "crashed", f"the process died: {name}", self._last_lines())
 
     def is_overdue(self, limit_s: float) -> bool:
-        """Whether the current case takes longer than the limit."""
         return self.seed is not None and time.monotonic() - self._started_s > limit_s
 
     def stop(self, limit_s: float) -> Outcome:

@@ -34,7 +34,6 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """``bool``, ``float`` or ``int``."""
         if self.tensor.dtype is torch.bool:
             return "bool"
         return "float" if self.tensor.is_floating_point() else "int"
@@ -60,7 +59,6 @@ class Chooser:
         return self.rng.choices(suitable, range(1, len(suitable) + 1))[0]
 
     def float_value(self, min_rank: int = 0, max_rank: int = 9) -> Value:
-        """A random floating-point value, as in `value`."""
         return self.value("float", min_rank, max_rank)
 
     def like(self, example: Value) -> Value:
@@ -76,7 +74,6 @@ class Chooser:
         return self.rng.randrange(value.rank) - self.rng.choice([0, value.rank])
 
     def axes(self, value: Value) -> str:
-        """A list of random axes, as text."""
         count = self.rng.randint(1, max(1, value.rank))
         return str(sorted(self.rng.sample(range(value.rank), min(count, value.rank))))
 
@@ -92,7 +89,6 @@ class Chooser:
         return [self.size(value, axis) for axis in range(value.rank)]
 
     def number(self, low: int, high: int) -> int:
-        """A number from `low` to `high`, both included."""
         return self.rng.randint(low, high)
 
     def pick(self, *choices: Any) -> Any:
@@ -105,7 +101,6 @@ class Chooser:
         return f"self.{name}"
 
     def width(self, value: Value) -> int:
-        """The size of the last axis at opt, for a layer with this width."""
         return int(value.shape[-1])
 
 

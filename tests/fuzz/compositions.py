@@ -195,7 +195,6 @@ def _result(writer: _Writer, rng: random.Random) -> str:
 
 
 def _needed_statements(statements: Sequence[str], result: str) -> list[str]:
-    """The statements that the result depends on."""
     names_read, needed = set(_WORD.findall(result)), []
     for text in reversed(statements):
         name, _, expression = text.partition(" = ")

@@ -45,7 +45,6 @@ def module_from_text(
 
 
 def case_text(case: Case) -> str:
-    """A text with the inputs, the settings and the module of a case."""
     dim_at = {place: dim for dim in case.dims for place in dim.at}
     lines = []
     for k, (dtype, axes) in enumerate(case.inputs):

@@ -160,7 +160,6 @@ class _Steps:
         self._points = tuple(sizes_in_units(shapes, sizes) for sizes in symbol_sizes)
 
     def lower(self, traced: TraceResult, *, compare: bool = True) -> Mapping[str, Output]:
-        """The outputs of the lower step."""
         job = LowerJob(
             program=self._store.put_bytes(traced.program).sha256,
             graph_kind="program",

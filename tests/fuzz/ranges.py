@@ -71,7 +71,6 @@ def check_usable(case: Case) -> None:
 
 
 def _nearly_equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Whether two lists of results are equal, except for rounding."""
     return len(first) == len(second) and all(
         deviation(a, b).error <= 1e-5 if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
         for a, b in zip(first, second, strict=True)

@@ -294,7 +294,6 @@ def _blocks(p: Chooser) -> str:
 
 
 def _tokens(p: Chooser) -> str:
-    """A statement that converts an image to a sequence."""
     v = p.float_value(4, 4)
     return p.pick(f"{v}.flatten(2).transpose(1, 2)", f"{v}.reshape({v}.shape[0], {v}.shape[1], -1).transpose(1, 2)")
 

@@ -66,7 +66,6 @@ def with_part(built: Built, number: int, change: Callable[[Partition], Partition
 
 
 def with_output(part: Partition, **changes: Any) -> Partition:
-    """The partition with changes of its first output."""
     return replace(part, outputs=(replace(part.outputs[0], **changes), *part.outputs[1:]))
 
 

@@ -65,7 +65,6 @@ def _edit(watch: Watch, rng: random.Random) -> None:
 
 
 def _kill_and_start(watch: Watch) -> None:
-    """Kill the watcher, wait until its processes have ended, and start another watcher."""
     pids = descendants(watch.pid)
     os.kill(watch.pid, signal.SIGKILL)
     if watch.process is not None:
@@ -98,7 +97,6 @@ def _differences(watch: Watch, clean: Path, rng: random.Random) -> list[str]:
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    """The content of each file in a folder, by its path in the folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

@@ -21,7 +21,6 @@ Shapes = dict[str, tuple[int, ...]]
 
 @pytest.fixture(scope="session")
 def guide_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all tests of the guide."""
     return tmp_path_factory.mktemp("guide-cache")
 
 

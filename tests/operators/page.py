@@ -36,7 +36,6 @@ def results_of_all_rows() -> Mapping[str, Sequence[Result]]:
 
 
 def page(found: Mapping[str, Sequence[Result]]) -> str:
-    """The text of the page."""
     count = Counter(result.kind for chunk in found.values() for result in chunk)
     lines = [
         _HEAD,

@@ -44,14 +44,12 @@ class Result:
 
 
 def results(rows: Sequence[Row]) -> list[Result]:
-    """The results of rows, in their order."""
     together = [row for row in rows if (row.operator, row.note) not in ALONE]
     found = {result.row: result for result in _results_of_one_model(together)}
     return [found[row] if row in found else _results_of_one_model([row])[0] for row in rows]
 
 
 def _results_of_one_model(rows: Sequence[Row]) -> list[Result]:
-    """The results of rows that are tried in one model."""
     case = _case(rows)
     try:
         built = build(case, engines=False)
@@ -112,7 +110,6 @@ def _case(rows: Sequence[Row]) -> Case:
 
 
 def _output_counts(case: Case) -> Iterator[int]:
-    """The number of outputs of each row."""
     # a dynamic axis is (min, opt, max)
     inputs = [
         torch.ones([axis if isinstance(axis, int) else axis[1] for axis in axes]).to(getattr(torch, dtype))

@@ -46,7 +46,6 @@ class Row:
 
     @property
     def function(self) -> Any:
-        """The operator itself."""
         space, name = self.operator.split(".", 1)
         if space == "operator":
             return getattr(operator, name)

@@ -71,7 +71,6 @@ class Server(ForkServer):
 
 
 def _import_packages(*names: str) -> None:
-    """Import packages and all their modules."""
     import importlib
     import pkgutil
 

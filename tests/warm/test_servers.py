@@ -114,7 +114,6 @@ def test_the_error_names_how_a_worker_ended(write: Callable[..., CommandLine], c
 
 @pytest.fixture
 def own_servers() -> Iterator[Servers]:
-    """Servers for a single test."""
     new_servers = Servers()
     yield new_servers
     new_servers.end()

@@ -125,7 +125,6 @@ def keys(command: CommandLine, model: str) -> dict[str, str]:
 
 
 def models_with_plugins(command: CommandLine) -> list[Any]:
-    """Read the ONNX models with plugins from the cache."""
     models = []
     for path in (command.project.parent / "cache").rglob("*"):
         data = path.read_bytes() if path.is_file() and path.stat().st_size < 100_000 else b""

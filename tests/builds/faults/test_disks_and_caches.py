@@ -68,7 +68,6 @@ class Mounts:
         shutil.copytree(aside, place, dirs_exist_ok=True)
 
     def grow(self, place: Path) -> None:
-        """Enlarge the file system that is mounted at `place`."""
         self._mount("-o", "remount,size=256m", str(place))
 
     def read_only(self, place: Path) -> None:
@@ -79,7 +78,6 @@ class Mounts:
         assert not os.access(place, os.W_OK)
 
     def remove_all(self) -> None:
-        """Remove the mounts, the last one first."""
         for place in reversed(self._places):
             subprocess.run(["umount", "-l", str(place)], check=True, timeout=60)
 

@@ -34,8 +34,6 @@ NOBODY = 65534  # the user id of `nobody`
 
 @dataclass
 class Person:
-    """A person with a checkout, a home directory and an interpreter."""
-
     folder: Path
     python: str
     environment: Mapping[str, str]
@@ -43,7 +41,6 @@ class Person:
     umask: int = 0o022
 
     def checkout(self) -> None:
-        """Write the project into the folder."""
         copy_project("blocks", self.folder, *WIDE)
         edit(self.folder / "models" / "layer.py", "(8, 8)", "(600, 600)")
         edit(self.folder / "models" / "net.py", "return x", "return torch.relu(x)")

@@ -33,7 +33,6 @@ def quantized_examples(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture(scope="module")
 def example_nets() -> Any:
-    """The Python module `nets` of the examples."""
     specification = importlib.util.spec_from_file_location("quantized_nets", EXAMPLES / "nets.py")
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)

@@ -58,7 +58,6 @@ def expected_tokens() -> list[int]:
 
 
 def load_module(examples: CommandLine, model: str) -> Any:
-    """The module of a package, on the CPU."""
     return trtbuild.load(examples.project / "dist" / model, device="cpu").module()
 
 

@@ -1,6 +1,6 @@
 """A child process that tries cases. If it dies in native code or hangs, the fuzzer continues.
 
-It is forked from a process that has loaded torch and `op_db`, so that it starts quickly. That process has run no case.
+It is forked from a process that has loaded torch and `op_db`, so that it starts quickly, and that has run no case.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ Rules
    hold.
 2. A server loads its modules at the first request. It runs no user code, and only its main thread runs Python. So a worker
    has no state of an earlier job.
-   * The servers of trace and torch workers load torch. That of torch workers also lowers and converts a small program.
+   * The servers of trace and torch workers load torch. The server of torch workers also lowers and converts a small
+     program.
    * The server of engine workers loads their modules, but not TensorRT, which a job loads.
    * The server of commands loads the modules of all commands. A forked command runs ``trtbuild.__main__`` as the console
      script does, and other modules as ``python -m`` does.

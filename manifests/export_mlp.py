@@ -1,6 +1,6 @@
-"""Export manifests/programs/mlp.pt2, an example of a program that was exported without trtbuild.
+"""Exports manifests/programs/mlp.pt2, an example of a program that was exported without trtbuild.
 
-Run this script with python.
+Run this file with python.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Export manifests/programs/digits.onnx (with a file of its weights) and manifests/programs/words.ts.
+"""Exports examples of models without trtbuild: digits.onnx, with a file of its weights, and words.ts.
 
-They are examples of models that were exported without trtbuild. Run this file with python.
+Both are in manifests/programs. Run this file with python.
 """
 
 import io
@@ -28,7 +28,7 @@ class Digits(nn.Module):
 
 
 class Words(nn.Module):
-    """The class scores of each sentence, and the attention weight of each word. Both dims of `ids` are dynamic."""
+    """The class scores of each sentence, and the attention weight of each word. `ids` has two dynamic dims."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ from tests.warm import command_line as warm_command_line
 from tests.warm.servers import servers
 from trtbuild.driver import configuration
 
-# The user's configuration and keys have no effect on the tests, and the tests do not change them.
+# the tests neither use nor change the user's configuration and keys
 _CONFIGURATION = tempfile.mkdtemp(prefix="trtbuild-tests-")
 atexit.register(shutil.rmtree, _CONFIGURATION, ignore_errors=True)
 os.environ.update(XDG_CONFIG_HOME=f"{_CONFIGURATION}/config", XDG_STATE_HOME=f"{_CONFIGURATION}/state")
@@ -32,12 +32,12 @@ for _variable in (*configuration.VARIABLES, "TRTBUILD_CONFIG"):
     os.environ.pop(_variable, None)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Shell scripts start background jobs with SIGINT ignored. Builds that tests interrupt must not inherit this setting.
+    # shell scripts start background jobs with SIGINT ignored. Builds that tests interrupt must not inherit this
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: The slowest test files, the slowest first. Tests run in two processes: if the slow files are first, both processes end
-#: at about the same time.
+#: The slowest test files, the slowest first. Tests run in two processes, which end at about the same time if slow files are
+#: first.
 SLOWEST = (
     "operators/test_operators.py",
     "driver/verification/test_models.py",
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Freeze the modules of all tests. Otherwise each trace, which collects garbage, examines two million objects."""
+    """Freeze the modules of all tests. Otherwise the garbage collection of each trace would examine two million objects."""
     gc.freeze()
 
 
@@ -91,11 +91,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @dataclass
 class CommandLine:
-    """`trtbuild` in a project, in another process.
+    """Runs `trtbuild` in a project, in another process.
 
-    The command is forked from a server that has loaded the modules of the command line, and its workers are forked from
-    servers that have loaded torch (`tests.warm`). These servers are not used if `cold` is True, if the test has the mark
-    `cold_workers`, or if the environment changes a variable that a forked process does not read again.
+    To save time, the command and its workers are forked from servers that have loaded their modules (`tests.warm`). They
+    are new processes if `cold` is True, if the test has the mark `cold_workers`, or if the environment changes a variable
+    that a forked process does not read again.
     """
 
     project: Path
@@ -146,12 +146,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def ran(document: Any) -> dict[str, int]:
-    """Return the number of steps that ran, by stage. Stages without such steps are left out."""
+    """Stage → the number of its steps that ran, without stages in which no step ran."""
     return {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
 
 
 def step(document: Any, identifier: str) -> Any:
-    """Return the step `identifier` of a document."""
     (match,) = [entry for entry in document["steps"] if entry["id"] == identifier]
     return match
 
@@ -176,15 +175,14 @@ class BuiltExamples:
         return str(step(self.document, identifier)["key"])
 
     def index(self, model: str) -> Any:
-        """The index of a model's package."""
         return json.loads((self.project / "dist" / model / "index.json").read_bytes())
 
 
 @pytest.fixture(scope="session")
 def built_examples(tmp_path_factory: pytest.TempPathFactory) -> BuiltExamples:
-    """Build a copy of manifests/. If tests run in several processes, the first one builds, and the others find all results.
+    """A built copy of manifests/. If tests run in several processes, the first one builds for all.
 
-    If ``$TRTBUILD_TEST_CACHE`` names a directory, it is the cache, and it is kept for later runs.
+    If ``$TRTBUILD_TEST_CACHE`` names a directory, it is the cache, and later runs use it again.
     """
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

@@ -1,4 +1,4 @@
-"""Import a module of a project in the process of the tests."""
+"""Imports a module of a project into the process of the tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import ModuleType
 def import_from(folder: str | Path, name: str) -> ModuleType:
     """Import the module `name`, and the packages that contain it, from `folder`.
 
-    Many projects of the tests have a package ``models``. So modules of the package of `name` are removed from
-    `sys.modules` before the import, and put back in place of the imported ones afterwards. `sys.path` is restored, too.
+    Many projects of the tests have a package ``models``. So the import begins without modules of this name, and leaves
+    `sys.modules` and `sys.path` as they were.
     """
     package = name.partition(".")[0]
     modules_before = _remove_modules(package)

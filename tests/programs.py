@@ -1,4 +1,7 @@
-"""Tests run programs other than Python. CI has all of them. Elsewhere a test is skipped if its program is missing."""
+"""Finds the programs other than Python that tests run.
+
+CI has all of them. Elsewhere, a test is skipped if its program is missing.
+"""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_after_two_simultaneous_writers_the_file_has_all_bytes_of_one_writer(pat
     stop = path.with_name("stop")
     writers = [start_python(code, path, letter, stop) for letter in "ab"]
     seen: list[bytes] = [OLD]
-    while len(seen) < 100 or len(set(seen)) < 3:  # at least 99 reads, and until the bytes of both writers were read
+    while len(seen) < 100 or len(set(seen)) < 3:  # at least 99 reads, among them the bytes of both writers
         seen.append(path.read_bytes())
     stop.touch()
     for writer in writers:
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_synced_leaves_the_old_file(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-#: Files that call `os.rename`, `os.replace` or `tempfile.mkstemp` themselves, and why they do not use `trtbuild.atomic`.
+#: Path of a module that calls `os.rename`, `os.replace` or `tempfile.mkstemp` → why it does not use `trtbuild.atomic`.
 OWN_RENAMES = {
     "atomic.py": "it is `trtbuild.atomic`",
     "store/collection/condemned.py": "it hides entries of a shared directory, and puts them back",

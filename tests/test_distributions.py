@@ -26,8 +26,6 @@ LEFTOVERS = re.compile(
 
 @dataclass(frozen=True)
 class Distributions:
-    """The two files of a release."""
-
     wheel: Path
     sdist: Path
 
@@ -36,7 +34,7 @@ class Distributions:
             return set(archive.namelist())
 
     def in_sdist(self) -> set[str]:
-        """Return the paths in the source distribution, relative to its only folder."""
+        """The paths in the source distribution, relative to its only folder."""
         with tarfile.open(self.sdist) as archive:
             return {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
 
@@ -48,7 +46,7 @@ class Distributions:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    """Run `python -m build` without `--wheel`, so that it builds the wheel from the source distribution."""
+    """The files that `python -m build` makes. Without `--wheel`, it builds the wheel from the source distribution."""
     folder = tmp_path_factory.mktemp("distributions")
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
@@ -61,7 +59,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 
 
 def modules() -> set[str]:
-    """Return the Python files of the package in this checkout."""
     return {path.relative_to(ROOT).as_posix() for path in (ROOT / "trtbuild").rglob("*.py")}
 
 

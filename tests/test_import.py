@@ -1,5 +1,6 @@
-"""Importing trtbuild loads no other module. torch has the operator ``trtbuild::engine``, whether torch or trtbuild is
-imported first. All public names exist.
+"""Importing trtbuild loads no other module. torch has the operator ``trtbuild::engine`` after imports in any order.
+
+All public names exist.
 """
 
 from __future__ import annotations

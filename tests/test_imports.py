@@ -1,4 +1,4 @@
-"""`tests.imports`: modules of one project do not hide those of another one."""
+"""`tests.imports`: modules of one project do not hide those of another project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The null build: its answers, its imports, and the changes after which the whole program runs."""
+"""The null build finds nothing to do: its answers, its imports, and the changes after which the whole program runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class Project:
     environment: dict[str, str]
 
     def build(self, *arguments: str, **environment: str) -> tuple[str, bool]:
-        """Run a build. Return its standard output, and whether the null build wrote it."""
         return self.run("build", *arguments, **environment)
 
     def run(self, command: str, *arguments: str, **environment: str) -> tuple[str, bool]:
@@ -77,7 +76,7 @@ class Project:
         return self.build(*arguments, **environment)[1]
 
     def settle(self) -> None:
-        """Build until the null build answers. The first build writes no snapshot if a file is too new."""
+        """Build until the null build answers. A build writes no snapshot for it while a file is too new."""
         self.build()
         if not self.is_null():
             assert self.is_null()

@@ -1,4 +1,4 @@
-"""The operators of quantizers compute the same numbers as ONNX's reference and as the types of ml_dtypes."""
+"""The operators of quantizers compute the numbers that ONNX's reference and the types of ml_dtypes give."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_nvfp4_has_float8_scales_and_small_errors_and_blocks_of_zeros_stay_zero(
     result = torch.ops.trtbuild.fake_quantize_two_levels(x, scale, 16)
     assert not result[1, :16].any()
     largest_of_block = x.unflatten(1, (4, 16)).abs().amax(-1).repeat_interleave(16, 1)
-    # The largest error is half of the step from 4 to 6, times the scale. Rounding changes the scale by less than 7 %.
+    # the largest error is half of the step from 4 to 6, times the scale. Rounding changes the scale by less than 7 %
     assert bool(((result - x).abs() <= largest_of_block / 6 * 1.07).all())
 
 

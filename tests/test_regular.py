@@ -1,4 +1,4 @@
-"""Only regular files are read. A pipe in place of a file is an error or is ignored: no reader waits for a writer."""
+"""Only regular files are read. A pipe in place of a file is an error or is ignored. No command waits for its writer."""
 
 from __future__ import annotations
 
@@ -50,14 +50,12 @@ def test_other_file_types_are_errors_that_name_the_type(tmp_path: Path) -> None:
 
 @pytest.fixture
 def copy(small: Small, tmp_path: Path) -> CommandLine:
-    """A copy of the built project, with its cache."""
     shutil.copytree(small.project, tmp_path / "project")
     shutil.copytree(small.cache, tmp_path / "cache")
     return CommandLine(tmp_path / "project", tmp_path / "cache")
 
 
 def replace_by_pipe(path: Path) -> None:
-    """Replace a file by a named pipe without a writer."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)

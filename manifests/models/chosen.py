@@ -1,6 +1,4 @@
-"""A cumulative sum between two linear layers.
-
-The manifest (`partitions.yaml`) chooses PyTorch for the cumulative sum."""
+"""A cumulative sum between two linear layers. The manifest (`partitions.yaml`) keeps the sum in PyTorch."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Put a class token before a sequence, and compute the queries, keys and values of a vision transformer."""
+"""Puts a class token before a sequence, and computes the queries, keys and values of a vision transformer."""
 
 import torch
 

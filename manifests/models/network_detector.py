@@ -1,5 +1,7 @@
-"""The detector of detector.py, defined with TensorRT's API. Height and width are dynamic. Batch norms are folded into the
-convolutions before them."""
+"""The detector of detector.py, defined with TensorRT's API. Height and width are dynamic.
+
+Batch norms are folded into the convolutions before them.
+"""
 
 from models.detector import build
 

@@ -13,7 +13,6 @@ def _twice(source, result, count, block: tl.constexpr):
 
 
 def twice(x: torch.Tensor) -> torch.Tensor:
-    """Return `2 * x`."""
     x = x.contiguous()
     result = torch.empty_like(x)
     _twice[(triton.cdiv(x.numel(), 1024),)](x, result, x.numel(), block=1024)

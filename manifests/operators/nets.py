@@ -38,7 +38,7 @@ class Detector(nn.Module):
 
 
 class Around(nn.Module):
-    """Convolutions before and after an operator, which gets a tensor whose axes were moved."""
+    """Two convolutions with an operator between them. The operator gets a tensor with moved axes."""
 
     def __init__(self, operator):
         super().__init__()

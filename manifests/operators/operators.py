@@ -35,7 +35,8 @@ def _(x):
 def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
     """The indices of the kept boxes, by falling score. The IoU of two kept boxes is at most `iou_threshold`.
 
-    The operator takes the same arguments as ``torchvision::nms``."""
+    The arguments are those of ``torchvision::nms``.
+    """
     low, high = torch.maximum(boxes[:, None, :2], boxes[:, :2]), torch.minimum(boxes[:, None, 2:], boxes[:, 2:])
     shared, areas = (high - low).clamp(min=0).prod(2), (boxes[:, 2:] - boxes[:, :2]).prod(1)
     overlaps = shared / (areas[:, None] + areas - shared) > iou_threshold
@@ -61,11 +62,12 @@ def roi_align(
     sampling_ratio: int,
     aligned: bool,
 ) -> torch.Tensor:
-    """The features of each region: [regions, channels, pooled_height, pooled_width]. `rois` is [regions, 5]: the number of
-    the image, and x1, y1, x2, y2.
+    """The features of each region: [regions, channels, pooled_height, pooled_width].
 
-    The operator has the schema of ``torchvision::roi_align``, but supports only aligned regions of the first image. Each
-    value is the mean of `sampling_ratio` × `sampling_ratio` bilinear samples."""
+    `rois` is [regions, 5]: the number of the image, x1, y1, x2, y2. The operator has the schema of
+    ``torchvision::roi_align``, but supports only aligned regions of the first image. Each value is the mean of
+    `sampling_ratio` × `sampling_ratio` bilinear samples.
+    """
     height, width = input.shape[2:]
     left, top, right, bottom = (rois[:, 1:] * spatial_scale - 0.5).unbind(1)
 

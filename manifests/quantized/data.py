@@ -8,6 +8,6 @@ import torch
 
 
 def batches(count: int = 8) -> Iterator[dict[str, torch.Tensor]]:
-    """Samples: each is the input of one call of the model."""
+    """Yield samples. Each is the inputs of one call of the model."""
     for _ in range(count):
         yield {"image": torch.randn(4, 1, 16, 16)}

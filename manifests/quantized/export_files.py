@@ -1,4 +1,4 @@
-"""Write the files of the examples: an exported program, ONNX files, and calibration data. Run this file with python."""
+"""Writes the files of the examples: an exported program, ONNX files, and calibration data. Run this file with python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH = torch.export.Dim("batch", min=1, max=8)
 
 
 def write_program() -> None:
-    """Write a program in which torchao has quantized the inputs and weights of linear layers to int8."""
+    """Write a program whose linear layers have int8 inputs and weights. torchao has quantized them."""
     program = torch.export.export(quantized_by_pt2e(), (images()[0],), dynamic_shapes=({0: BATCH},))
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # it contains paths of this machine
@@ -40,7 +40,8 @@ class Images(quantization.CalibrationDataReader):
 def write_by_onnxruntime() -> None:
     """Write a model that onnxruntime's static quantizer has quantized.
 
-    Its layers have int8 inputs, int8 weights with a scale for each channel, and int32 biases."""
+    Its layers have int8 inputs, int8 weights with a scale for each channel, and int32 biases.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "float.onnx")
         names = {"input_names": ["image"], "output_names": ["classes"]}
@@ -61,7 +62,7 @@ def write_by_onnxruntime() -> None:
 
 
 def write_by_modelopt() -> None:
-    """Write a model whose layers have float8 inputs and weights, with the operators of Model Optimizer's domain ``trt``."""
+    """Write a model with float8 inputs and weights of layers. It has operators of Model Optimizer's domain ``trt``."""
     torch.onnx.export(
         quantized_by_modelopt("FP8_DEFAULT_CFG"),
         (images()[0],),
@@ -75,7 +76,7 @@ def write_by_modelopt() -> None:
 
 
 def write_int4() -> None:
-    """Write a model with int4 weights, which ONNX has from opset 21 on, in blocks of 128."""
+    """Write a model with int4 weights in blocks of 128. ONNX has int4 from opset 21 on."""
     weights = classifier().hidden.weight.detach().numpy().reshape(64, 2, 128)  # a row is two blocks
     scales = np.abs(weights).max(2, keepdims=True) / 7
     numbers = np.clip(np.rint(weights / scales), -8, 7).astype(np.int8).flatten()
@@ -89,7 +90,7 @@ def write_int4() -> None:
 
 
 def write_fp4() -> None:
-    """Write a model with float4e2m1 weights, which ONNX has from opset 23 on, in blocks of 16 with float8 scales."""
+    """Write a model with float4e2m1 weights in blocks of 16 with float8 scales. ONNX has this type from opset 23 on."""
     codes = np.random.default_rng(0).integers(0, 256, 64 * 128, dtype=np.uint8)  # two weights in a byte
     one_as_float8 = 0x38
     initializers = [

@@ -1,4 +1,4 @@
-"""One small classifier of images, in float32 and as several tools quantize it."""
+"""A small classifier of images, in float32 and quantized by several tools."""
 
 from __future__ import annotations
 
@@ -35,19 +35,17 @@ class FakeQuantizedLinear(nn.Linear):
 
 
 def classifier() -> nn.Module:
-    """The classifier in float32."""
     torch.manual_seed(0)
     return Classifier().eval()
 
 
 def images(count: int = 8) -> list[torch.Tensor]:
-    """Random images for calibration."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(4, 1, 16, 16, generator=generator) for _ in range(count)]
 
 
 def fake_quantized() -> nn.Module:
-    """Two layers call ``torch.fake_quantize_*``."""
+    """The classifier with two layers that call ``torch.fake_quantize_*``."""
     torch.manual_seed(0)
     module = Classifier()
     module.hidden, module.head = FakeQuantizedLinear(256, 64), FakeQuantizedLinear(64, 10)
@@ -117,7 +115,7 @@ def quantized_by_pt2e() -> nn.Module:
 
 
 def quantized_by_modelopt(configuration: str) -> nn.Module:
-    """A module that NVIDIA's Model Optimizer has quantized: `configuration` is a name such as ``FP8_DEFAULT_CFG``."""
+    """The classifier, quantized by NVIDIA's Model Optimizer. `configuration` is a name such as ``FP8_DEFAULT_CFG``."""
     import modelopt.torch.quantization as mtq
 
     def calibrate(module: Any) -> None:

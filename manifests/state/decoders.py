@@ -1,4 +1,4 @@
-"""Text decoders of the library transformers. Their weights are random, so nothing is downloaded."""
+"""Text decoders of the library transformers, with random weights, so that nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StaticDecoder(nn.Module):
         head_size = config.hidden_size // config.num_attention_heads
         self.cache.early_initialization(1, config.num_key_value_heads, head_size, torch.float32, torch.device("cpu"))
         for number, layer in enumerate(self.cache.layers):
-            # these are the cache's own tensors, to which a call writes
+            # the tensors of the cache themselves, because a call writes to them
             self.register_buffer(f"keys_{number}", layer.keys, persistent=False)
             self.register_buffer(f"values_{number}", layer.values, persistent=False)
             self.register_buffer(f"length_{number}", layer.cumulative_length, persistent=False)
@@ -30,8 +30,10 @@ class StaticDecoder(nn.Module):
 
 
 class GrowingDecoder(nn.Module):
-    """A decoder whose caller passes the keys and values of all earlier tokens. A call also returns the keys and values
-    of all tokens, including the new tokens."""
+    """A decoder whose caller passes the keys and values of all earlier tokens.
+
+    A call returns the next token's logits, and the keys and values of all tokens, including the new ones.
+    """
 
     def __init__(self, decoder: Any) -> None:
         super().__init__()
@@ -44,7 +46,7 @@ class GrowingDecoder(nn.Module):
 
 
 class Prefill(nn.Module):
-    """A decoder for the first call, in which there are no keys and values of earlier tokens."""
+    """A decoder for the first call, which has no earlier tokens."""
 
     def __init__(self, decoder: Any) -> None:
         super().__init__()

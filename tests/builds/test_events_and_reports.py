@@ -75,7 +75,7 @@ def test_the_events_and_the_report_agree_with_the_document_of_a_build(command_li
 
 
 def _check_a_null_build(command_line: CommandLine, project: Path) -> None:
-    """A build without changes skips planning and keeps no events. A build with ``--events`` keeps its events."""
+    """A build without changes keeps no events, except with ``--events``."""
     command = [sys.executable, "-m", "trtbuild", "build"]  # it uses a snapshot (see `null_build`), unlike `CommandLine`
     variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)}
     subprocess.run(command, cwd=project, env=variables, check=True)  # writes the snapshot

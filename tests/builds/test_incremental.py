@@ -1,7 +1,6 @@
 """The steps that run after a change: one project, built many times by the real command line with the real compiler.
 
-The tests of this file run in order. Each starts with the project of the test before it. Most of them change a file, and
-check which steps run.
+The tests run in order. Each starts with the project of the test before it, and most tests change a file.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def test_an_imported_file_with_another_operator_runs_all_steps_but_one_conversio
 def test_the_opt_of_a_profile_runs_the_trace_and_the_engines(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "opt: [4, 8]", "opt: [6, 8]")
     document = trtbuild("build")
-    # the example inputs of a trace have the opt sizes; the traced program stays the same, so lower does not run
+    # the trace runs the model with inputs of the opt sizes. The traced program stays the same, so lower does not run
     assert ran(document) == {"trace": 1, "engine": 3, "package": 1}
     changed = step(document, "net/engine/layers.0@ada")["reason"]["changed"]
     assert [(change["part"], change["was"], change["now"]) for change in changed] == [

@@ -1,8 +1,8 @@
 """After any series of edits, every byte of ``dist/`` is equal to that of a build from scratch.
 
-TensorRT-RTX compiles reproducibly, so a copy of the project with an empty cache is the reference. The tests run in
-order, each with the project of the test before it. A build from scratch takes seconds, so each test makes several edits
-before its comparison.
+The reference is a build of a copy of the project with an empty cache, because TensorRT-RTX compiles reproducibly. The
+tests run in order, each with the project of the test before it. A build from scratch takes seconds, so each test makes
+several edits before its comparison.
 """
 
 from __future__ import annotations

@@ -71,7 +71,6 @@ def set_precision(project: CommandLine, precision: str) -> CommandLine:
 
 
 def build_net() -> Any:
-    """The model of NETS, in eager PyTorch."""
     namespace: dict[str, Any] = {}
     exec(NETS, namespace)
     return namespace["build"]()
@@ -117,7 +116,7 @@ def test_the_steps_that_run_after_a_change_of_patterns(project: CommandLine) -> 
     project = set_precision(project, "float16")
     project("build")
     assert ran(set_precision(project, "{default: float16}")("build")) == {}
-    # dropout computes nothing, so the lowered graph stays the same; the package step runs: the index names bfloat16
+    # dropout computes nothing, so the lowered graph stays the same. The package changes, because its index names bfloat16
     assert ran(set_precision(project, "{default: float16, bfloat16: [drop]}")("build")) == {"lower": 1, "package": 1}
     assert ran(set_precision(project, "{default: float16, bfloat16: ['*rop']}")("build")) == {"lower": 1}
     assert set(ran(set_precision(project, MIXED)("build"))) == {"lower", "partition", "convert", "engine", "package"}

@@ -72,7 +72,7 @@ def with_new_kind(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     dims = ("    inputs: {x: {}}\n", "    inputs: {x: {}}\n    dims: {rows: x.0}\n    reference: true\n")
     copy_project("mlp", project, source, dims)
     (project / "net.json").write_text(json.dumps(LAYERS))
-    # `cold`: without forked workers, because their servers have already loaded the unchanged trtbuild
+    # `cold`: no worker is forked from the servers of the tests, because these have loaded the unchanged trtbuild
     return CommandLine(project, root / "cache", {"PYTHONPATH": str(copy)}, cold=True)
 
 

@@ -99,7 +99,6 @@ def partitions(command: CommandLine, model: str) -> Any:
 
 
 def eager(model: str) -> torch.nn.Module:
-    """A model of NETS, in eager PyTorch."""
     namespace: dict[str, Any] = {}
     exec(NETS, namespace)
     build: Callable[[], torch.nn.Module] = namespace[model]
@@ -116,7 +115,7 @@ def test_a_package_returns_the_numbers_of_the_model(built: CommandLine, model: s
             result, expected = loaded.module()(x), original(x)
             torch.testing.assert_close(result.pop("y"), expected.pop("y"), rtol=1e-2, atol=1e-2)
             assert result == expected and [type(value) for value in result["deep"]] == [int, int, bool]
-        # deep[1] is the same number as "rows", so it is not another output
+        # deep[1] is the same number as "rows", so it has no separate output
         assert repr(loaded.outputs).endswith("rows: int64[], deep_0: int64[], deep_2: bool[])")
 
 

@@ -1,6 +1,6 @@
 """Models that come as ONNX, TorchScript and TensorRT networks: their packages, and the steps that run after a change.
 
-The tests of this file run in order. A test that changes a file starts with the project of the test before it.
+The tests run in order. Each starts with the project of the test before it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,6 @@ def index(command: CommandLine, model: str) -> Any:
 
 
 def stages_of_build(command: CommandLine, model: str) -> dict[str, int]:
-    """Build a model. Return stage → number of steps that ran."""
     return ran(command("build", model))
 
 

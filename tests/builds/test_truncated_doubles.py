@@ -1,4 +1,4 @@
-"""A float64 model that is built with ``truncate_double``: engines, package, `inspect`, `verify` and `trtbuild.compile`."""
+"""A float64 model built with ``truncate_double``: engines, package, `inspect`, `verify` and `trtbuild.compile`."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ while pathlib.Path("block").exists():
 
 
 def waits_for_a_lock(pid: int) -> bool:
-    """Whether a process waits for a lock. proc(5), ``/proc/locks``: lines with an arrow belong to processes that wait."""
+    """Whether a process waits for a lock: its line in ``/proc/locks`` has an arrow (proc(5))."""
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return any(len(fields) > 5 and fields[1:3] == ["->", "FLOCK"] and fields[5] == str(pid) for fields in lines)
 

@@ -12,8 +12,8 @@ from tests.projects import copy_project
 from trtbuild.errors import EntryCorrupt
 from trtbuild.store.local.local import LocalStore
 
-#: A model with more than 64 MiB of weights. Its trace announces the program before the proof (a comparison with the
-#: module) has ended.
+#: A model with more than 64 MiB of weights. The trace of such a model announces its program while the proof still compares
+#: the program with the module.
 NET = """\
 import torch
 
@@ -49,7 +49,6 @@ def event_times(events: Path) -> dict[tuple[str, str], float]:
 
 
 def stored_stages(cache: Path) -> set[str]:
-    """The stages of all records in a cache."""
     store, stages = LocalStore(cache), set()
     for path in cache.glob("ac/*/*"):
         with suppress(EntryCorrupt):  # an entry of another kind

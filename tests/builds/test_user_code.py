@@ -1,6 +1,6 @@
 """If user code ends its process, one step fails. The other models are built.
 
-The error of the step names the log, if the process printed something.
+If the process printed something, the error of the step names the log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import CommandLine, step
 from tests.faults.processes import alive, wait_until_gone
 
-# The tests check how user code ends a worker. So workers start as they do for users, without the servers of `tests.warm`.
+# User code ends the workers of these tests. So workers start as they do for users, without the servers of `tests.warm`.
 pytestmark = pytest.mark.cold_workers
 
 MANIFEST = """\

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import CommandLine
 
-#: `write_project` replaces RANGE by the declaration of a range, or by nothing.
+#: `write_project` replaces RANGE by ``, range: [LOWEST, HIGHEST]`` or by nothing.
 MANIFEST = """\
 version: 1
 targets: {ada: {sm: 89}}

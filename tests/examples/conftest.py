@@ -30,7 +30,7 @@ from trtbuild.store.local.local import LocalStore
 #: Any of the targets, because ONNX models and programs are the same for all of them.
 TARGET = "ada"
 
-#: Integer inputs have values from 0 up to this number, exclusive.
+#: Integer input → the exclusive upper limit of its values, which begin with 0.
 INTEGER_LIMITS = {"input_ids": 1000, "attention_mask": 2, "ids": 100}
 
 Tensors = Mapping[str, torch.Tensor]
@@ -39,7 +39,7 @@ Runner = Callable[[Partition, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 @dataclass(frozen=True)
 class Point:
-    """The min, opt or max of a profile."""
+    """The min, opt or max of a profile: `which` is one of these words."""
 
     profile: str
     which: str
@@ -68,7 +68,6 @@ class Example:
         return record
 
     def output(self, step: str, name: str) -> bytes:
-        """The content of an output of a step."""
         return self._store.get_bytes(self.record(step).outputs[name].sha256)
 
     @functools.cached_property
@@ -77,13 +76,12 @@ class Example:
 
     @property
     def points(self) -> Iterator[tuple[Point, tuple[int, ...]]]:
-        """Each profile's min, opt and max, with the sizes of the symbols there."""
+        """Each profile's min, opt and max, with the size of each dynamic dim (symbol) there."""
         for profile in self.model.profiles:
             for which in ("min", "opt", "max"):
                 yield Point(profile.name, which), symbol_values(self.shapes, profile, which)
 
     def inputs(self, sizes: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Inputs by name, for these sizes of the symbols."""
         tensors = {}
         generator = torch.Generator().manual_seed(hash(tuple(sizes)) % 2**31)
         for entry, shape in zip(self.model.inputs, self.shapes.input_shapes(sizes), strict=True):
@@ -121,7 +119,6 @@ class Example:
         return run
 
     def run_eager(self, inputs: Tensors) -> list[torch.Tensor]:
-        """The tensors that the original model returns."""
         positional = [inputs[entry.name] for entry in self.model.inputs if not entry.keyword]
         named = {entry.name: inputs[entry.name] for entry in self.model.inputs if entry.keyword}
         with torch.no_grad():
@@ -132,7 +129,7 @@ class Example:
 
     @functools.cached_property
     def weights(self) -> list[torch.Tensor]:
-        """The weights of the traced program. The index of a weight is its slot (`trtbuild.core.engines.binding`)."""
+        """The weights of the traced program, in the order in which they are its inputs."""
         table = json.loads(self.output("trace", "weights"))
         weights = []
         for slot in range(len(table)):
@@ -193,7 +190,7 @@ class Example:
 
 
 def example_names(*, computable: bool = False) -> list[str]:
-    """All models of manifests/; with `computable`, those that PyTorch or onnxruntime can compute."""
+    """The names of the models in manifests/. With `computable`, only those that PyTorch or onnxruntime can compute."""
     models = load(Path(__file__).parents[2], sorted_manifests()).models
     return [model.name for model in models if not (computable and model.source.graph.reference is None)]
 
@@ -220,7 +217,7 @@ def relative_difference(computed: torch.Tensor, expected: torch.Tensor) -> float
 
 @pytest.fixture(scope="session")
 def find_example(built_examples: BuiltExamples) -> Callable[[str], Example]:
-    """A function that returns an example by its name. For equal names, it returns the same object."""
+    """A function that returns the example with a name: each time the same object."""
     examples: dict[str, Example] = {}
 
     def find(name: str) -> Example:

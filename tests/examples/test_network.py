@@ -1,4 +1,4 @@
-"""The detector that is defined with TensorRT's API equals the PyTorch detector: PyTorch computes the recorded network."""
+"""The detector that calls TensorRT's API computes the same as the PyTorch detector. PyTorch runs the recorded calls."""
 
 from __future__ import annotations
 

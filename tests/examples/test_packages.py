@@ -114,7 +114,7 @@ def test_computed_tensors_have_the_sizes_of_the_expressions(find_example: Find) 
                     assert str(value.dtype) == f"torch.{tensor_type.dtype}"
 
 
-#: Compiles the job on standard input, and prints the digest of the plan. The argument is the path of the store.
+#: A program that compiles the job on standard input, and prints the digest of the engine. Its argument is the store's path.
 _COMPILE = """
 import sys
 from pathlib import Path
@@ -129,7 +129,7 @@ print(hashlib.sha256(compile_engine(decode(EngineJob, json.load(sys.stdin)), sto
 
 
 def test_another_process_builds_the_same_bytes(find_example: Find, built_examples: BuiltExamples) -> None:
-    """`trtbuild cache verify --rebuild` needs this: it builds cached engines again, and compares the bytes."""
+    """`trtbuild cache verify --rebuild` relies on this when it builds cached engines again, and compares the bytes."""
     example = find_example("three_parts")
     target = example.model.targets[1]
     step = f"engine/p0@{target.name}"

@@ -1,6 +1,6 @@
-"""The reference programs of the examples equal the eager models at min, opt, max and random sizes.
+"""The reference programs of the examples give the results of the original models at min, opt, max and random sizes.
 
-A package's reference program runs in PyTorch or onnxruntime. The tests load it without the source of the model.
+PyTorch or onnxruntime runs the reference program of a package. It needs no source of the model.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from trtbuild.runtime.calls.output_tree import Fields
 
 Find = Callable[[str], Example]
 
-#: The model whose source fills a TensorRT network. It has no program that PyTorch could run.
+#: The model that calls TensorRT's API. It has no program that PyTorch could run.
 NO_REFERENCE = "network_detector"
 WITH_REFERENCE = [name for name in example_names() if name != NO_REFERENCE]
 
 
 def points(example: Example) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the name and the symbols' sizes of min, opt, max and two random points of each profile."""
+    """Yield the name of each point, and the sizes of its dynamic dims: min, opt, max and two random points per profile."""
     for point, sizes in example.points:
         yield str(point), sizes
     rng = random.Random(example.name)

@@ -28,7 +28,7 @@ _TYPES = {
 }
 
 
-#: Examples that need Triton's Python backend with every toolchain, and the reasons.
+#: Example → the reason why it needs Triton's Python backend with every toolchain.
 NOT_NATIVE = {
     "three_parts": "partition p1 runs in PyTorch",
     "chosen": "partition p1 runs in PyTorch",
@@ -37,7 +37,7 @@ NOT_NATIVE = {
 
 
 def as_tensorrt_package(index: Any) -> Any:
-    """Return the index that the package would have if TensorRT 10 had built it, for its first target only."""
+    """The index as if TensorRT 10 had built the package, for its first target only."""
     changed = copy.deepcopy(index)
     name, target = next(iter(changed["targets"].items()))
     changed["targets"] = {name: {**target, "toolchain": "tensorrt", "version": "10.8.0", "engines": {}}}
@@ -55,8 +55,10 @@ def test_every_example_can_be_served(name: str, built_examples: BuiltExamples) -
 
 @pytest.mark.parametrize("name", example_names(computable=True))
 def test_an_ensemble_computes_the_model(name: str, find_example: Find, built_examples: BuiltExamples) -> None:
-    """The test runs the steps of the ensemble as Triton does, with PyTorch in the place of the engines. All tensors must
-    have the types and shapes that the configurations declare."""
+    """The test runs the steps of the ensemble as Triton does, but PyTorch computes the engines' results.
+
+    All tensors must have the types and shapes that the configurations declare.
+    """
     index = as_tensorrt_package(built_examples.index(name))
     assert unsupported_reason(typed(index)) == NOT_NATIVE.get(name)
     if name in NOT_NATIVE:
@@ -82,7 +84,7 @@ def test_an_ensemble_computes_the_model(name: str, find_example: Find, built_exa
 
 
 def _check_tensor(entry: Any, value: torch.Tensor, *, batched: bool) -> None:
-    """Check a tensor's type and shape against the configuration, as Triton does. In Triton, a scalar has the shape [1]."""
+    """Fail if a tensor has another type or shape than its configuration. In Triton, a scalar has the shape [1]."""
     assert (
         entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[entry.data_type].name
         == (_TYPES[value.dtype])

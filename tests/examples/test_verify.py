@@ -1,9 +1,7 @@
 """`trtbuild verify` accepts three examples, within 1e-5 in float32 and 5e-3 in float16, also at random sizes.
 
-Each of the `cuts` in the document has the comparisons for one way to divide the model into partitions: `whole` compares
-the whole model, and `lowered` compares the lowered program, run by PyTorch.
-
-A package with the file that `verify` writes is up to date.
+In the document, each entry of `cuts` is for one way to divide the model into partitions. Its `whole` compares the whole
+model, and its `lowered` compares the lowered program, which PyTorch runs.
 """
 
 from __future__ import annotations

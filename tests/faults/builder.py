@@ -1,9 +1,8 @@
 """Forks real builds from a process that has imported the driver, so that a build takes one second instead of three.
 
-Each line of standard input is a JSON object with the arguments of a build and the two files to which the build's standard
-output and standard error go. This process prints two lines for each build: the pid at the start of the build, and
-the pid with the wait status at the end. The build runs in a new session.
-Everything else is as in any build: the workers are new processes, and the build has its own locks and files.
+Each line of standard input is a JSON object: the arguments of a build, and the files for its standard output and error.
+This process prints two lines for each build: ``["started", PID]`` and ``["ended", PID, WAIT_STATUS]``. The build runs in a
+new session. Otherwise it is like any build: its workers are new processes, and it has its own locks and files.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 import os
 import sys
 
-# imported before the forks, so that a build does not have to import these modules
+# imported here, so that forked builds need not import these modules
 from trtbuild.cli import main
 from trtbuild.cli.commands import show  # noqa: F401
 from trtbuild.driver.answers import report  # noqa: F401
@@ -21,7 +20,6 @@ from trtbuild.driver.project import environment, wiring  # noqa: F401
 
 
 def serve() -> None:
-    """Fork a build for each line of standard input, until the input ends."""
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()

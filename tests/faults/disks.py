@@ -1,4 +1,4 @@
-"""File systems of a fixed size, for tests that run as a user who may mount them."""
+"""File systems of a fixed size in memory, for tests whose user may mount them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def mounted(place: Path, options: str) -> Iterator[Path]:
 
 
 def make_read_only(place: Path, options: str) -> None:
-    """Remount a tmpfs as read-only, with these options."""
     _mount(place, _REMOUNT | _READ_ONLY, options)
 
 

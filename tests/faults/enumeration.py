@@ -1,9 +1,8 @@
 """Injects a kill or an error at each writing system call of an operation, and checks the state afterwards.
 
-``python -m tests.faults.enumeration kill`` and ``… error`` try all calls and print the number of delivered faults. `make
-test` tries all kills of local operations and some kills of operations with a remote (tests/faults/test_syscalls.py), and
-some of the errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000``, `make test` tries all kills
-and errors.
+``python -m tests.faults.enumeration kill`` (or ``error``) tries all calls, and prints the number of delivered faults. `make
+test` tries all kills of local operations, some kills of operations with a remote (tests/faults/test_syscalls.py), and some
+errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000``, it tries all kills and errors.
 """
 
 from __future__ import annotations
@@ -40,17 +39,18 @@ _THREADED = (
 ALL = {**OPERATIONS, **REMOTE_OPERATIONS}
 
 #: The exceptions that an operation may raise after an injected error in the store or in a remote.
-_TYPED = ("StoreUnavailable", "RemoteFull", "RemoteRefused", "RemoteDown", "RemoteLied", "RemoteFault")
+_ALLOWED_EXCEPTIONS = ("StoreUnavailable", "RemoteFull", "RemoteRefused", "RemoteDown", "RemoteLied", "RemoteFault")
 
 
 @dataclass
 class Tally:
-    """The faults delivered to an operation, counted for each system call, and the findings (failed checks)."""
+    """The results for an operation. `findings` are failed checks."""
 
     operation: str
     calls: int = 0
+    #: System call → the number of faults that were delivered at it.
     delivered: Counter[str] = field(default_factory=Counter)
-    #: The outcomes of the runs with an injected error: `result`, or the name of the exception.
+    #: ``result`` or the name of an exception → the number of runs with an injected error that ended so.
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     duration_s: float = 0.0
@@ -86,9 +86,9 @@ class Enumeration:
         self._template = folder / "template"
         self._template.mkdir()
         operation.prepare(self._template)
-        with self._place() as place:
+        with self._fresh_copy() as place:
             outcome_of(operation.run, place.path)  # imports all modules before children are forked
-        with self._place() as place:
+        with self._fresh_copy() as place:
             self._before: State = state(place.path)
             undisturbed = traced(operation.run, place.path)
             assert "result" in undisturbed.report, undisturbed.report
@@ -100,13 +100,13 @@ class Enumeration:
 
     def kill(self, call: Call) -> None:
         """Kill a child just before `call`, and check the state afterwards."""
-        with self._place() as place:
+        with self._fresh_copy() as place:
             outcome = traced(self._operation.run, place.path, f"{call.name}:signal=KILL:when={call.number}")
             self._record_findings(call, lambda: self._after_kill(call, outcome, place.path))
 
     def fail(self, call: Call, error: str) -> None:
         """Let `call` fail with `error`, and check the result of the operation and the state afterwards."""
-        with self._place() as place:
+        with self._fresh_copy() as place:
             injection = f"{call.name}:error={error}:when={call.number}"
             outcome = traced(self._with_and_without_fault, place.path, injection)
             self._record_findings(f"{error} at {call}", lambda: self._after_error(call, outcome, place.path))
@@ -126,18 +126,20 @@ class Enumeration:
         self.tally.outcomes[report.get("error", "result")] += 1
         if "error" in report:
             of_exported_file = report["error"] in ("OSError", "PermissionError") and "/place/out" in call.text
-            assert of_exported_file or report["error"] in _TYPED, f"raises {report['error']}: {report['text']}"
+            assert of_exported_file or report["error"] in _ALLOWED_EXCEPTIONS, (
+                f"raises {report['error']}: {report['text']}"
+            )
             if report["error"] in ("StoreUnavailable", "RemoteFull", "RemoteRefused"):
                 assert report["hint"], f"no hint: {report['text']}"
         else:
-            assert self._operation.admits(report["result"], self._result), f"gives {report['result']}"
+            assert self._operation.accepts(report["result"], self._result), f"gives {report['result']}"
         assert locks_held == 0, f"{locks_held} descriptors of locks are left open"
         assert second == {"result": self._result}, f"the second run in the same process gives {second}"
         self._check_files(place, may_be_damaged=self._operation.starts_damaged)
         self._repeat(place)
 
     def _with_and_without_fault(self, place: Path) -> object:
-        """The outcomes of a run with the fault and of a second run without it, and the number of locks held in between."""
+        """The outcomes of a run with the fault and of a run without it, and the number of locks held between them."""
         first = outcome_of(self._operation.run, place)
         locks_held = len(leases._open_descriptors)
         return first, outcome_of(self._operation.run, place), locks_held
@@ -160,17 +162,17 @@ class Enumeration:
         except AssertionError as finding:
             self.tally.findings.append(f"{fault} → {finding}")
 
-    def _place(self) -> _Place:
-        return _Place(self._template, self._folder / "place")
+    def _fresh_copy(self) -> _TemporaryCopy:
+        return _TemporaryCopy(self._template, self._folder / "place")
 
 
-class _Place:
+class _TemporaryCopy:
     """A temporary copy of the template, including the times of its files."""
 
     def __init__(self, template: Path, path: Path) -> None:
         self._template, self.path = template, path
 
-    def __enter__(self) -> _Place:
+    def __enter__(self) -> _TemporaryCopy:
         shutil.copytree(self._template, self.path)
         return self
 
@@ -179,15 +181,14 @@ class _Place:
 
 
 def spread(items: Sequence[Any], at_most: int) -> list[Any]:
-    """Return at most `at_most` of `items`, evenly spread, including the first item and, if `at_most` is at least 2, the
-    last item."""
+    """At most `at_most` of `items`, evenly spread: among them the first and, if `at_most` is above 1, the last one."""
     if len(items) <= at_most:
         return list(items)
     return [items[round(number * (len(items) - 1) / max(at_most - 1, 1))] for number in range(at_most)]
 
 
-def _memory() -> str | None:
-    """A directory in memory, if there is one. A kill has the same effect there as on a disk, and a sync is cheap."""
+def _folder_in_memory() -> str | None:
+    """A folder in memory, if there is one. A kill has the same effect there as on a disk, and a sync is cheap."""
     place = "/dev/shm"
     try:
         return place if shutil.disk_usage(place).free > 100 << 20 and os.access(place, os.W_OK) else None
@@ -198,7 +199,10 @@ def _memory() -> str | None:
 def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
     """Inject at most `at_most` faults at the calls of the operation `name`. `how` is `kill` or `error`."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="trtbuild-calls-", dir=_memory()) as scratch, one_thread(*_THREADED):
+    with (
+        tempfile.TemporaryDirectory(prefix="trtbuild-calls-", dir=_folder_in_memory()) as scratch,
+        one_thread(*_THREADED),
+    ):
         enumeration = Enumeration(name, ALL[name], Path(scratch))
         for call, error in spread(list(possible_faults(how, enumeration.calls, at_most)), at_most):
             if how == "kill":
@@ -210,8 +214,11 @@ def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
 
 
 def possible_faults(how: str, calls: Sequence[Call], at_most: int) -> Iterator[tuple[Call, str]]:
-    """Yield pairs of a call and an error: all pairs if `how` is ``error`` and there are at most `at_most`, otherwise one
-    pair for each call, with the errors in turn. A kill ignores the error."""
+    """Yield pairs of a call and an error.
+
+    If `how` is ``error`` and there are at most `at_most` pairs, these are all pairs. Otherwise there is one pair for each
+    call, with the errors in turn. A kill ignores the error.
+    """
     for number, call in enumerate(calls):
         if how == "error" and len(calls) * len(ERRORS) <= at_most:
             yield from ((call, error) for error in ERRORS)

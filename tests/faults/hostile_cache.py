@@ -12,8 +12,8 @@ from tests.store.transports.scripted_server import Request, Server
 
 HTML = b"<!doctype html><html><body><h1>Please log in</h1></body></html>" * 3
 
-#: A function of the request and of the stored bytes (None for a missing entry). It returns whether to keep the connection.
-#: If it returns None, the server answers correctly.
+#: A function that answers a request, given the stored bytes (None for a missing entry). It returns whether to keep the
+#: connection. If it returns None, it has not answered, and the server answers correctly.
 Fault = Callable[[Request, "bytes | None"], object]
 
 
@@ -21,7 +21,7 @@ Fault = Callable[[Request, "bytes | None"], object]
 class HostileCache:
     """A server of ``/cache/`` for GET, HEAD and PUT.
 
-    `fault` answers requests of `method` and of `kind`, which is ``ac`` or ``cas``. An empty string means any.
+    `fault` answers the requests with `method` for entries of `kind`, which is ``ac`` or ``cas``. An empty string means any.
     """
 
     fault: Fault | None = None
@@ -84,7 +84,7 @@ def redirect(url: str) -> Fault:
 
 
 def changed(change: Callable[[bytes], bytes]) -> Fault:
-    """A fault that sends an existing entry with its bytes changed by `change`."""
+    """A fault that sends an existing entry after `change` has changed its bytes."""
     return lambda request, stored: request.reply(200, change(stored)) if stored is not None else None
 
 
@@ -117,7 +117,6 @@ def _reset(request: Request, stored: bytes | None) -> object:
 
 
 def _drip(request: Request, stored: bytes | None) -> object:
-    """Send a byte every 0.1 s."""
     request.reply(200, length=len(stored or b"x" * 100))
     for byte in stored or b"x" * 100:
         if request.stop.wait(0.1):

@@ -1,17 +1,16 @@
 """Sends kill -9 to real builds at random moments, and checks the state after each kill.
 
 After every kill, the cache must be valid, and the outputs must contain only complete files of known builds. After a few
-kills, a build runs to its end, and its outputs must equal those of a reference build without kills.
+kills, a build runs to its end, and its outputs must equal those of a build without kills.
 
 A kill counts as *unfinished* if it left a file with bytes but without its final name: in the store's ``tmp/``, or
-``.<name>.<random>.tmp`` beside an output. Such a kill came after the first write of a file and before its rename.
+``.<name>.<random>.tmp`` beside an output. So it came after the first write of a file and before its rename.
 
-Half of the kills come at a uniformly random moment of a build. The others are aimed: they also wait for a random moment,
-and then for a file that is being written, in the cache or among the outputs. So there are always enough unfinished kills.
+Half of the kills come at a uniformly random moment of a build. The others are *aimed*: after a random moment, they wait
+until such a file exists. So there are always enough unfinished kills.
 
-The project is traced once. Each round has other weights, and most rounds have another builder setting, so that the kills
-hit the phases that write: weights in the store, engines, packages, outputs. ``python -m tests.faults.kills 1000`` runs only
-this test.
+Each round has other weights, and most rounds have another builder setting. So the kills hit the phases that write: weights,
+engines, packages, outputs. The project is traced only once. ``python -m tests.faults.kills 1000`` runs only this test.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from tests.projects import ADA_AND_AMPERE, WEIGHTS_FILE, copy_project, write_wei
 from trtbuild.store.collection.check import verify
 from trtbuild.store.local.local import LocalStore
 
-#: The victim of a kill: only the driver (then its children must end by themselves), all processes, or only one worker.
+#: The killed processes: only the driver (then its children must end by themselves), all processes, or only one worker.
 VICTIMS = ("driver", "all", "worker")
 
 LONGEST_BUILD_S = 300.0
@@ -44,10 +43,8 @@ LONGEST_BUILD_S = 300.0
 
 @dataclass
 class Tally:
-    """The numbers of delivered kills and of their effects."""
-
+    #: Member of `VICTIMS` → the number of kills.
     kills: Counter[str] = field(default_factory=Counter)
-    #: The number of kills that waited for a file that was being written. The others came at a random moment.
     aimed: int = 0
     unfinished: int = 0
     unfinished_aimed: int = 0
@@ -96,7 +93,6 @@ class KillTest:
         self.duration_s = 1.0
 
     def close(self) -> None:
-        """End the process that forks builds."""
         if self._builder.stdin is not None and self._builder.stdout is not None:
             self._builder.stdin.close()
             self._builder.wait(timeout=60)
@@ -109,7 +105,7 @@ class KillTest:
         self._reset_cache()
         delivered = 0
         while delivered < kills:
-            watched = self.random.choice([None, None, self.cache, self.project])  # half of the kills are aimed
+            watched = self.random.choice([None, None, self.cache, self.project])  # None: not aimed
             if not self._kill_once(watched):
                 break
             delivered += 1
@@ -143,15 +139,14 @@ class KillTest:
     def _answer(self, timeout_s: float) -> Any:
         """The next line of the builder, or None after `timeout_s`.
 
-        The builder writes one line when a build starts and one when it ends. They never arrive together, so `select` sees
-        each of them: it would not see a second line that is already in the buffer of `stdout`.
+        The lines for the start and the end of a build never arrive together. Otherwise `select` would not see the second
+        line, which would be in the buffer of `stdout`.
         """
         assert self._builder.stdout is not None
         ready, _, _ = select.select([self._builder.stdout], [], [], timeout_s)
         return json.loads(self._builder.stdout.readline()) if ready else None
 
     def _ended(self, within_s: float) -> int | None:
-        """The wait status of the build, or None if the build does not end within `within_s`."""
         answer = self._answer(within_s)
         return None if answer is None else int(answer[2])
 
@@ -188,7 +183,7 @@ class KillTest:
             workers = descendants(pid)
             if victim != "worker" or workers:
                 break
-            # there is no worker yet, so wait for another random time
+            # there is no worker yet
             status = self._ended(self.random.uniform(0.0, 0.2) * self.duration_s)
         if status is not None:
             assert status == 0, (self._folder / "err").read_text()[-4000:]
@@ -286,10 +281,9 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 25) -> Tally:
-    """Kill `kills` times. Continue until each kind of victim was killed and a write was interrupted.
+    """Kill builds `kills` times, and further until each of `VICTIMS` was killed and a kill was unfinished.
 
-    The run ends after about `5 * kills` kills in any case. After every `every` kills, the numbers are written to
-    standard error.
+    The run ends after about `5 * kills` kills in any case. After each `every` kills, it prints the tally to standard error.
     """
     test = KillTest(folder, seed, variants)
     try:

@@ -25,13 +25,14 @@ from trtbuild.store.transports.http import HttpTransport
 from trtbuild.store.transports.patience import PatientTransport
 from trtbuild.store.transports.settings import RemoteSettings
 
-#: A plan in six chunks, and two other files. A record's entry in the remote contains small files: `log`, but not `info`.
+#: The outputs of the record: an engine in six chunks, and two files. Its entry in the remote contains `log`, because this
+#: file is small, but not `info`.
 CONTENTS = {
     "plan": random.Random(1).randbytes(1_300_000),
     "info": random.Random(2).randbytes(20_000),
     "log": b"nothing to tell",
 }
-#: The contents that a local build produces. The plan differs, so that a test can recognize a local build.
+#: The outputs of a local build. The engine differs, so that a test can recognize a local build.
 LOCAL_CONTENTS = {**CONTENTS, "plan": random.Random(3).randbytes(1_200_000)}
 RECIPE = Recipe("engine", 1, (("graph", "of the test"), ("sm", 89)))
 OTHER_RECIPE = Recipe("engine", 1, (("graph", "of the test"), ("sm", 120)))
@@ -57,7 +58,7 @@ class Machine:
         self.built = 0
 
     def build(self, recipe: Recipe = RECIPE, contents: Mapping[str, bytes] = CONTENTS) -> dict[str, bytes]:
-        """The outputs of the record if it can be read, or of a new build."""
+        """The outputs of the record, or of a new build if the record cannot be read."""
         with self.store.session(), self.store.building(recipe.key):
             for _ in range(3):  # a lookup with a fault, a lookup after it, and the lookup of the new record
                 try:

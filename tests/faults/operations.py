@@ -1,7 +1,7 @@
 """Operations of a local store for fault injection, and conditions that must be true after each operation.
 
-An operation works below a folder: in ``store/``, in ``out/`` for exported files, and in ``team/`` (remote_operations.py).
-`prepare` creates the initial state. `run` can run several times, with the same result.
+An operation works in three folders: in ``store/``, in ``out/`` for exported files, and in ``team/``, a shared directory
+(remote_operations.py).
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from trtbuild.store.local.leftovers import remove_leftovers
 from trtbuild.store.local.local import LocalStore
 
 SMALL = b"a blob that is one file" * 40
-#: Six chunks.
+#: A blob of six chunks.
 LARGE = random.Random(7).randbytes(1_300_000)
-#: Shares its first chunks with LARGE.
+#: A blob whose first chunks are those of LARGE.
 EDITED = LARGE[:900_000] + random.Random(8).randbytes(200_000)
 
+#: The age of files that look old.
 AGE_S = 100_000.0
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation. `run` returns a value that JSON can represent.
+    """An operation. `prepare` creates the initial state. `run` can run several times, with the same result as JSON.
 
-    With `starts_damaged`, some entries are damaged at the start, and may be damaged after a fault. `admits` receives the
-    result of a run with a fault, and the usual result. It returns whether the former is valid.
+    With `starts_damaged`, some entries are damaged at the start, and may be damaged after a fault. `accepts` gets the
+    result of a run with a fault, and the usual result. It returns whether the first one is valid.
     """
 
     prepare: Callable[[Path], None]
     run: Callable[[Path], object]
     starts_damaged: bool = False
-    admits: Callable[[Any, Any], bool] = operator.eq
+    accepts: Callable[[Any, Any], bool] = operator.eq
 
 
 def record(number: int, **outputs: Output) -> Record:
-    """A record that is identified by its number."""
     return Record(Recipe("engine", 1, (("number", number),)), outputs, {"who": "somebody"})
 
 
@@ -151,7 +151,7 @@ def _with_a_wrong_document(place: Path) -> None:
     _with_a_record(place)
     action = _store(place).get_action(record(1).recipe.key)
     assert action is not None and action.document is not None
-    flip(place / "store" / "cas" / action.document.sha256[:2] / action.document.sha256)
+    flip_one_bit(place / "store" / "cas" / action.document.sha256[:2] / action.document.sha256)
 
 
 def _with_a_wrong_chunk(place: Path) -> None:
@@ -159,12 +159,12 @@ def _with_a_wrong_chunk(place: Path) -> None:
     stored = _store(place).get_record(record(1).recipe.key)
     assert stored is not None
     chunk = _store(place).files_of(stored.outputs["plan"].sha256)[2].sha256
-    flip(place / "store" / "cas" / chunk[:2] / chunk)
+    flip_one_bit(place / "store" / "cas" / chunk[:2] / chunk)
     _age(place / "store")
 
 
 def _get_or_build(place: Path) -> object:
-    """A record that cannot be used is a miss: its outputs are built again."""
+    """Build the outputs again if the record cannot be used."""
     store = _store(place)
     contents = {"info": SMALL, "plan": LARGE}
     with store.session():
@@ -182,8 +182,8 @@ def _get_or_build(place: Path) -> object:
     return None
 
 
-def flip(path: Path) -> None:
-    """Change one bit in the middle. The modification time and the size stay the same."""
+def flip_one_bit(path: Path) -> None:
+    """Change one bit in the middle of a file, but not its modification time."""
     status = path.stat()
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -212,7 +212,7 @@ def _with_old_records(place: Path) -> None:
 
 
 def _collect(place: Path) -> object:
-    """The first two records are too old and are removed; the third was used. EDITED and LARGE have common chunks."""
+    """The first two records are too old and are removed. The third one was used lately."""
     store = _store(place)
     collect(store, max_age_s=AGE_S / 2, quarantine_age_s=AGE_S / 2)
     store.begin_read_only()  # so that the lookup does not count as a use
@@ -231,7 +231,7 @@ OPERATIONS = {
     "find a wrong document and build": Operation(_with_a_wrong_document, _get_or_build, starts_damaged=True),
     "find a wrong chunk and build": Operation(_with_a_wrong_chunk, _get_or_build, starts_damaged=True),
     # a collection that cannot check whether a session is alive keeps more records
-    "collect": Operation(_with_old_records, _collect, admits=lambda result, usual: set(result) >= set(usual)),
+    "collect": Operation(_with_old_records, _collect, accepts=lambda result, usual: set(result) >= set(usual)),
 }
 
 
@@ -240,10 +240,9 @@ OPERATIONS = {
 
 @dataclass(frozen=True)
 class State:
-    """The visible files below a folder.
+    """The visible files below a folder: entries, finished exported files with their bytes, and names in the quarantine.
 
-    `entries` are paths in the store and in a shared directory, `files` are finished exported files with their bytes, and
-    `quarantined` are names in the quarantine.
+    Temporary files, in ``tmp/`` or beside their final path, are not included.
     """
 
     entries: frozenset[str]
@@ -252,7 +251,6 @@ class State:
 
 
 def state(place: Path) -> State:
-    """The visible files. Temporary files, in ``tmp/`` or beside their final path, are not included."""
     entries = [
         path for kind in ("cas", "ac") for root in ("store", "team") for path in place.glob(f"{root}/{kind}/??/*")
     ]
@@ -268,7 +266,7 @@ def state(place: Path) -> State:
 def assert_whole(place: Path, before: State, after: State, *, may_be_damaged: bool) -> None:
     """Fail if an entry is damaged, lost or unexpected, if an exported file is not complete, or if a lock is held.
 
-    `before` and `after` are the states before and after a run without faults.
+    `before` and `after` are the states around a run without faults.
     """
     store = _store(place)
     damage = verify(store, quarantine=False).damage
@@ -298,7 +296,6 @@ def assert_clean(place: Path) -> None:
 
 
 def _age(store: Path) -> None:
-    """Make all files of the store older by `AGE_S`."""
     for path in [*store.rglob("*")]:
         if path.is_file():
             old_ns = path.stat().st_mtime_ns - int(AGE_S * 1e9)

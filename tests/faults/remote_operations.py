@@ -1,6 +1,6 @@
-"""Operations that write to a shared directory, or copy from it or from a bundle into the local store (see operations.py).
+"""Operations that write to a shared directory (``team/``), or copy from it or from a bundle into the local store.
 
-The shared directory is ``team/``.
+See operations.py.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _publish(place: Path) -> object:
 
 
 def _with_half_of_the_blobs(place: Path) -> None:
-    """The remote lacks every second file of its entry."""
+    """The shared directory lacks every second blob."""
     _with_a_record(place)
     _publish(place)
     for path in sorted((place / "team").glob("cas/*/*"))[::2]:
@@ -129,14 +129,14 @@ def _with_old_records(place: Path) -> None:
 
 
 def _with_condemned(place: Path) -> None:
-    """Long ago, a first collection condemned files (listed them for removal)."""
+    """A first collection, long ago, has condemned files: it has listed them for removal."""
     _with_old_records(place)
     _collect(place)
     _age(place, kept=record(2).recipe.key)
 
 
 def _with_hidden(place: Path) -> None:
-    """Long ago, a second collection hid the condemned files (moved them out of ``cas/``)."""
+    """A second collection, long ago, has hidden the condemned files: it has moved them out of ``cas/``."""
     _with_condemned(place)
     _collect(place)
     _age(place, kept=record(2).recipe.key)
@@ -148,7 +148,7 @@ def _collect(place: Path) -> object:
 
 
 def _age(place: Path, kept: str = "") -> None:
-    """Make all files look old, also those in the lists of a collection, except the files with the name `kept`."""
+    """Make all files look old, except those with the name `kept`. The times in the lists of a collection change, too."""
     before_ns = time.time_ns() - int(AGE_S * 1e9)
     condemned = place / "team" / "gc" / "condemned"
     if condemned.exists():

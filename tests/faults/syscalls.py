@@ -1,14 +1,13 @@
-"""Uses strace to record a child's system calls, and to inject a signal, an error or a false result at the n-th call.
+"""Uses strace to record the system calls of a child, and to inject a signal, an error or a false result at the n-th call.
 
 Rules
 1. The child is forked from this process, which has imported all modules. The child waits at a pipe until strace is
    attached. So the recorded calls are those of the operation, without the start of an interpreter.
-2. strace counts calls by name and by thread. So a call is identified by its name and number, and an operation whose calls
-   are counted runs in one thread (`one_thread`).
-3. An injected signal comes before the call is executed. The state does not change between two writing calls. So a kill
-   before a call also tests the state after the previous call.
-4. All traced calls count as writing, except those whose flags show that they only read. The `write` to the pipe for the
-   child's report does not count.
+2. strace counts calls by name and by thread. So a call is identified by its name and number. An operation whose calls are
+   counted runs in one thread (`one_thread`).
+3. An injected signal comes before the call is executed. A kill before a call also tests the state after the previous
+   writing call, because the state does not change between them.
+4. All traced calls count as writing, except opens for reading, and the `write` of the child's report to its pipe.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a child: its wait status, its writing calls in order, its report, and strace's log."""
+    """The wait status of a child, its writing calls in order, its report (None without one), and strace's log."""
 
     status: int
     calls: tuple[Call, ...]
@@ -76,7 +75,7 @@ class Outcome:
 
     @property
     def tampered(self) -> bool:
-        """Whether the result of a call was replaced."""
+        """Whether strace replaced the result of a call."""
         return "(INJECTED)" in self.log
 
 

@@ -37,7 +37,7 @@ def published_entries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
 
 
 @pytest.fixture
-def filled(published_entries: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
+def remote_entries(published_entries: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
     """A copy of the entries that another machine has published."""
     return dict(published_entries)
 
@@ -46,7 +46,7 @@ PETABYTE = 10**15
 
 
 def forged(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[tuple[str, str], bytes]], None]:
-    """A function that applies `change` to the entry of the record, as a JSON document."""
+    """A function that applies `change` to the JSON document of the record's entry."""
 
     def forge(entries: dict[tuple[str, str], bytes]) -> None:
         document = json.loads(entries["ac", RECIPE.key])
@@ -94,7 +94,7 @@ def _replaced_by(data: bytes) -> Callable[[dict[tuple[str, str], bytes]], None]:
     return lambda entries: entries.__setitem__(("ac", RECIPE.key), data)
 
 
-#: Name → a function that changes the entries of a remote. The first file of a record's entry is the record's document.
+#: Name → a function that forges the entries of a remote. In the entry of a record, the first file is the record's document.
 FORGERIES: dict[str, Callable[[dict[tuple[str, str], bytes]], None]] = {
     "no JSON": _replaced_by(b"\xff\xfe garbage"),
     "JSON of something else": _replaced_by(b'{"message": "welcome"}'),
@@ -135,13 +135,13 @@ HARMLESS = {"other contents in the entry", "contents that are not text", "invali
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_forged_entry_is_not_used(tmp_path: Path, filled: dict[tuple[str, str], bytes], forgery: str) -> None:
+def test_a_forged_entry_is_not_used(tmp_path: Path, remote_entries: dict[tuple[str, str], bytes], forgery: str) -> None:
     """The build uses an entry only if the forged part has no effect (`HARMLESS`)."""
     began = time.monotonic()
-    before = filled["ac", RECIPE.key]
-    FORGERIES[forgery](filled)
-    assert filled["ac", RECIPE.key] != before
-    with HostileCache(entries=filled) as cache:
+    before = remote_entries["ac", RECIPE.key]
+    FORGERIES[forgery](remote_entries)
+    assert remote_entries["ac", RECIPE.key] != before
+    with HostileCache(entries=remote_entries) as cache:
         machine = Machine(tmp_path, cache.url(USER))
         assert machine.build(contents=LOCAL_CONTENTS) == (CONTENTS if forgery in HARMLESS else LOCAL_CONTENTS)
         report = machine.end()

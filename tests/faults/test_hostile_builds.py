@@ -1,7 +1,7 @@
 """Whole builds by the command line, with a broken or hostile team cache.
 
-All of them succeed in bounded time, with the outputs of an undisturbed build. Problems are reported and counted. No secret
-is left in output or files.
+All builds succeed in bounded time, with the outputs of an undisturbed build. They report and count the problems. No secret
+is in their output or files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ SECRETS = [
 class Published:
     """A published build of another machine: its project, its outputs, its cache without engines, and the remote's entries.
 
-    `document` is the JSON document of the build."""
+    `outputs`: path in ``dist/`` → digest. `document`: the JSON document of the build.
+    """
 
     project: Path
     outputs: dict[str, str]
@@ -96,14 +97,12 @@ def _forget_engines(store: LocalStore) -> None:
 
 
 def swap_engines(published: Published, cache: HostileCache) -> None:
-    """Exchange the engines of the two targets."""
     ada, ampere = ("ac", published.key("ada")), ("ac", published.key("ampere"))
     cache.entries[ada], cache.entries[ampere] = cache.entries[ampere], cache.entries[ada]
     _count_requests(cache, "ac")
 
 
 def remove_blobs(published: Published, cache: HostileCache) -> None:
-    """Remove the blobs of all records."""
     for kind, name in list(cache.entries):
         if kind == "cas":
             del cache.entries[kind, name]
@@ -183,7 +182,7 @@ def test_a_build_succeeds_with_any_fault_of_the_remote(tmp_path: Path, published
 
 
 def _partition_of_ada(published: Published) -> str:
-    """The name of the partition whose engine is for `ada`, from the id of its step: ``net/engine/PARTITION@ada``."""
+    """The PARTITION in ``net/engine/PARTITION@ada``, the id of a step."""
     identifier = next(entry["id"] for entry in published.document["steps"] if entry["id"].endswith("@ada"))
     return str(identifier.split("/")[2].partition("@")[0])
 

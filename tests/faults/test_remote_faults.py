@@ -1,6 +1,6 @@
 """Broken remotes behind a local store: the build is correct, ends in time, and reports the problem.
 
-These tests run in one process (machine.py). For whole builds by the command line, see tests/faults/test_hostile_builds.py.
+These tests run in one process (machine.py). test_hostile_builds.py has whole builds.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ def published_entries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
 
 
 @pytest.fixture
-def filled(published_entries: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
+def remote_entries(published_entries: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
     """A copy of the entries that another machine has published."""
     return dict(published_entries)
 
 
-def test_a_lookup_in_an_undisturbed_remote_is_a_hit(tmp_path: Path, filled: dict[tuple[str, str], bytes]) -> None:
-    with HostileCache(entries=filled) as cache:
+def test_a_lookup_in_an_undisturbed_remote_is_a_hit(
+    tmp_path: Path, remote_entries: dict[tuple[str, str], bytes]
+) -> None:
+    with HostileCache(entries=remote_entries) as cache:
         machine = Machine(tmp_path, cache.url(USER))
         assert machine.build() == CONTENTS
         report = machine.end()
@@ -53,10 +55,10 @@ def test_a_lookup_in_an_undisturbed_remote_is_a_hit(tmp_path: Path, filled: dict
 @pytest.mark.parametrize("kind", ["ac", "cas"])
 @pytest.mark.parametrize("fault", [*FAULTS, *READ_FAULTS])
 def test_a_build_is_correct_if_reads_from_the_remote_fail(
-    tmp_path: Path, filled: dict[tuple[str, str], bytes], fault: str, kind: str
+    tmp_path: Path, remote_entries: dict[tuple[str, str], bytes], fault: str, kind: str
 ) -> None:
     began = time.monotonic()
-    with HostileCache({**FAULTS, **READ_FAULTS}[fault], "GET", kind, filled) as cache:
+    with HostileCache({**FAULTS, **READ_FAULTS}[fault], "GET", kind, remote_entries) as cache:
         machine = Machine(tmp_path, cache.url(USER))
         assert machine.build(contents=LOCAL_CONTENTS) == LOCAL_CONTENTS
         report = machine.end()
@@ -91,9 +93,9 @@ def test_failed_writes_to_the_remote_leave_no_damaged_record(
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
 def test_a_redirect_to_another_server_gets_no_credential(
-    tmp_path: Path, filled: dict[tuple[str, str], bytes], method: str
+    tmp_path: Path, remote_entries: dict[tuple[str, str], bytes], method: str
 ) -> None:
-    with HostileCache() as other_server, HostileCache(entries=filled if method == "GET" else {}) as cache:
+    with HostileCache() as other_server, HostileCache(entries=remote_entries if method == "GET" else {}) as cache:
         cache.fault, cache.method = redirect(f"http://127.0.0.1:{other_server.server.port}"), method
         machine = Machine(tmp_path, cache.url(USER))
         assert machine.build() == CONTENTS
@@ -150,9 +152,9 @@ def test_a_damaged_file_in_a_shared_directory_is_not_used(tmp_path: Path, damage
 
 
 def test_records_of_the_team_are_used_when_the_local_disk_is_full(
-    tmp_path: Path, filled: dict[tuple[str, str], bytes]
+    tmp_path: Path, remote_entries: dict[tuple[str, str], bytes]
 ) -> None:
-    with mounted(tmp_path / "disk", "size=1m") as disk, HostileCache(entries=filled) as cache:
+    with mounted(tmp_path / "disk", "size=1m") as disk, HostileCache(entries=remote_entries) as cache:
         machine = Machine(disk / "store", cache.url(USER))
         assert machine.build() == CONTENTS
         report = machine.end()

@@ -1,4 +1,4 @@
-"""Kills at all writing calls of local operations, and at some calls of remote operations (`tests.faults.enumeration`)."""
+"""Kills at all writing calls of local operations, and at some of operations with a remote (`tests.faults.enumeration`)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.faults.syscalls import traced
 from trtbuild.store.collection.check import verify
 from trtbuild.store.local.local import LocalStore
 
-#: The largest number of kills for each operation with a remote. They are evenly spread over the operation's calls.
+#: The largest number of kills for each operation with a remote, evenly spread over its calls.
 REMOTE_KILLS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 25
 
-#: Calls at which each operation that puts, builds or replaces must have been killed.
-KINDS = {"openat", "write", "fsync", "rename", "flock"}
+#: Calls at each of which an operation that puts, builds or replaces must have been killed.
+WRITING_CALLS = {"openat", "write", "fsync", "rename", "flock"}
 
 
 def enumerate_calls(*arguments: str) -> Any:
@@ -47,7 +47,7 @@ def test_a_kill_at_any_writing_call_leaves_only_complete_files(operation: str) -
     assert tally["calls"] >= 15
     assert document["total"] == min(tally["calls"], at_most), "not every kill was delivered"
     if operation.startswith(("put", "build", "replace")):
-        assert tally["delivered"].keys() >= KINDS
+        assert tally["delivered"].keys() >= WRITING_CALLS
 
 
 def test_a_kill_while_several_threads_write_leaves_only_complete_files(tmp_path: Path) -> None:

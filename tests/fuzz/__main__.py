@@ -1,7 +1,7 @@
 """``python -m tests.fuzz -n 1000 --seed S``: build random modules, and compare each with eager PyTorch.
 
-Every difference is printed with the seed of its case. ``--only`` repeats this case. The exit status is 1 if there is a
-finding: a difference, a crash, an InternalError, or a case that takes too long.
+Each finding is printed with the seed of its case, which ``--only`` repeats. A finding is a difference, a crash, an
+InternalError, or a case that takes too long. The exit status is 1 if there is a finding.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch
 
 from tests.fuzz.children import MOST_CASES, Child
 from tests.fuzz.operators import operators
-from tests.fuzz.trying import FINDINGS, Outcome, attempt
+from tests.fuzz.trying import FINDINGS, Outcome, try_seed
 from trtbuild.stages.program.translations import decomposition_table
 from trtbuild.stages.trace.run import prepare
 
-#: The number of case seeds for each ``--seed``, so that runs with different seeds have no common case.
+#: The number of case seeds for each ``--seed``, so that runs with different ``--seed`` have no common case.
 CASES_PER_SEED = 1_000_000
 
 #: The number of cases after which the progress is printed again.
@@ -35,7 +35,7 @@ def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
     try:
         while True:
             while len(children) < jobs and (seed := next(waiting, None)) is not None:
-                child = Child(attempt)
+                child = Child(try_seed)
                 child.start_case(seed)
                 children.append(child)
             if not children:
@@ -66,7 +66,6 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def counts_text(outcomes: Sequence[Outcome]) -> str:
-    """The number of outcomes with each verdict."""
     verdicts = collections.Counter(outcome.verdict for outcome in outcomes)
     return ", ".join(f"{verdicts[name]} {name}" for name in ("built", "refused", "skipped", *FINDINGS))
 

@@ -1,6 +1,6 @@
-"""A child process that tries cases. It may die in native code or hang, and the fuzzer continues.
+"""A child process that tries cases. If it dies in native code or hangs, the fuzzer continues.
 
-It is forked from a process that has loaded torch and `op_db` and has run no case, so that a new child starts quickly.
+It is forked from a process that has loaded torch and `op_db`, so that it starts quickly, and that has run no case.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.fuzz.trying import Outcome
 #: A child is replaced after this number of cases, because libraries may keep memory of each case.
 MOST_CASES = 100
 
-#: The largest number of lines in the outcome of a child that died or did not answer.
+#: The most lines of a child's output in the outcome, if the child died or did not answer.
 _MOST_LINES = 25
 
 #: The limit of the address space of a child, in bytes.
@@ -64,7 +64,6 @@ class Child:
             return Outcome(seed, "crashed", f"the process died: {name}", self._last_lines())
 
     def is_overdue(self, limit_s: float) -> bool:
-        """Whether the current case takes longer than the limit."""
         return self.seed is not None and time.monotonic() - self._started_s > limit_s
 
     def stop(self, limit_s: float) -> Outcome:
@@ -98,7 +97,7 @@ class Child:
 
 
 def _serve(parent_end: Connection, connection: Connection, try_seed: Callable[[int], Outcome], output: str) -> None:
-    """The program of the child. Standard output and error go to the file `output`."""
+    """The program of the child. Its standard output and error go to the file `output`."""
     parent_end.close()  # if the child had this end open, `recv` would not raise EOFError when the parent exits
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):

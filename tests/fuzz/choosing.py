@@ -1,4 +1,4 @@
-"""Helpers to write the statements of a random module: named values, a choice of values, and blocks of layers."""
+"""Helpers that write the statements of a random module: named values, random choices, and blocks of layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Value:
-    """A named tensor, with its value at opt. A formatted string shows the name of the tensor only."""
+    """A named tensor of the module, with its value at opt. In a string, it appears as its name."""
 
     name: str
     tensor: torch.Tensor
@@ -34,7 +34,6 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """``bool``, ``float`` or ``int``."""
         if self.tensor.dtype is torch.bool:
             return "bool"
         return "float" if self.tensor.is_floating_point() else "int"
@@ -53,14 +52,13 @@ class Chooser:
         self.parts = parts
 
     def value(self, kind: str = "any", min_rank: int = 0, max_rank: int = 9) -> Value:
-        """A random value of `kind` whose rank is in the range. Later values are more frequent."""
+        """A random value of `kind` with a rank in the range, more often a later value. Raises NoSuitableValue."""
         suitable = [v for v in self.values if kind in ("any", v.kind) and min_rank <= v.rank <= max_rank]
         if not suitable:
             raise NoSuitableValue
         return self.rng.choices(suitable, range(1, len(suitable) + 1))[0]
 
     def float_value(self, min_rank: int = 0, max_rank: int = 9) -> Value:
-        """A random floating-point value, as in `value`."""
         return self.value("float", min_rank, max_rank)
 
     def like(self, example: Value) -> Value:
@@ -76,7 +74,6 @@ class Chooser:
         return self.rng.randrange(value.rank) - self.rng.choice([0, value.rank])
 
     def axes(self, value: Value) -> str:
-        """The text of a list of axes."""
         count = self.rng.randint(1, max(1, value.rank))
         return str(sorted(self.rng.sample(range(value.rank), min(count, value.rank))))
 
@@ -85,14 +82,13 @@ class Chooser:
         return ", ".join(map(str, self.rng.sample(range(value.rank), value.rank)))
 
     def size(self, value: Value, axis: int) -> str:
-        """The size of an axis: usually as an expression, sometimes as a number, also for a dynamic axis."""
+        """The size of an axis as text: usually an expression, sometimes the number at opt, even if the axis is dynamic."""
         return f"{value}.shape[{axis}]" if self.rng.random() < 0.85 else str(value.shape[axis])
 
     def sizes(self, value: Value) -> list[str]:
         return [self.size(value, axis) for axis in range(value.rank)]
 
     def number(self, low: int, high: int) -> int:
-        """A number from `low` to `high`, both included."""
         return self.rng.randint(low, high)
 
     def pick(self, *choices: Any) -> Any:
@@ -105,7 +101,6 @@ class Chooser:
         return f"self.{name}"
 
     def width(self, value: Value) -> int:
-        """The size of the last axis at opt, for a layer with this width."""
         return int(value.shape[-1])
 
 

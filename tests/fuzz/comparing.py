@@ -41,13 +41,13 @@ from trtbuild.stages.verify.running import NotRunnable, PartFailed, TorchReferen
 #: The distance between 1 and the next larger number of a type.
 _LAST_BIT = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
-#: Operators that choose among equal values. PyTorch does not specify which of these values they choose.
+#: Operators that choose one of several equal values. PyTorch does not specify which one.
 _CHOOSING = frozenset((
     "argmax", "argmin", "argsort", "cummax", "cummin", "kthvalue", "max", "median", "min", "mode", "msort", "nanmedian",
     "sort", "topk", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d",
 ))  # fmt: skip
 
-#: A difference may be this many times as large as the change of PyTorch's own results (rule 4).
+#: A difference may be this many times the change of PyTorch's own results (rule 4).
 _CHANGE_FACTOR = 16
 
 #: The number of runs that measure the change in rule 4. Rounded results change rarely, but then by a whole rounding step.
@@ -59,8 +59,11 @@ _WHOLE_MODEL_TOLERANCES = 4
 
 @dataclass
 class Comparison:
-    """The result of a comparison. `unchecked` are error messages about partitions without a kernel in onnxruntime, and
-    `compared` is the number of compared outputs."""
+    """The result of a comparison.
+
+    `unchecked` are error messages about partitions without a kernel in onnxruntime. `compared` is the number of compared
+    outputs.
+    """
 
     differences: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
@@ -97,6 +100,7 @@ def filled_memory() -> Iterator[None]:
 class _Run:
     """A run of PyTorch for a comparison. `compute` runs PyTorch again, with `inputs` or with changed inputs."""
 
+    #: For messages, such as ``p0 at min [2]``.
     place: str
     precision: Precision
     #: A difference may be this many times the tolerance of `verify`.
@@ -235,8 +239,7 @@ def _difference(number: int, value: Any, expected: Any, run: _Run) -> str | None
 def _plain(value: Any) -> Any:
     """The result of a module, with plain tuples instead of named tuples and `Fields`.
 
-    Where a module returns an instance of a class of torch (``return_types.topk``), the built model returns `Fields`. Both
-    become tuples.
+    Where a module returns an instance of a class of torch (``return_types.topk``), the built model returns `Fields`.
     """
     if isinstance(value, tuple | Fields):
         return tuple(_plain(part) for part in value)
@@ -251,8 +254,8 @@ def _operator(node: torch.fx.Node) -> str:
 def _perturbed_results(run: _Run) -> list[Sequence[Any]]:
     """PyTorch's results of several runs, in which each float of the inputs changes by about its last bit.
 
-    If an operator chooses among equal values, `_PERTURBED_RUNS` further runs change each float by about the last bit of
-    the largest float. So equal numbers usually become different.
+    If an operator chooses among equal values, further runs change each float by about the last bit of the largest float.
+    So equal numbers usually become different.
     """
     results: list[Sequence[Any]] = []
     for seed in range(2 * _PERTURBED_RUNS if run.chooses else _PERTURBED_RUNS):

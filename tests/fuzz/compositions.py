@@ -22,7 +22,7 @@ from trtbuild.core.model.spec import NamedDim
 from trtbuild.core.model.verification import points
 from trtbuild.stages.verify.inputs import random_inputs
 
-#: Operators that a case may have in `torch_executed_ops`, so that its model is split into several partitions.
+#: Operators that a case may keep in PyTorch (`torch_executed_ops`), so that its model has several partitions.
 _TORCH_EXECUTED = (
     "aten.add", "aten.mul", "aten.sub", "aten.neg", "aten.relu", "aten.softmax", "aten._softmax", "aten.view",
     "aten.permute", "aten.transpose", "aten.cat", "aten.slice", "aten.select", "aten.sum", "aten.mean", "aten.where",
@@ -41,7 +41,7 @@ _MOST_ELEMENTS, _MOST_AXES, _ATTEMPTS = 30_000, 6, 120
 
 
 def composition_case(seed: int) -> Case:
-    """The case of a seed. Raises UnusableCase if the seed has no usable case."""
+    """The case of a seed. Raises UnusableCase if there is no usable case."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
     inputs, dims = _inputs(rng)
@@ -71,7 +71,7 @@ def composition_case(seed: int) -> Case:
 def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[NamedDim, ...]]:
     """Inputs (dtype and axes) that share axes, and named dims.
 
-    A letter is an axis: batch (B), length (S), height (H), width (W), or channels (C), whose number is fixed.
+    A letter is an axis: batch (B), sequence length (S), height (H), width (W), or channels (C), which are never dynamic.
     """
     units = {name: rng.choice([2, 4]) if rng.random() < 0.15 else 1 for name in "BSHW"}
     spans = {
@@ -177,8 +177,10 @@ class _Writer:
 
 
 def _result(writer: _Writer, rng: random.Random) -> str:
-    """The returned expression: the last value, all values that no statement reads, the last and some other values, the
-    last value twice, or the last value and an input."""
+    """The expression that the module returns.
+
+    It is the last value alone, twice, with an input or with other values, or it has all values that no statement reads.
+    """
     values: Sequence[str] = [str(value) for value in writer.values]
     last = values[-1]
     kind = rng.choices(["last", "unread", "several", "twice", "input"], [5, 5, 2, 1, 1])[0]
@@ -193,7 +195,6 @@ def _result(writer: _Writer, rng: random.Random) -> str:
 
 
 def _needed_statements(statements: Sequence[str], result: str) -> list[str]:
-    """The statements that the result depends on."""
     names_read, needed = set(_WORD.findall(result)), []
     for text in reversed(statements):
         name, _, expression = text.partition(" = ")

@@ -1,7 +1,7 @@
-"""Comparison of declared types and sizes with the real ones.
+"""Compares declared types and sizes with real ones.
 
-The partition document is compared with the networks of engines and with PyTorch's values. The sizes of these values
-are compared with the profiles of engines.
+The partition document is compared with the networks of engines, and with PyTorch's values. The sizes of these values are
+compared with the profiles of engines.
 """
 
 from __future__ import annotations

@@ -8,5 +8,5 @@ from tests.fuzz.pipeline import Case
 
 
 def case_of(seed: int) -> Case:
-    """The case of a seed, the same in every process. Raises UnusableCase if the seed has no usable case."""
+    """The case of a seed, the same in every process. Raises UnusableCase if there is no usable case."""
     return composition_case(seed // 2) if seed % 2 else operator_case(seed // 2)

@@ -1,4 +1,4 @@
-"""Creates modules from text, so that a generated module can be printed, read and tried by hand."""
+"""Creates modules from text, so that they can be printed, read and tried by hand."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ def module_from_text(
 
 
 def case_text(case: Case) -> str:
-    """A readable text of a case: its inputs, its settings and its module."""
     dim_at = {place: dim for dim in case.dims for place in dim.at}
     lines = []
     for k, (dtype, axes) in enumerate(case.inputs):

@@ -1,6 +1,6 @@
 """Cases of a single operator, with arguments from PyTorch's own tests (`op_db`). Simple operators may surround it.
 
-`op_db` (torch.testing, which needs expecttest) has samples for about 600 operators and all their dtypes.
+`op_db` has samples for about 600 operators and all their dtypes. Its import needs expecttest.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _DTYPES = {
 #: The largest numbers of samples of an operator, of elements in a sample, and of attempts to find a usable case.
 _MOST_SAMPLES, _MOST_ELEMENTS, _ATTEMPTS = 60, 20_000, 12
 
-#: From these attempts on: only the first tensor is an input; only one axis is dynamic; only one tensor, chosen at
-#: random, is an input; no axis is dynamic.
+#: Later attempts are simpler. From these attempts on: only the first tensor is an input; only one axis is dynamic; only one
+#: random tensor is an input; no axis is dynamic.
 _FIRST_INPUT_ONLY, _ONE_DYNAMIC_AXIS, _RANDOM_INPUT_ONLY, _ALL_STATIC = 6, 7, 9, 11
 
 #: Operators that are called before and after the tested operator: text, name for `torch_executed_ops`, supported dtypes.
@@ -84,12 +84,12 @@ def operators() -> tuple[Any, ...]:
 
 
 def operator_case(seed: int) -> Case:
-    """The case of a seed. Successive seeds use successive operators. Raises UnusableCase if the seed has no usable case."""
+    """The case of a seed. Successive seeds use successive operators. Raises UnusableCase if there is no usable case."""
     rng = random.Random(seed)
     op = operators()[seed % len(operators())]
     call = _sample(op, rng, seed)
     for attempt in range(_ATTEMPTS):
-        case = _attempt(call, rng, attempt)
+        case = _case(call, rng, attempt)
         try:
             check_usable(case)
         except UnusableCase:
@@ -177,8 +177,8 @@ def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
 # -- the module, and ranges
 
 
-def _attempt(call: _OperatorCall, rng: random.Random, attempt: int) -> Case:
-    """A case of a call. Later attempts are simpler: constants instead of inputs, then one dynamic axis, then none."""
+def _case(call: _OperatorCall, rng: random.Random, attempt: int) -> Case:
+    """A case of a call. The tensors that are not inputs are constants."""
     inputs = [k for k in range(len(call.tensors)) if k == 0 or (attempt < _FIRST_INPUT_ONLY and rng.random() < 0.7)]
     if attempt >= _RANDOM_INPUT_ONLY:
         inputs = [rng.randrange(len(call.tensors))]
@@ -193,7 +193,7 @@ def _attempt(call: _OperatorCall, rng: random.Random, attempt: int) -> Case:
             simple_operators.append(operator)
             name = f"y{number}"
         names_of_inputs[k] = name
-    # the call: the other tensors are constants
+    # the call
     parts = {f"c{k}": tensor for k, tensor in enumerate(call.tensors) if k not in names_of_inputs}
     names = [names_of_inputs.get(k, f"self.c{k}") for k in range(len(call.tensors))]
     statements.append(f"y = {call.text.format(*names)}")
@@ -229,8 +229,10 @@ def _result_after_operator(
     rng: random.Random,
     parts: Mapping[str, Any],
 ) -> tuple[str, str]:
-    """Apply a simple operator to the first result in `y`. Returns the expression that the module returns, and the
-    name of the operator. If `y` cannot be used, the expression is ``y`` and the name is empty."""
+    """The expression of a simple operator on the first result in ``y``, and the operator's name.
+
+    If the operator cannot use ``y``, the expression is ``y`` and the name is empty.
+    """
     module = module_from_text(statements, "y", len(inputs), parts, call.names)
     try:
         with torch.no_grad():
@@ -253,7 +255,8 @@ def _axes(
     """The axes of the inputs, and the named dims.
 
     The dynamic axes are one random axis, all axes that have the same size as a random axis, all axes, or none. Axes of
-    size 0 are never dynamic."""
+    size 0 are never dynamic.
+    """
     axes: list[list[Axis]] = [list(tensor.shape) for tensor in tensors]
     places = [(k, axis) for k, shape in enumerate(axes) for axis, size in enumerate(shape) if size]
     if not places or attempt >= _ALL_STATIC:
@@ -274,8 +277,9 @@ def _dims(
 ) -> Iterator[NamedDim]:
     """Replace the chosen `axes` by ranges, and yield the named dims of these ranges.
 
-    Axes with the same size share a range. If `kind` is ``each``, they share a range only if its `unit` (the divisor
-    of its sizes) is above 1."""
+    Axes with the same size share a range. If `kind` is ``each``, they share it only if its `unit`, which divides all its
+    sizes, is above 1.
+    """
     by_size: dict[Any, list[tuple[int, int]]] = {}
     for k, axis in chosen:
         by_size.setdefault(axes[k][axis], []).append((k, axis))

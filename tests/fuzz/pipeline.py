@@ -1,7 +1,6 @@
 """The steps of a build of a module, from trace to engine, in one process and without a store on disk.
 
 After the trace, the handlers of workers are called with the jobs that a build would send to them.
-`tests.fuzz.comparing` compares the results with the module.
 """
 
 from __future__ import annotations
@@ -99,8 +98,8 @@ def _range(axes: Sequence[Axis]) -> ShapeRange:
 class Built:
     """The results of the steps.
 
-    `programs` and `onnx` map the `graph` of a partition to a digest in `store`. `jobs` maps the name of a partition to
-    the job of its engine, and `layers` maps this name to the compiler's document about the engine.
+    `programs`, `onnx`: `graph` of a partition → digest in `store`. `jobs`: name of a partition → job of its engine.
+    `layers`: name of a partition → the compiler's document about the engine.
     """
 
     model: Model
@@ -161,7 +160,6 @@ class _Steps:
         self._points = tuple(sizes_in_units(shapes, sizes) for sizes in symbol_sizes)
 
     def lower(self, traced: TraceResult, *, compare: bool = True) -> Mapping[str, Output]:
-        """The outputs of the lower step."""
         job = LowerJob(
             program=self._store.put_bytes(traced.program).sha256,
             graph_kind="program",
@@ -172,7 +170,7 @@ class _Steps:
         return handlers.lower(job, self._context).outputs
 
     def partition(self, lowered: Mapping[str, Output]) -> tuple[Partitions, dict[str, str], dict[str, str]]:
-        """The partition document, and two mappings from graphs to digests: of programs, and of ONNX models."""
+        """The partition document, graph → digest of its program, and graph → digest of its ONNX model."""
         job = PartitionJob(
             program=lowered["program"].sha256,
             graph_kind="program",

@@ -1,4 +1,4 @@
-"""Random ranges of dynamic axes, and a check whether PyTorch can run a module at several sizes in its ranges."""
+"""Random ranges of dynamic axes, and a check that PyTorch can run a module at several sizes in its ranges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def random_range(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int
 
     Ranges with edge cases (size 1 or 2, min=opt, opt=max) are more frequent than other ranges.
     """
-    at = max(1, size // unit)  # most of the ranges below depend on this number of units
+    at = max(1, size // unit)  # the number of units in `size`, on which most ranges below depend
     low, mid, high = rng.choice(
         [
             (1, 2, 2), (1, 1, 2), (1, 2, 3), (1, 1, 3), (2, 2, 3), (2, 3, 3),
@@ -42,8 +42,8 @@ class UnusableCase(Exception):
 def check_usable(case: Case) -> None:
     """Run the module of a case in eager PyTorch, twice at each point (min, opt, max, random sizes).
 
-    Raise UnusableCase if a range is invalid, or if PyTorch fails. Raise it, too, if the module writes to an input, returns
-    no tensor, or gives different results in the two runs.
+    Raises UnusableCase if a range is invalid, if PyTorch fails, or if the module writes to an input, returns no tensor, or
+    gives different results in the two runs.
     """
     try:
         shapes = case.shapes
@@ -71,7 +71,6 @@ def check_usable(case: Case) -> None:
 
 
 def _nearly_equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Whether two lists of results are equal, except for rounding."""
     return len(first) == len(second) and all(
         deviation(a, b).error <= 1e-5 if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
         for a, b in zip(first, second, strict=True)

@@ -1,7 +1,7 @@
 """The statements of fuzz cases with several operators.
 
-Each function in `STATEMENTS` returns the text of an expression with existing values. In these functions, `p` is the
-chooser, `v` and `w` are values that it has chosen, and `s` are sizes as text.
+Each function in `STATEMENTS` returns the text of an expression. In these functions, `p` is the chooser, `v` and `w` are
+existing values that it has chosen, and `s` are sizes as text.
 """
 
 from __future__ import annotations
@@ -294,7 +294,6 @@ def _blocks(p: Chooser) -> str:
 
 
 def _tokens(p: Chooser) -> str:
-    """A statement that converts an image to a sequence."""
     v = p.float_value(4, 4)
     return p.pick(f"{v}.flatten(2).transpose(1, 2)", f"{v}.reshape({v}.shape[0], {v}.shape[1], -1).transpose(1, 2)")
 

@@ -59,14 +59,13 @@ def test_a_correct_build_has_no_differences(case: Case, built: Built) -> None:
 
 
 def with_part(built: Built, number: int, change: Callable[[Partition], Partition]) -> Built:
-    """A copy of the build. Its document has the result of `change` in the place of partition `number`."""
+    """A copy of the build, in whose document `change` has changed partition `number`."""
     parts = list(built.partitions.partitions)
     parts[number] = change(parts[number])
     return replace(built, partitions=replace(built.partitions, partitions=tuple(parts)))
 
 
 def with_output(part: Partition, **changes: Any) -> Partition:
-    """The partition with changes of its first output."""
     return replace(part, outputs=(replace(part.outputs[0], **changes), *part.outputs[1:]))
 
 

@@ -1,4 +1,4 @@
-"""Child processes that die or hang, verdicts, and the text and the exit status of the fuzzer."""
+"""Child processes that die or hang, the verdicts on cases, and the output and exit status of the fuzzer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEED = 47
 
 
 def dies_or_hangs(seed: int) -> Outcome:
-    """Replaces `attempt`: dies for seed 1, and hangs for seed 2."""
+    """Replaces `try_seed`: dies for seed 1, and hangs for seed 2."""
     if seed == 1:
         os.kill(os.getpid(), signal.SIGSEGV)
     if seed == 2:
@@ -78,7 +78,7 @@ def test_children_end_with_the_run() -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_run_continues_after_a_child_died(monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
-    monkeypatch.setattr(fuzz, "attempt", dies_or_hangs)
+    monkeypatch.setattr(fuzz, "try_seed", dies_or_hangs)
     outcomes = {outcome.seed: outcome.verdict for outcome in fuzz.run([0, 1, 3, 2, 4, 5], jobs, limit_s=1)}
     assert outcomes == {0: "built", 1: "crashed", 2: "crashed", 3: "built", 4: "built", 5: "built"}
 

@@ -1,4 +1,4 @@
-"""Tries one case. An outcome has only text and a number, so it can be sent to another process."""
+"""Tries one case. Its outcome consists of texts and a number, so that it can be sent to another process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Outcome:
     unchecked: tuple[str, ...] = field(default=())
 
 
-def attempt(seed: int) -> Outcome:
+def try_seed(seed: int) -> Outcome:
     """Generate the case of a seed, build it and compare it with PyTorch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -50,10 +50,7 @@ def attempt(seed: int) -> Outcome:
 
 
 def try_case(case: Case, seed: int = -1) -> Outcome:
-    """Build a case and compare it with PyTorch.
-
-    An InternalError, or an exception other than TrtbuildError, is a crash.
-    """
+    """Build a case and compare it with PyTorch. An InternalError, or an error that is not a TrtbuildError, is a crash."""
     text = case_text(case)
     try:
         built = build(case)
@@ -86,5 +83,8 @@ def reason_group(error: TrtbuildError) -> str:
 
 
 def _without_details(text: str) -> str:
-    """The start of a text. Numbers, lists and quoted names become ellipses: errors with the same reason get equal texts."""
+    """The start of a text, with ellipses in place of numbers, lists and quoted names.
+
+    So errors with the same reason get equal texts.
+    """
     return re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|\b(?!float\d|int\d|bfloat\d|uint\d)[\w.]*\d[\w.]*", "…", text)[:110]

@@ -1,9 +1,8 @@
-"""``python -m tests.fuzz.watching --minutes N --seed S``: edit a project at random while
-``trtbuild watch`` runs.
+"""``python -m tests.fuzz.watching --minutes N --seed S``: edits a project at random while ``trtbuild watch`` runs.
 
 The watcher is killed and started again at random. In each round, a build that uses the watcher must have the same outputs
-as a clean build with another cache. At the end, all processes of the watcher must end. This program prints the memory of
-the watcher and its processes after each round. The test suite does not run it.
+as a clean build with another cache. At the end, all processes of the watcher must end. After each round, the program prints
+the memory of the watcher and its processes. The test suite does not run this program.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ def _edit(watch: Watch, rng: random.Random) -> None:
 
 
 def _kill_and_start(watch: Watch) -> None:
-    """Kill the watcher, wait until its processes have ended, and start another watcher."""
     pids = descendants(watch.pid)
     os.kill(watch.pid, signal.SIGKILL)
     if watch.process is not None:
@@ -99,7 +97,6 @@ def _differences(watch: Watch, clean: Path, rng: random.Random) -> list[str]:
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    """The content of each file in a folder, by its path in the folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

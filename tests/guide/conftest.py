@@ -1,7 +1,7 @@
 """Fixtures for the cases of Torch-TensorRT's guides: the model, its compilation, and the comparison with PyTorch.
 
-TensorRT-RTX builds real engines for Ada. The tests have no GPU, so PyTorch runs the package's reference program
-instead of the engines.
+TensorRT-RTX builds real engines for Ada. PyTorch runs the package's reference program instead of the engines, because the
+tests have no GPU.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ Shapes = dict[str, tuple[int, ...]]
 
 @pytest.fixture(scope="session")
 def guide_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all tests of the guide."""
     return tmp_path_factory.mktemp("guide-cache")
 
 
 @pytest.fixture(autouse=True)
 def reset_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use a state folder of the tests, forget compiled modules, and compute no gradients."""
+    """Before each test: forget compiled modules, leave the user's cache folder alone, and compute no gradients."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
     torch._dynamo.reset()
     with torch.no_grad():
@@ -51,7 +50,7 @@ def compile_module(options: dict[str, Any]) -> Callable[..., Any]:
 
 
 class ConvNet(torch.nn.Module):
-    """The model of the guide: convolutions that accept any batch, height and width."""
+    """A model of convolutions that accepts any batch size, height and width."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,8 +73,10 @@ def conv_net() -> torch.nn.Module:
 def assert_equals_eager(
     model: Any, eager: torch.nn.Module, *args: torch.Tensor, tolerance: float = 1e-5, **kwargs: Any
 ) -> None:
-    """Fail if a result differs from that of `eager` by more than `tolerance` times the largest absolute value in the result
-    of `eager`."""
+    """Fail unless `model` and `eager` return equal results.
+
+    A difference may be `tolerance` times the largest absolute value in the result of `eager`.
+    """
     results, expected = model(*args, **kwargs), eager(*args, **kwargs)
     for result, reference in zip(pytree.tree_leaves(results), pytree.tree_leaves(expected), strict=True):
         assert (result.shape, result.dtype) == (reference.shape, reference.dtype)

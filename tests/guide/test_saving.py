@@ -1,4 +1,4 @@
-"""Saving and loading as a `.pt2` file or as a package. A torch.export.Dim or an Input declares the dynamic shapes."""
+"""Models with dynamic shapes are saved and loaded, as `.pt2` files and as packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtbuild import Input
 
 @pytest.fixture(params=["dim", "input"])
 def model(request: pytest.FixtureRequest, compile_module: Any, conv_net: Any) -> Any:
-    """The model, compiled with one of the two methods of Torch-TensorRT's guide: a Dim of torch.export, or an Input."""
+    """The model, compiled for a range of batch sizes, which a Dim of torch.export or an Input declares."""
     if request.param == "input":
         return compile_module(
             conv_net, [Input(min_shape=(1, 3, 16, 16), opt_shape=(4, 3, 16, 16), max_shape=(8, 3, 16, 16))]

@@ -1,10 +1,9 @@
 """The examples of Torch-TensorRT's user guide, with ``import trtbuild as torch_tensorrt``.
 
 The pages are "Dynamic shapes with Torch-TensorRT", "Compiling Exported Programs", "TensorRT Backend for torch.compile" and
-"Saving models". The calls are those of the guide, with small models. The guide's machine has a GPU, and the machine of
-these tests may have no GPU. So `here` has the arguments that build engines for Ada and run the reference program on the
-CPU. A table in docs/in-a-program.md lists the names that differ between the two libraries. The last tests of this file
-check some of these names.
+"Saving models". The calls are those of the guide, with small models. The guide needs a GPU. The argument `here` makes the
+calls work without one: engines are built for Ada, and the reference program runs on the CPU. A table in
+docs/in-a-program.md lists the names that differ between the two libraries. The last tests check some of these names.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SMALL = (1, 3, 16, 16)
 
 @pytest.fixture
 def here(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that a machine without a GPU needs. The short name keeps the calls of the guide readable."""
+    """The arguments that a machine without a GPU needs."""
     return options
 
 
@@ -76,7 +75,7 @@ def test_custom_dynamic_shape_constraints(here: dict[str, Any]) -> None:
 
 
 class Encoder(torch.nn.Module):
-    """A model that takes token ids and a mask, as encoders of transformers do."""
+    """Takes token ids and a mask, as encoders of the library transformers do."""
 
     def __init__(self) -> None:
         super().__init__()

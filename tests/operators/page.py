@@ -1,4 +1,4 @@
-"""docs/aten-operators.md lists the result of each `Row`, which is a call of an operator."""
+"""Writes docs/aten-operators.md, which lists the result of each `Row` (a call of an operator)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ PyTorch with other arguments. `trtbuild inspect MODEL` shows the result for your
 
 
 def results_of_all_rows() -> Mapping[str, Sequence[Result]]:
-    """The results of all rows, by heading."""
+    """Heading of the page → results of its rows."""
     return {heading: results(rows) for heading, rows in CHUNKS.items()}
 
 
 def page(found: Mapping[str, Sequence[Result]]) -> str:
-    """The text of the page."""
     count = Counter(result.kind for chunk in found.values() for result in chunk)
     lines = [
         _HEAD,

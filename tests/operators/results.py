@@ -1,14 +1,13 @@
-"""Each row, a call of an operator, is traced, lowered, partitioned and converted to find its result.
+"""Builds each row (a call of an operator) up to the conversion, to find its result: ``engine``, ``PyTorch`` or ``refused``.
 
 A call that TensorRT's parser rejects stays in PyTorch. The converted rows are compared with eager PyTorch.
 
 Rules
-1. The rows that `results` gets, except those in `ALONE`, are outputs of one model, because one large model is faster to
-   build than many small models.
+1. Rows are outputs of one model, except those in `ALONE`, because one large model is built faster than many small models.
 2. The result of a row is ``engine`` if the row's output depends on no call that stays in PyTorch. Otherwise the result
    is ``PyTorch``, with the reason of the last such call.
-3. If a model with several rows is refused, or `wrong` is not empty, each of its rows is tried alone. A row is also tried
-   alone if its reason is a message of the parser that may be about another row.
+3. If a model with several rows is refused, or differs from eager PyTorch, each of its rows is tried alone. A row is also
+   tried alone if its reason is a message of the parser, which may be about another row.
 """
 
 from __future__ import annotations
@@ -45,14 +44,12 @@ class Result:
 
 
 def results(rows: Sequence[Row]) -> list[Result]:
-    """The results of rows, in their order."""
     together = [row for row in rows if (row.operator, row.note) not in ALONE]
     found = {result.row: result for result in _results_of_one_model(together)}
     return [found[row] if row in found else _results_of_one_model([row])[0] for row in rows]
 
 
 def _results_of_one_model(rows: Sequence[Row]) -> list[Result]:
-    """The results of rows that are tried in one model."""
     case = _case(rows)
     try:
         built = build(case, engines=False)
@@ -79,7 +76,7 @@ def _results_of_one_model(rows: Sequence[Row]) -> list[Result]:
 
 
 def _short(reasons: Sequence[str]) -> str:
-    """The first reason in one short line, or nothing if there is no reason."""
+    """The first reason in one short line. Empty without reasons."""
     if not reasons:
         return ""
     lines = reasons[0].partition(";")[0].splitlines()
@@ -113,7 +110,6 @@ def _case(rows: Sequence[Row]) -> Case:
 
 
 def _output_counts(case: Case) -> Iterator[int]:
-    """The number of outputs of each row."""
     # a dynamic axis is (min, opt, max)
     inputs = [
         torch.ones([axis if isinstance(axis, int) else axis[1] for axis in axes]).to(getattr(torch, dtype))
@@ -125,7 +121,7 @@ def _output_counts(case: Case) -> Iterator[int]:
 
 
 class _TorchCalls:
-    """Finds the calls that an output needs and that stay in PyTorch."""
+    """Finds the calls in PyTorch that an output of the model depends on."""
 
     def __init__(self, built: Built) -> None:
         self._built = built
@@ -136,13 +132,13 @@ class _TorchCalls:
         }
 
     def reasons(self, output: int) -> list[str]:
-        """The reasons of the calls that output `output` needs and that stay in PyTorch, the last call first."""
+        """The reasons why calls that output number `output` depends on stay in PyTorch. The last call is the first."""
         found: list[str] = []
         self._collect(self._built.partitions.outputs[output], found)
         return list(dict.fromkeys(found))
 
     def _collect(self, source: str, found: list[str]) -> None:
-        """Add the reasons of calls that `source` needs and that stay in PyTorch. ``p0:1`` is output 1 of partition p0."""
+        """Add the reasons for the value `source`. ``p0:1`` is output 1 of partition p0."""
         name, _, number = source.rpartition(":")
         if name not in self._parts:
             return  # an input or a weight

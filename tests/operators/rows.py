@@ -15,10 +15,10 @@ import torch
 
 from tests.fuzz.pipeline import Axis
 
-#: dtype and axes of an input.
+#: The dtype and the axes of an input.
 Spec = tuple[str, Sequence[Axis]]
 
-#: A dynamic batch: min, opt and max. B, X, N and K are short, because the tables below use them often.
+#: A dynamic batch: min, opt and max. The names B, X, N and K are short, because the tables below use them often.
 B: Axis = (2, 3, 8)
 #: Inputs of two axes: X of floats, N of integers, K of booleans.
 X: Spec = ("float32", (B, 6))
@@ -33,10 +33,10 @@ HEADS: Spec = ("float32", (B, 2, 5, 8))
 
 @dataclass(frozen=True)
 class Row:
-    """An operator, a call of it, and the inputs of the call.
+    """A call of an operator, and its inputs.
 
-    `operator` is the name of the operator in Torch-TensorRT's list. `note` is what is special about the call. Rows of one
-    operator have different notes.
+    `operator` is the operator's name in Torch-TensorRT's list. `note` says how the call differs from other calls of the
+    operator.
     """
 
     operator: str
@@ -46,7 +46,6 @@ class Row:
 
     @property
     def function(self) -> Any:
-        """The operator itself."""
         space, name = self.operator.split(".", 1)
         if space == "operator":
             return getattr(operator, name)

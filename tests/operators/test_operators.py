@@ -1,4 +1,4 @@
-"""Each operator of Torch-TensorRT's converters is tried; docs/aten-operators.md has the results."""
+"""Each operator that Torch-TensorRT converts is tried. docs/aten-operators.md has the results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Small projects for tests. Each folder is a complete project, except for weights files, which `write_weights` writes, and
-``words.onnx`` of `comparisons`.
+"""Small projects for tests. Each folder is a complete project, except that `write_weights` writes weights files, and tests
+write ``words.onnx`` of `comparisons`.
 
 ``mlp``
     One model of two linear layers.
@@ -19,7 +19,7 @@
     ``bare`` has the same source and no reference. ``torch_only`` has no engine.
 ``comparisons``
     Models for comparisons with PyTorch. The functions of ``edge`` (integers) and ``zeros`` (floats) have a jump at 0. The
-    tests write ``words.onnx``, the file of ``words``.
+    source of ``words`` is ``words.onnx``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from safetensors.numpy import save_file
 #: The folder of all projects.
 FOLDER = Path(__file__).parent
 
-#: Changes of a manifest for `copy_project`.
+#: Changes of a manifest, for `copy_project`: old text, new text.
 ADA_AND_AMPERE = (
     ("  ada: {sm: 89}\n", "  ada: {sm: 89}\n  ampere: {sm: 86}\n"),
     ("targets: [ada]", "targets: [ada, ampere]"),

@@ -1,4 +1,4 @@
-"""``command_line.py MODULE FOLDER …``: run trtbuild with the worker servers whose sockets are in a folder.
+"""``command_line.py MODULE FOLDER …``: runs trtbuild. Its workers are forked from the servers with sockets in FOLDER.
 
 MODULE is ``trtbuild.cli.main`` (runs like ``python -m trtbuild.cli.main``) or ``trtbuild.__main__`` (runs like the
 console script).
@@ -15,15 +15,17 @@ from typing import Any
 
 from trtbuild.driver.workers.forking.owner import client_command
 
-#: The kinds of workers that can be forked. These workers load TensorRT only for a job.
+#: The kinds of workers that can be forked, because they load TensorRT only for a job.
 KINDS = ("trace", "torch", "engine")
 
 POOL = "trtbuild.driver.workers.pool"
 
 
 class Finder:
-    """An import hook that calls `replace_command` after the import of `POOL`. Importing `POOL` here would slow every
-    command."""
+    """An import hook that calls `replace_command` after the import of `POOL`.
+
+    An import of `POOL` in this file would slow every command.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -44,8 +46,10 @@ class Finder:
 
 
 def replace_command(folder: Callable[[], str | None]) -> None:
-    """Replace `worker_process.command` and `lending.start_servers`. If `folder()` returns a folder, the workers of `KINDS`
-    are forked from the servers whose sockets are in this folder."""
+    """Replace two functions of the driver, so that workers of `KINDS` are forked from servers with sockets in `folder()`.
+
+    If `folder()` returns None, the workers are new processes.
+    """
     from trtbuild.driver.workers import worker_process  # the pool has already imported both modules
     from trtbuild.driver.workers.forking import lending
 

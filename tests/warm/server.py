@@ -1,18 +1,19 @@
-"""``server.py KIND DESCRIPTOR``: a server that loads modules once, and forks processes that have these modules already.
+"""``server.py KIND DESCRIPTOR``: a server that loads modules once, and forks processes that have these modules.
 
-KIND is a kind of workers in `command_line.KINDS`, or ``command`` for the command line, which does not need torch.
-DESCRIPTOR is the number of the listening socket.
+KIND is a kind of workers (`command_line.KINDS`), or ``command`` for commands of trtbuild. DESCRIPTOR is the number of the
+listening socket.
 
 Rules
-1. A worker of this server behaves like a worker of `trtbuild.driver.workers.forking.server_process`. Rules 1 and 3 to 5 of
-   that module hold.
+1. A worker behaves like a worker of `trtbuild.driver.workers.forking.server_process`. Rules 1 and 3 to 5 of that module
+   hold.
 2. A server loads its modules at the first request. It runs no user code, and only its main thread runs Python. So a worker
-   has no state of an earlier job. The servers of trace and torch workers load torch. The server of torch workers also
-   lowers and converts a small program. The server of engine workers loads their modules, but not TensorRT, which the first
-   job loads. The server of commands loads all modules of commands. A forked command runs ``trtbuild.__main__`` as the
-   console script does, and other modules as ``python -m`` does.
-3. This file imports only modules that a worker loads before torch, because a trace records the modules that are
-   loaded before torch.
+   has no state of an earlier job.
+   * The servers of trace and torch workers load torch. The server of torch workers also lowers and converts a small
+     program.
+   * The server of engine workers loads their modules, but not TensorRT, which a job loads.
+   * The server of commands loads the modules of all commands. A forked command runs ``trtbuild.__main__`` as the console
+     script does, and other modules as ``python -m`` does.
+3. This file imports only modules that a worker loads before torch, because a trace records these modules.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if sys.argv[1] != "command":
 
 
 class Server(ForkServer):
-    """A server whose owner creates the listening socket. So clients can connect before the server has loaded modules."""
+    """A server whose owner created the listening socket. So clients can connect before the server has loaded modules."""
 
     def __init__(self, kind: str, listening: int) -> None:
         super().__init__(listening, self._next)
@@ -71,7 +72,6 @@ class Server(ForkServer):
 
 
 def _import_packages(*names: str) -> None:
-    """Import packages and all their modules."""
     import importlib
     import pkgutil
 
@@ -92,7 +92,7 @@ def _import_commands() -> None:
 
 
 def _run_command(main: str, folder: str, arguments: list[str]) -> None:
-    """Run the module `main` of trtbuild in this process. Workers are forked from the servers with sockets in `folder`."""
+    """Run the module `main` of trtbuild in this process, with workers from the servers in `folder`."""
     import time
 
     from tests.warm.command_line import replace_command

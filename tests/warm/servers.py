@@ -15,15 +15,15 @@ from tests.warm.command_line import KINDS
 from trtbuild.driver.workers.environments import worker_environment
 from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, client_command
 
-#: Prefixes of environment variables that a process reads at its start or at the import of torch. A forked worker does not
-#: read these variables again.
+#: Prefixes of environment variables that a process reads at its start or when it imports torch. A forked worker does not
+#: read them again.
 READ_EARLY = (
     *("PYTHON", "LD_", "LC_", "LANG", "GLIBC_", "MALLOC_", "TMPDIR"),
     *("TORCH", "PYTORCH", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "GOMP_", "CUDA_", "NVIDIA_", "ONNX", "NPY_", "NUMPY"),
 )
 
-#: Exceptions to `READ_EARLY`: torch or the trace stage may have set these environment variables in this process. They are
-#: read only after the import of torch.
+#: Exceptions to `READ_EARLY`, which are read only after the import of torch. In this process, torch or the trace stage may
+#: have set them.
 SET_BY_TORCH = ("CUDA_VISIBLE_DEVICES", "TORCHINDUCTOR_CACHE_DIR")
 
 HERE = Path(__file__).parent
@@ -49,7 +49,7 @@ class Servers:
         return str(self.folder) if self.can_fork(environment) else None
 
     def python_arguments(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
-        """Python's arguments for a run of trtbuild in `environment`. Workers are forked if possible and not `cold`.
+        """Python's arguments for a command. Workers are forked, unless `environment` forbids it or `cold` is True.
 
         `module` is ``trtbuild.cli.main``, or ``trtbuild.__main__`` to run the console script.
         """
@@ -59,9 +59,9 @@ class Servers:
         return [str(SCRIPT)] if module == "trtbuild.__main__" else ["-m", module]
 
     def command(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
-        """The arguments of Python for a command of which the caller reads only the streams and the exit status.
+        """Python's arguments for a command. The command is forked, too, if possible.
 
-        The process of the command is forked, too, if possible. So the caller is not its parent, and cannot send it signals.
+        So the caller is not its parent, and cannot send it signals. It can only read the streams and the exit status.
         """
         folder = None if cold else self.folder_for(environment)
         if folder is None:

@@ -53,15 +53,17 @@ def write(command_line: CommandLine) -> Callable[..., CommandLine]:
 
 
 def keys(document: Any) -> dict[str, Any]:
-    """The key of each step of a build."""
+    """Step id → key."""
     return {step["id"]: step["key"] for step in document["steps"]}
 
 
 def test_a_build_with_forked_workers_has_the_same_keys_and_results(
     write: Callable[..., CommandLine], tmp_path: Path
 ) -> None:
-    """In both builds, the model's code has the same environment variables, arguments, modules, import path, flags,
-    directory and descriptors."""
+    """The model's code sees the same environment in both builds.
+
+    It writes variables, arguments, modules, import path, flags, directory and descriptors to a file.
+    """
     code = (
         "seen = [sorted(os.environ.items()), sys.argv[1:], sys.path, list(sys.flags), sys.modules['__main__'].__name__,\n"
         # Only the servers of the tests import server_process under this name.
@@ -112,7 +114,6 @@ def test_the_error_names_how_a_worker_ended(write: Callable[..., CommandLine], c
 
 @pytest.fixture
 def own_servers() -> Iterator[Servers]:
-    """Servers for a single test."""
     new_servers = Servers()
     yield new_servers
     new_servers.end()

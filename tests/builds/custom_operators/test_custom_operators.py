@@ -22,7 +22,8 @@ from tests.projects import edit
 from trtbuild.errors import OperatorMismatch, OperatorMissing
 
 EXAMPLES = Path(__file__).parents[3] / "manifests" / "operators"
-#: An operator whose fake implementation is wrong for 3 images, a size that no profile has as its min, opt or max.
+#: An operator that returns 1 image instead of 3, although its fake implementation declares 3. The trace does not notice
+#: this, because no profile has 3 images at min, opt or max.
 LATE = """\
 import torch
 from nets import Around, build_seeded
@@ -64,7 +65,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture(scope="module")
 def nets(built: CommandLine) -> Iterator[Any]:
-    """The project's module. This process imports it, and so registers the operators."""
+    """The module `nets` of the project. Its import registers the operators in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(built.project))
         for name in ("operators", "nets", "late"):
@@ -172,7 +173,7 @@ def test_a_model_with_an_operator_in_cpp_returns_the_results_of_the_model(built:
 
 
 @torch.no_grad()
-def test_a_wrong_size_between_the_proven_sizes_is_an_error_of_the_call(built: CommandLine, nets: Any) -> None:
+def test_a_call_is_an_error_if_an_operator_returns_another_size_than_declared(built: CommandLine, nets: Any) -> None:
     late = importlib.import_module("late")
     with trtbuild.load(built.project / "dist/late", device="cpu") as loaded:
         x = torch.randn(2, 3, 8, 12)

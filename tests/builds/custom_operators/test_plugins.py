@@ -125,7 +125,6 @@ def keys(command: CommandLine, model: str) -> dict[str, str]:
 
 
 def models_with_plugins(command: CommandLine) -> list[Any]:
-    """Read the ONNX models with plugins from the cache."""
     models = []
     for path in (command.project.parent / "cache").rglob("*"):
         data = path.read_bytes() if path.is_file() and path.stat().st_size < 100_000 else b""
@@ -158,18 +157,18 @@ def test_an_operator_with_two_results_is_one_node(built: CommandLine) -> None:
 
 
 def test_another_library_runs_the_engine_and_the_package_only(built: CommandLine) -> None:
-    before, before_of_pair = keys(built, "net"), keys(built, "pair")
+    before, pair_before = keys(built, "net"), keys(built, "pair")
     original = (built.project / "libroi.so").read_bytes()
     compile_library(built.project, "int version(void) { return 2; }")
     after = keys(built, "net")
     assert {id_ for id_ in before if before[id_] != after.get(id_)} == {"net/engine/model@ada", "net/package"}
-    assert keys(built, "pair") == before_of_pair  # the model `pair` names no library
+    assert keys(built, "pair") == pair_before  # the model `pair` names no library
     document = built("plan", "net")
     assert ran(document) == {"engine": 1, "package": 1}
     (built.project / "libroi.so").write_bytes(original)
 
 
-def test_another_mapping_runs_the_partition_and_the_steps_after_it(built: CommandLine) -> None:
+def test_another_attribute_of_a_plugin_runs_the_partition_and_the_steps_after_it(built: CommandLine) -> None:
     manifest = built.project / "trtbuild.yaml"
     manifest.write_text(MANIFEST.replace("mode: 1", "mode: 0"))
     try:
@@ -186,7 +185,7 @@ def test_the_error_of_a_missing_plugin_says_that_the_library_registers_none(buil
     )
 
 
-def test_an_argument_that_depends_on_sizes_cannot_be_a_field(built: CommandLine) -> None:
+def test_an_argument_that_depends_on_sizes_cannot_be_a_field_of_a_plugin(built: CommandLine) -> None:
     failed = built.run("build", "sized")
     assert "the argument 'height' of mylib::roi depends on the sizes of inputs" in failed.stdout + failed.stderr
     assert "trtbuild.yaml:" in failed.stdout + failed.stderr
@@ -216,8 +215,10 @@ def test_an_argument_that_depends_on_sizes_cannot_be_a_field(built: CommandLine)
 def test_wrong_plugins_are_errors_with_the_manifests_line(
     built: CommandLine, change: tuple[str, str] | None, library: str | None, text: str
 ) -> None:
-    """`change`: the old and the new text in the manifest. `library`: the library that libroi.so needs. With "aarch64",
-    libroi.so is for that architecture instead."""
+    """`change`: the old and the new text in the manifest. `library`: a library that libroi.so needs.
+
+    If `library` is "aarch64", libroi.so is for that architecture instead.
+    """
     manifest, plugins = built.project / "trtbuild.yaml", built.project / "libroi.so"
     original = plugins.read_bytes()
     try:

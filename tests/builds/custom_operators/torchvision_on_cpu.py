@@ -1,10 +1,10 @@
-"""torchvision beside a build of PyTorch without CUDA.
+"""Makes torchvision run beside a build of PyTorch without CUDA.
 
 PyPI has torchvision for the CUDA build of PyTorch only. torchvision's library needs libraries of that build, although the
-kernels for the CPU do not call them. Here stub libraries with the same names replace the libraries of the CUDA build.
+kernels for the CPU do not call them. So stub libraries with the same names replace them here.
 
-torchvision is installed in a separate folder (`TORCHVISION` in the Makefile), because its import fails without the stub
-libraries, and other libraries would try to import it.
+torchvision is installed in a separate folder (`TORCHVISION` in the Makefile). Otherwise other libraries would try to import
+it, and fail without the stub libraries.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def _write_libraries(folder: Path) -> None:
     known = set().union(*(_symbols("--defined-only", library) for library in libraries))
     missing = _symbols("--undefined-only", FOLDER / "torchvision" / "_C.so") - known
     names = sorted(name for name in missing if "cuda" in name)
-    # loading torchvision's library calls functions of CUDA's runtime, which have C names. Their stubs return 0.
-    # A C++ name needs only an address.
+    # torchvision's library calls functions of CUDA's runtime when it is loaded. These have C names, and their stubs
+    # return 0. A C++ name (``_Z…``) needs only an address.
     lines = (f"char {name}[64];" if name.startswith("_Z") else f"long {name}(void) {{ return 0; }}" for name in names)
     source = folder / "stubs.c"
     source.write_text("\n".join(lines))
     versions = folder / "versions"
     for library in _MISSING:
-        is_versioned = library[-1].isdigit()  # the loader expects symbols of CUDA's runtime to have a version
+        is_versioned = library[-1].isdigit()  # the loader expects versions of the symbols of CUDA's runtime
         versions.write_text(f"{library} {{ global: *; }};\n")
         options = [f"-Wl,-soname,{library}", *([f"-Wl,--version-script={versions}"] if is_versioned else [])]
         command = [program("gcc"), "-shared", "-fPIC", "-w", *options, str(source), "-o", str(folder / library)]

@@ -14,7 +14,7 @@ from tests.conftest import CommandLine, step
 from tests.faults.processes import alive, descendants, kill
 from tests.projects import copy_project, edit
 
-#: Changes of `two_models`: with wide layers, compiling takes so long that the test can find the running compiler.
+#: Changes of the manifest. With wide layers, compiling takes so long that the test can find the running compiler.
 WIDE = (("[1, 8]", "[1, 256]"), ("[4, 8]", "[4, 256]"), ("[8, 8]", "[8, 256]"))
 MLP = "torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8)"
 

@@ -68,7 +68,6 @@ class Mounts:
         shutil.copytree(aside, place, dirs_exist_ok=True)
 
     def grow(self, place: Path) -> None:
-        """Enlarge the file system that is mounted at `place`."""
         self._mount("-o", "remount,size=256m", str(place))
 
     def read_only(self, place: Path) -> None:
@@ -79,7 +78,6 @@ class Mounts:
         assert not os.access(place, os.W_OK)
 
     def remove_all(self) -> None:
-        """Remove the mounts, the last one first."""
         for place in reversed(self._places):
             subprocess.run(["umount", "-l", str(place)], check=True, timeout=60)
 
@@ -144,7 +142,7 @@ def test_a_disk_that_is_too_small_for_the_weights(copied: CommandLine, mounts: M
 
 @pytest.mark.parametrize("room_kib", [3240, 3270, 3300])
 def test_a_full_disk_under_the_cache(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
-    """The disk has room for the weights, and not for the other files of the build."""
+    """The disk has room for the weights, but not for the other files of the build."""
     mounts.limit(copied.cache, used_kib(copied.cache) + room_kib)
     error = only_error(copied.run("build", "--json"), 1)
     assert error["type"] == "StoreUnavailable"

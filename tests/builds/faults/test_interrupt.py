@@ -16,7 +16,7 @@ from tests.faults.processes import descendants, wait_until_gone
 from tests.projects import copy_project
 from trtbuild.store.local import leases
 
-#: Three ways in which user code never ends. In the last one, no other thread can use the interpreter.
+#: Name → code that never ends. During the last one, no other thread can use the interpreter.
 ENDLESS = {
     "sleeps": "time.sleep(600)",
     "computes": "while True: pass",

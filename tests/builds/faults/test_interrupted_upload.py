@@ -17,7 +17,7 @@ from tests.projects import copy_project
 
 
 class ServerWithHangingUploads:
-    """A server without entries. It answers each request immediately, except uploads, which it never answers."""
+    """A cache server without entries. It answers all requests at once, except uploads, which it never answers."""
 
     def __init__(self) -> None:
         self.uploads = 0

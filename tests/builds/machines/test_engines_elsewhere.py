@@ -1,6 +1,7 @@
 """Builds on two machines: one runs the steps before the engine, the other one compiles. Each machine lacks some packages.
 
-TensorRT-RTX is the toolchain of `ada`. The toolchain of `hopper` is not installed on these machines."""
+TensorRT-RTX is the toolchain of the target `ada`. The toolchain of the target `hopper` is not installed on the machines.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PACKAGES_OF_TORCH = ("torch", "functorch", "torchgen", "onnx", "onnxscript", "tr
 
 @dataclass
 class Machine(CommandLine):
-    """A command line whose Python lacks some packages. `environment` has no effect."""
+    """A command line whose Python lacks some packages. `run` ignores `environment`."""
 
     python: str = sys.executable
 

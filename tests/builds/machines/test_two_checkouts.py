@@ -27,15 +27,13 @@ from tests.store.transports.nginx import running
 
 __all__ = ["object_server"]
 
-#: Changes of the manifest. The plans of wide layers are stored in chunks, the plan of the last partition in one file.
+#: Changes of the manifest. The engines of wide layers are stored in chunks, the engine of the last partition in one file.
 WIDE = (("[1, 8]", "[1, 600]"), ("[4, 8]", "[4, 600]"), ("[8, 8]", "[8, 600]"))
 NOBODY = 65534  # the user id of `nobody`
 
 
 @dataclass
 class Person:
-    """A person with a checkout, a home directory and an interpreter."""
-
     folder: Path
     python: str
     environment: Mapping[str, str]
@@ -43,7 +41,6 @@ class Person:
     umask: int = 0o022
 
     def checkout(self) -> None:
-        """Write the project into the folder."""
         copy_project("blocks", self.folder, *WIDE)
         edit(self.folder / "models" / "layer.py", "(8, 8)", "(600, 600)")
         edit(self.folder / "models" / "net.py", "return x", "return torch.relu(x)")

@@ -16,6 +16,8 @@ from tests.driver.farm.servers import free_port, killed_at_end, scheduler_proces
 from tests.driver.verification.conftest import write_words
 from tests.projects import copy_project
 
+#: The folder of modules that simulate a GPU. While the worker's directory has a file `spoil`, the results of engines are
+#: wrong. While it has a file `die`, SIGKILL ends the process that runs engines.
 PRETENDED_GPU = str(Path(servers.__file__).parent / "pretended_gpu")
 
 
@@ -84,7 +86,7 @@ def test_engines_are_compared_on_a_worker_and_the_result_is_recorded(site: Site)
 
 
 def test_a_verification_on_the_machine_with_the_gpu_has_the_same_key(site: Site) -> None:
-    """So a machine with the same GPU, driver and libraries reuses the result. `local:1` starts a worker on this machine."""
+    """A machine with the same GPU, driver and libraries reuses the result. `local:1` starts a worker on this machine."""
     on_worker = by_engine(site.verify("words")["models"][0])
     here = CommandLine(site.trtbuild.project, site.trtbuild.cache, {"PYTHONPATH": PRETENDED_GPU}, cold=True)
     compared = by_engine(here("verify", "words", "--force")["models"][0])

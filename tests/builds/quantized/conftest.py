@@ -32,8 +32,7 @@ def quantized_examples(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 
 @pytest.fixture(scope="module")
-def nets() -> Any:
-    """The Python module `nets` of the examples."""
+def example_nets() -> Any:
     specification = importlib.util.spec_from_file_location("quantized_nets", EXAMPLES / "nets.py")
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)

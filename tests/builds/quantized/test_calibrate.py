@@ -79,7 +79,7 @@ def test_each_change_runs_the_steps_that_depend_on_it(command_line: CommandLine)
     write_project(command_line, manifest_of(INT8), data=other_data)
     assert {"calibrate", "trace", "lower", "engine"} <= set(ran(command_line("build")))
 
-    # a plan has the verdict of calibrate, so these changes are tested without a build
+    # a plan shows the verdict of the calibrate step, so these changes need no build
     calibrated = manifest_of(INT8)
     excluded = manifest_of(INT8.replace("format: int8,", "format: int8, exclude: head,"))
     entropy = manifest_of(INT8.replace("int8,", "int8, method: entropy,"))
@@ -147,7 +147,7 @@ def test_rejects_a_wrong_declaration(command_line: CommandLine, quantize: str, p
     assert error["line"] == 11
 
 
-def test_a_calibrator_that_is_not_installed_is_an_error_with_the_command(command_line: CommandLine) -> None:
+def test_the_error_about_a_missing_calibrator_names_the_command_that_installs_it(command_line: CommandLine) -> None:
     (command_line.project / "sitecustomize.py").write_text(
         "import sys\n"
         "class Refuse:\n"

@@ -1,4 +1,4 @@
-"""Machines with another version of Model Optimizer, or without Model Optimizer, use the locked calibration of a model."""
+"""A machine with another version of Model Optimizer, or without it, uses the calibration that the lock names."""
 
 from __future__ import annotations
 

@@ -222,14 +222,14 @@ def test_a_format_that_cannot_be_built_is_refused(command_line: CommandLine, mod
     assert problem in error["text"]
 
 
-def test_compile_accepts_the_result_of_pt2e(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nets: Any) -> None:
+def test_compile_accepts_the_result_of_pt2e(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example_nets: Any) -> None:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
-    module = nets.quantized_by_pt2e()
+    module = example_nets.quantized_by_pt2e()
     sizes = {"min_shape": (1, 1, 16, 16), "opt_shape": (4, 1, 16, 16), "max_shape": (8, 1, 16, 16)}
     compiled = trtbuild.compile(module, [trtbuild.Input(**sizes)], target=89, device="cpu")
     assert module.training, "pt2e returns a module in training mode"
     assert sum(compiled.report["totals"]["engine"].values()) == 1
-    assert compiled(nets.images(1)[0]).shape == (4, 10)
+    assert compiled(example_nets.images(1)[0]).shape == (4, 10)
 
 
 def test_the_error_against_the_float_model_is_reported_and_can_be_limited(project: CommandLine) -> None:

@@ -20,7 +20,7 @@ NVFP4 = {"FLOAT4E2M1": 0.5, "FLOAT8E4M3FN": 1 / 16}
 #: The ONNX model has float weights and their quantizers, and TensorRT rounds the weights.
 FLOATS: dict[str, float] = {}
 
-#: Model → the types of the stored weights of its middle layer, with the number of bytes per element of the weight.
+#: Model → the types in which its ONNX model stores the weight of the middle layer: type → bytes per element of the weight.
 STORED: dict[str, dict[str, float]] = {
     "fake_quantized": FLOATS,
     "trained_with_qat": FLOATS,
@@ -83,7 +83,7 @@ def test_each_model_is_one_engine_for_each_gpu(quantized_examples: CommandLine, 
 def test_verify_finds_no_model_wrong_and_reports_the_error_against_the_float_model(
     quantized_examples: CommandLine,
 ) -> None:
-    # With --frozen, the float model is not traced. `cuts` has a comparison for each way to divide the model.
+    # With --frozen, the float model is not traced. `cuts`: one comparison for each way to divide the model into partitions.
     (frozen,) = quantized_examples("build", "int4_weight_only", "--verify", "--frozen")["verification"]["models"]
     assert frozen["cuts"][0]["float_error"]["unknown"].endswith("--frozen is set, and the cache does not have it")
 
@@ -124,11 +124,11 @@ def test_an_unknown_error_exceeds_every_limit(quantized_examples: CommandLine) -
 
 @pytest.mark.parametrize("model", ["onnxruntime_int8", "int4_file"])
 def test_the_model_of_the_engine_computes_what_the_file_does(
-    quantized_examples: CommandLine, nets: Any, model: str
+    quantized_examples: CommandLine, example_nets: Any, model: str
 ) -> None:
-    """Run the file and the engine's model with onnxruntime.
+    """onnxruntime runs the file and the model of the engine.
 
-    onnxruntime cannot run the other two ONNX files: one uses the domain `trt`, the other the type float4e2m1.
+    It cannot run the other two files, which have operators of the domain `trt` or weights of type float4e2m1.
     """
     written = quantized_examples.project / "written" / f"{model}_again"
     quantized_examples("inspect", model, "--onnx", str(written))
@@ -137,28 +137,30 @@ def test_the_model_of_the_engine_computes_what_the_file_does(
     results = []
     for file in (EXAMPLES / "files" / f"{model.removesuffix('_file')}.onnx", written / "blackwell" / "model.onnx"):
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        results += session.run(None, {session.get_inputs()[0].name: nets.images(1)[0].numpy()})
+        results += session.run(None, {session.get_inputs()[0].name: example_nets.images(1)[0].numpy()})
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("model", ["fake_quantized", "trained_with_qat"])
 def test_a_package_computes_what_the_quantized_module_does(
-    quantized_examples: CommandLine, nets: Any, model: str
+    quantized_examples: CommandLine, example_nets: Any, model: str
 ) -> None:
     package = trtbuild.load(quantized_examples.project / "dist" / model, device="cpu")
-    image = nets.images(1)[0]
+    image = example_nets.images(1)[0]
     with torch.no_grad():
-        torch.testing.assert_close(package.module()(image), getattr(nets, model)()(image), rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(package.module()(image), getattr(example_nets, model)()(image), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     "model", [name for name in STORED if name not in ("fake_quantized", "trained_with_qat", *FILES)]
 )
-def test_a_quantized_model_is_close_to_the_float_model(quantized_examples: CommandLine, nets: Any, model: str) -> None:
+def test_a_quantized_model_is_close_to_the_float_model(
+    quantized_examples: CommandLine, example_nets: Any, model: str
+) -> None:
     package = trtbuild.load(quantized_examples.project / "dist" / model, device="cpu")
-    image = nets.images(1)[0]
+    image = example_nets.images(1)[0]
     with torch.no_grad():
-        expected = nets.classifier()(image)
+        expected = example_nets.classifier()(image)
         error = (package.module()(image) - expected).abs().max() / expected.abs().max()
     assert 1e-4 < error < 0.3

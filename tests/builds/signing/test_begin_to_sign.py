@@ -19,9 +19,10 @@ TRUSTING = {"TRTBUILD_TRUSTED_KEYS": f"{CI.trusted};domains=ci", "TRTBUILD_READ_
 
 @pytest.fixture(scope="module")
 def unsigned(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
-    """A project that was built twice without keys. Its `Trail` has unsigned links: records that lead to the trace.
+    """A project that was built twice without keys.
 
-    A trail is a local copy of the links that the last plans followed (`trtbuild.driver.project.trail`).
+    A plan finds the record of a trace through other records, the links. Here the links are unsigned, and the project has
+    a local copy of them (`trtbuild.driver.project.trail`).
     """
     base = tmp_path_factory.mktemp("unsigned")
     command = CommandLine(base / "project", base / "cache")
@@ -49,7 +50,7 @@ def test_a_colleague_who_trusts_the_key_uses_the_first_signed_build(unsigned: Co
 
 def test_frozen_reports_a_remote_that_does_not_answer(unsigned: CommandLine, tmp_path: Path) -> None:
     with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))  # reserves the port without listening
+        reserved.bind(("127.0.0.1", 0))  # reserves a port on which nothing listens
         url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
         down = {"TRTBUILD_CACHE_DIR": str(tmp_path / "cache"), "TRTBUILD_REMOTES": f"team=rw:{url}"}
         document = unsigned("build", "--frozen", environment=down, expect=3)

@@ -14,6 +14,7 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 from trtbuild.store.trust.signing import Signer
 
+#: The signer of CI. Its private key is 32 zero bytes.
 CI = Signer("ci", bytes(32))
 
 
@@ -54,7 +55,7 @@ def test_every_record_is_signed_including_the_conversions_of_a_partition_step(bu
 
 
 def remote_entries(built: CommandLine) -> dict[str, bytes]:
-    """Key → content, for each entry of the action cache in the remote."""
+    """Key → content, for each entry in ``ac/`` of the remote."""
     remote = Path(built.environment["TRTBUILD_REMOTES"].removeprefix("team=rw:file://"))
     return {path.name: path.read_bytes() for path in remote.glob("ac/*/*")}
 
@@ -83,7 +84,7 @@ def test_users_who_trust_another_key_see_why_a_lookup_misses(built: CommandLine,
 
 
 def test_a_machine_without_a_signing_key_finds_its_own_records(built: CommandLine) -> None:
-    """The machine key (see `MachineKey`) signs the new records. The cache keeps them beside the records of CI."""
+    """The key of this user on this machine (`MachineKey`) signs the new records. The records of CI stay in the cache."""
     trust_release = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
     remote_before = remote_entries(built)
     document = built("build", environment=trust_release)
@@ -93,7 +94,7 @@ def test_a_machine_without_a_signing_key_finds_its_own_records(built: CommandLin
     assert verdicts(built("plan", environment=trust_release)) == {("hit", "recorded")}
     assert verdicts(built("plan")) == {("hit", "recorded")}
     assert built("cache", "verify")["ok"]
-    for _ in range(2):  # the second build uses the snapshot (`trtbuild.null_build`) of the first one
+    for _ in range(2):  # the second build reads the snapshot of the first one (`trtbuild.null_build`)
         built("build", "--frozen", environment=trust_release)
 
     # without the machine key, or for another user, these records are not trusted

@@ -1,4 +1,4 @@
-"""A report shows who signed the engines: one engine is from a shared store, the build itself has signed the other one."""
+"""A report shows who signed the engines. One engine is from a shared store, and the build has signed the other one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtbuild.store.trust.signing import Signer
 
 ALICE = Signer("alice", b"a" * 32)
 
-#: The cells of the table of models and targets, row by row. The first row has the titles.
+#: JavaScript: the cells of the table of models and targets, row by row. The first row has the titles.
 TABLE = """(() => {
   const table = [...document.querySelectorAll("table")].find((found) => found.tHead.textContent.includes("signed by"));
   return [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim()));
@@ -93,7 +93,7 @@ def test_the_page_has_a_column_for_the_signers(alice: CommandLine, browser: Brow
     page: Path = alice.project / "report.html"
     browser.open(page, width=1440, height=900, dark=False, scripts=scripts)
     browser.call("Emulation.setScriptExecutionDisabled", value=False)  # TABLE is a script
-    titles, *cells = browser.run(TABLE)
+    titles, *rows = browser.run(TABLE)
     assert ("saved" in titles) is scripts, "only the table that scripts write has this column"
     assert titles[-1] == "signed by"
-    assert [row[-1] for row in cells] == ["ci (domain ci)", "alice (domain alice)"]
+    assert [row[-1] for row in rows] == ["ci (domain ci)", "alice (domain alice)"]

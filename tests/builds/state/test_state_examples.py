@@ -58,7 +58,6 @@ def expected_tokens() -> list[int]:
 
 
 def load_module(examples: CommandLine, model: str) -> Any:
-    """The module of a package, on the CPU."""
     return trtbuild.load(examples.project / "dist" / model, device="cpu").module()
 
 
@@ -207,7 +206,7 @@ def test_a_model_without_state_has_no_sessions(examples: CommandLine) -> None:
 
 
 def test_run_and_bench_begin_each_call_with_the_initial_state(examples: CommandLine) -> None:
-    """The decoder's cache has 128 places. If the state of a call of 64 tokens were kept, the third call would fail."""
+    """The decoder's cache has 128 places. If calls of 64 tokens kept their state, the third call would fail."""
     document = examples(
         "bench",
         "dist/static_decoder",
@@ -233,7 +232,7 @@ def test_the_state_is_in_the_index_and_in_inspect(examples: CommandLine) -> None
     assert "state\n  hidden  float32  [1, 16]" in examples.run("inspect", "dist/recurrent").stdout
 
 
-def test_the_steps_that_run_after_a_change_of_the_initial_value_and_of_the_list(
+def test_the_steps_that_run_after_a_change_of_the_initial_value_or_of_the_list_of_states(
     examples: CommandLine, tmp_path: Path
 ) -> None:
     project = tmp_path / "project"

@@ -221,7 +221,7 @@ def _find_device(job: EngineJob) -> Device | None:
 
 
 def _timing_path(job: EngineJob, device: Device | None, folder: Path | None) -> Path | None:
-    if device is None or folder is None or not FLAVOURS[job.target.toolchain].timing_cache:
+    if device is None or folder is None or not FLAVOURS[job.target.toolchain].has_timing_cache:
         return None
     if not release(job.target.toolchain, job.toolchain_version).keeps_timings:
         return None

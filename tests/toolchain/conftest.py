@@ -20,7 +20,7 @@ from trtbuild.toolchain.libraries.table import installed_version
 
 @dataclass(frozen=True)
 class JobAndBlobs:
-    """A job and its blobs by name. The name of the model is ``onnx``, and the name of a weight is its SHA-256."""
+    """A job, and its blobs: ``onnx`` → the model, SHA-256 → a weight."""
 
     job: EngineJob
     blobs: Mapping[str, bytes]
@@ -43,8 +43,8 @@ def model(
     """An ONNX model with inputs ``i0…``, outputs ``o0…``, nodes ``n0…`` and external weights ``w0…``.
 
     An input is an ONNX element type and a shape, an output is an element type. `constants` are stored in the model, under
-    their names. `weight_types` are the element types of `weights`, if NumPy does not have them. For example, a bfloat16
-    weight is an array of uint16.
+    their names. `weight_types` replace the element types of `weights`: NumPy has no bfloat16, so such a weight is an array
+    of uint16.
     """
     graph = onnx.GraphProto(name="partition")
     for index, node in enumerate(nodes):

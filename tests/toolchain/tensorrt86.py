@@ -54,8 +54,7 @@ MODULE = SimpleNamespace(
 class FakeConfig:
     """An IBuilderConfig of 8.6, with some of its attributes.
 
-    `flags`, `limits`, `preview`, `profiles` and `sources` store the values that the methods set. In the real class `flags`
-    is an int, and the others do not exist."""
+    `flags`, `limits`, `preview`, `profiles` and `sources` store the values that the methods set."""
 
     # As in the real class, no other attribute can be set.
     __slots__ = (
@@ -112,7 +111,7 @@ class FakeConfig:
 
 
 class FakeBuilder:
-    """An IBuilder that always returns the same `config`."""
+    """An IBuilder with one `config`."""
 
     def __init__(self) -> None:
         self.config = FakeConfig()

@@ -4,8 +4,8 @@ Rules
 1. The builder opens the library by its name (``libnvinfer_lean.so.8``) and copies the file that it gets. Without the file,
    the plan of 8.6.0 is empty.
 2. trtbuild opens the file before the build, from the first of these places: the folder of TensorRT's own library (NVIDIA's
-   archives and packages), the wheel of the lean runtime, and the places where the loader looks. The loader then gives the
-   builder the same file, because a library of this name is already open (tried with TensorRT-RTX 1.7.1).
+   archives and packages), the wheel of the lean runtime, and the places where the loader looks. The builder then gets the
+   same file, because a library of this name is already open (tried with TensorRT-RTX 1.7.1).
 3. The builder of 8.6.0 opens ``libnvinfer_lean.so.8.6.0``, but the wheel's file has the name ``libnvinfer_lean.so.8``. The
    loader does not accept a file that is open under another name (tried on an H100), so the user has to make a link.
 4. The library must have the version of the toolchain, because its bytes become a part of the engine. The key of the engine
@@ -60,13 +60,12 @@ def open_lean_library(job: EngineJob) -> None:
 
 
 def _tensorrt_places(flavour: Flavour, name: str) -> Iterator[Path]:
-    """Yield the paths of `name` in the folders of TensorRT's loaded libraries."""
     for library in library_files(flavour.library):
         yield library.parent / name
 
 
 def _places(flavour: Flavour, name: str) -> Iterator[Path]:
-    """Yield the paths where `name` may be, except those that only the loader knows (rule 2)."""
+    """Yield the first two places of rule 2."""
     yield from _tensorrt_places(flavour, name)
     for entry in sys.path:
         for folder in _WHEEL_FOLDERS:

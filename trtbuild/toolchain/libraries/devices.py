@@ -17,10 +17,10 @@ _COMPUTE_CAPABILITY_MINOR = 76
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU of this machine.
+    """A GPU of this machine. `sm` is ten times its compute capability.
 
-    `ordinal` is its number in CUDA, and `sm` is ten times its compute capability. `driver` is the version of NVIDIA's
-    driver. If this version is not known, `driver` is the CUDA version that the driver supports (``CUDA 13.0``)."""
+    `driver` is the version of NVIDIA's driver. If it is not known, `driver` is the CUDA version that the driver supports
+    (``CUDA 13.0``)."""
 
     ordinal: int
     sm: int
@@ -33,8 +33,8 @@ class Device:
 def device_sms() -> tuple[int, ...]:
     """Return the SM of each GPU, in the order of their ordinals.
 
-    The result is empty without a driver or a GPU. It is also empty if one GPU cannot be queried, because without its SM the
-    later GPUs would have wrong ordinals."""
+    The result is empty without a driver. It is also empty if one GPU cannot be queried, because the later GPUs would have
+    wrong ordinals."""
     driver = _driver()
     if driver is None:
         return ()
@@ -55,21 +55,20 @@ def device_sms() -> tuple[int, ...]:
 
 
 def use_gpu_with_sm(sm: int) -> Device | None:
-    """Make the first GPU with this SM the current device of this thread, on which TensorRT builds. Returns None if there is
-    no such GPU, or if CUDA cannot use it."""
+    """Make the first GPU with this SM the current device of this thread, on which TensorRT builds. Returns None if this
+    fails, or if there is no such GPU."""
     return use_gpu(device_sms().index(sm)) if sm in device_sms() else None
 
 
 def use_gpu(ordinal: int) -> Device | None:
-    """Make the GPU with this ordinal the current device of this thread. Returns None if there is no such GPU, or if CUDA
-    cannot use it."""
+    """Make the GPU with this ordinal the current device of this thread. Returns None if this fails."""
     driver, gpu = _driver(), describe_gpu(ordinal)
     if driver is None or gpu is None:
         return None
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if (
         driver.cuDeviceGet(ctypes.byref(device), ordinal) != 0
-        # The primary context is the one that CUDA's runtime uses, and so TensorRT.
+        # The primary context, because TensorRT uses it.
         or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) != 0
         or driver.cuCtxSetCurrent(context) != 0
     ):
@@ -110,7 +109,6 @@ def pci_bus_id(ordinal: int) -> bytes | None:
 
 @functools.lru_cache(maxsize=1)
 def _driver() -> Any:
-    """Return the initialized driver library, or None if there is no driver or its initialization fails."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:

@@ -3,8 +3,7 @@
 A version is read again only if a directory of ``sys.path`` has changed.
 
 `importlib.metadata` gives the same answers, but its import alone takes as long as planning a dozen models. So it is used
-only if this module does not find exactly one metadata folder with a version. Examples are two versions in one directory,
-and a distribution that is not installed.
+only if this module does not find exactly one metadata folder with a version.
 """
 
 # Paths are strings here, because every command runs this code.
@@ -15,7 +14,6 @@ import re
 import sys
 from functools import lru_cache
 
-#: Headers after this number of characters are not read.
 _HEADERS_SIZE = 8 << 10
 
 
@@ -45,7 +43,7 @@ def _version(name: str, path: tuple[tuple[str, int], ...]) -> str | None:
 
 @lru_cache(maxsize=64)
 def _metadata_folders(folder: str, _mtime_ns: int) -> tuple[str, ...]:
-    """Return the names of the metadata folders in `folder`. `_mtime_ns` is only for the key of `lru_cache`."""
+    """List the metadata folders in `folder`. `_mtime_ns` is only for the key of `lru_cache`."""
     try:
         return tuple(entry for entry in os.listdir(folder) if entry.endswith((".dist-info", ".egg-info", ".egg")))
     except OSError:

@@ -1,12 +1,12 @@
 """The calls with which each TensorRT version runs engines, in one table.
 
 Rules
-1. The row of a version is the newest row that is not newer than the version (`calls_of`).
+1. The row of a version is the newest row that is not newer than the version.
 2. Each row cites its source. 8.6.0 was run on an H200. The names of TensorRT-RTX 1.7.1 were read from the library, without
    a run on a GPU. The other rows are from NVIDIA's API references and the open bindings (pyEngine.cpp).
-3. A later version than the one that built it may run a version-compatible plan. It supports only the calls that both
-   versions have (documentation of 10.16.1, "Version Compatibility"). So it uses the row of the older version, if it still
-   has the calls of that row. In any case, contexts share profiles as in the older version.
+3. A version-compatible plan may run with a later version than the one that built it. Only the calls that both versions
+   have are then supported (documentation of 10.16.1, "Version Compatibility"). So the row of the older version is used, if
+   the later version still has its calls. In any case, contexts share profiles as in the older version.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from trtbuild.core.model.spec import ToolchainName
 
 @dataclass(frozen=True)
 class ExecutionCalls:
-    """The calls with which one version runs engines, and its features at run time."""
+    """The calls with which one version runs engines."""
 
-    #: The way to create an execution context without device memory: a special method, an allocation strategy, or a runtime
-    #: configuration that contains the strategy.
+    #: The way to create an execution context without device memory: by a special method, by an allocation strategy, or by a
+    #: runtime configuration with this strategy.
     context: Literal["method", "strategy", "configuration"]
     #: The way to set a context's memory: the property `device_memory`, or ``set_device_memory(address, size)``.
     memory: Literal["property", "sized"]
@@ -92,9 +92,8 @@ def calls_of(toolchain: ToolchainName, version: str) -> ExecutionCalls | None:
 
 
 def calls_for_plans(trt: Any, toolchain: ToolchainName, version: str, plan_version: str) -> ExecutionCalls | None:
-    """Return the calls with which the library `trt` runs plans of `plan_version` (rule 3).
-
-    `version` is the version of the library. Returns None if it is older than all rows."""
+    """Return the calls with which `version` of the library `trt` runs plans of `plan_version` (rule 3). None if `version`
+    is older than all rows."""
     calls, plan_calls = calls_of(toolchain, version), calls_of(toolchain, plan_version)
     if calls is None or plan_calls is None or calls == plan_calls:
         return calls

@@ -38,7 +38,6 @@ def free_gpu_bytes(ordinal: int) -> int | None:
 
 @functools.lru_cache(maxsize=1)
 def _nvml() -> Any:
-    """Return the initialized library, or None if it cannot be used."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         return nvml if nvml.nvmlInit_v2() == 0 else None

@@ -51,19 +51,17 @@ class Log:
         ]
 
     def texts(self) -> tuple[str, ...]:
-        """Return all lines as texts: ``error: …``."""
         return tuple(f"{severity}: {text}" for severity, text in self.lines)
 
     def warnings(self) -> list[str]:
-        """Return the warnings, without those of `_IGNORED_WARNING`."""
         return [text for severity, text in self.lines if severity == "warning" and _IGNORED_WARNING not in text]
 
 
 def load(toolchain: ToolchainName, version: str | None = None) -> Any:
     """Import the Python module of a toolchain.
 
-    Raises ToolchainMissing if the module is not installed or cannot be loaded. Raises EnvironmentFault if the module, or a
-    library that the module loads, does not have `version`.
+    Raises ToolchainMissing if it is not installed or cannot be loaded. Raises EnvironmentFault if the module, or a library
+    that it loads, does not have `version`.
     """
     flavour = FLAVOURS[toolchain]
     try:
@@ -131,8 +129,8 @@ def last_errors() -> list[str]:
     return [text for _, text in own_entries if not any(noise in text for noise in _IGNORED_ERRORS)]
 
 
-#: Held while a logger is created. Without this lock, two threads could create two loggers. One of them would be freed,
-#: and TensorRT may use that one.
+#: Held while a logger is created. Otherwise two threads could create two loggers, and the one that TensorRT uses could be
+#: freed.
 _LOGGER_LOCK = threading.Lock()
 
 

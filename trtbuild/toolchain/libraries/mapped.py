@@ -4,10 +4,10 @@ Python bindings load their library by its name. So the loaded file depends on ``
 on the libraries that are already loaded.
 
 Rules
-1. A library reports its version (``getInferLibVersion``, NvInferRuntime.h). Its file name need not contain the version.
-2. An ONNX parser does not report its release (``getNvOnnxParserVersion`` returns 0.2.0 in TensorRT-RTX 1.7.1). If the
-   parser's file name contains a version with at least two numbers, this version is checked. Otherwise the parser must be in
-   the library's folder, as in NVIDIA's archives and packages.
+1. The version of a library is the one that it reports (``getInferLibVersion``, NvInferRuntime.h), not its file name's.
+2. An ONNX parser does not report its release (``getNvOnnxParserVersion`` returns 0.2.0 in TensorRT-RTX 1.7.1). If its file
+   name contains a version with at least two numbers, this version is checked. Otherwise the parser must be in the library's
+   folder, as in NVIDIA's archives and packages.
 3. If one version has more numbers than the other, only the numbers that both have are compared.
 4. If no file is found, only the version of the bindings is checked (`library.load`). This happens without ``/proc``, and
    if the library is linked into the bindings.

@@ -4,11 +4,10 @@ Rules
 1. Most libraries register their plugins when a process loads them (``REGISTER_TENSORRT_PLUGIN``). If a library registers
    nothing, but has the function ``getCreators`` or ``getPluginCreators``, then TensorRT registers its plugins
    (``IPluginRegistry::loadLibrary``, since 8.6).
-2. A library stays loaded until the process ends, because engines may use it. TensorRT keeps the first plugin of a name. So
-   a library is refused if another library has already registered one of the required plugins. Otherwise the engine would
-   run the code of the other library.
-3. A library is loaded from a private copy of verified bytes, so that no other process can replace the file between the
-   verification and the load.
+2. A library stays loaded until the process ends, because engines may use it. It is refused if another library has already
+   registered one of the required plugins. TensorRT keeps the first plugin of a name, so the engine would run the code of
+   the other library.
+3. A library is loaded from a private copy of verified bytes, so that no other process can replace the file before the load.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ _LOCK = threading.Lock()
 def require_plugins(trt: Any, logger: Any, plugins: Iterable[Identity], library: bytes | None, name: str) -> None:
     """Make `plugins` available in this process.
 
-    `library` is the content of the plugins' library, and `name` is the name of this library for messages. If `library` is
-    None, the plugins must be in TensorRT's own libraries.
+    `library` is the content of the plugins' library, and `name` is its name in messages. If `library` is None, the plugins
+    must be in TensorRT's own libraries.
 
     Raises PluginError if the library cannot be loaded, if a plugin is missing, or if another library has registered it."""
     required = frozenset(plugins)

@@ -5,10 +5,10 @@
 Rules
 1. Each row of `_RELEASES` begins with the first release for which it is valid. The newest row is first. The
    oldest row is also used for older releases.
-2. The values come from runs (8.6.0 on an H200, TensorRT-RTX 1.7.1) or from the documentation of NVIDIA that a comment
-   cites. If the documentation names only a major version, its first release is assumed.
+2. The values come from runs (8.6.0 on an H200, TensorRT-RTX 1.7.1) or from the documentation that a comment cites. If the
+   documentation names only a major version, its first release is assumed.
 3. If it is doubtful whether a release supports an operator or a type, the release counts as refusing it. PyTorch then
-   computes the nodes with this operator or type.
+   computes these nodes.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Release:
     refuses: tuple[str, ...] = ()
 
 
-#: TensorRT-RTX. The opset is the default of torch 2.13. In this opset Gelu is one operator, which the parser accepts.
+#: The opset is the default of torch 2.13. In this opset Gelu is one operator, which the parser accepts.
 #:
 #: float64 and int8 are left out of `dtypes`. The parser changes float64 to float32 without an error (measured, 1.7.1), and
 #: treats int8 values as quantized. Both would change the model. The parser accepts uint8 only as the input of a cast.
 #:
-#: No policy needs a level, because TensorRT-RTX ignores the hardware compatibility level. A plan is for one or several SMs
-#: instead. For ampere_plus, it has every SM from 80 on (measured: the plan is not larger than for one SM).
+#: TensorRT-RTX ignores the hardware compatibility level. A plan is for one or several SMs instead. For ampere_plus, it has
+#: every SM from 80 on (measured: the plan is not larger than for one SM).
 _RTX = Release(
     opset=20,
     dtypes=ENGINE_TYPES,
@@ -156,12 +156,12 @@ def release(toolchain: ToolchainName, version: str) -> Release:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers in a version: ``8.6.0`` → (8, 6, 0). Parts that are not numbers are left out."""
+    """``8.6.0.post1`` → (8, 6, 0): parts that are not numbers are left out."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def oldest_release(toolchain: ToolchainName) -> tuple[int, ...]:
-    """Return the oldest release of a toolchain that trtbuild supports."""
+    """Return the oldest supported release of a toolchain."""
     return {"tensorrt-rtx": (1, 4), "tensorrt": (8, 6)}[toolchain]
 
 

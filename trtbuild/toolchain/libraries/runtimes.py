@@ -49,7 +49,7 @@ RUNTIMES: Mapping[LibraryName, RuntimeLibrary] = {
 
 
 def installed_runtime(name: LibraryName) -> str | None:
-    """Return the installed version of the lean or dispatch runtime, or None. Imports nothing."""
+    """Return the installed version of a runtime, or None. Imports nothing."""
     versions = (distributions.installed_version(each) for each in RUNTIMES[name].version_distributions)
     return next((version for version in versions if version is not None), None)
 
@@ -61,9 +61,7 @@ def installed_libraries() -> dict[str, str | None]:
 
 
 def load_runtime(name: LibraryName, version: str) -> Any:
-    """Import the Python module of the lean or dispatch runtime. Raises ToolchainMissing if this fails.
-
-    `version` is only for the message of the error."""
+    """Import the Python module of a runtime. Raises ToolchainMissing if this fails. `version` is for its message."""
     runtime = RUNTIMES[name]
     for module in runtime.modules:
         try:

@@ -2,8 +2,7 @@
 
 `trtbuild.toolchain.libraries.releases` has the differences between the releases of a flavour.
 
-This module does not import TensorRT, so `trtbuild plan` is quick and works without a toolchain. Versions come from the
-metadata of installed distributions.
+This module does not import TensorRT, so `trtbuild plan` is quick and works without a toolchain.
 """
 
 from __future__ import annotations
@@ -28,27 +27,24 @@ class Flavour:
     """One TensorRT flavour. Settings have the names of the fields of `BuilderSettings`."""
 
     name: ToolchainName
-    #: The Python module.
     module: str
     #: The distribution whose version is the version of the toolchain.
     distribution: str
-    #: The prefix of the library's file name on Linux.
+    #: The prefixes of file names on Linux: of the library, of its ONNX parser, and of the lean runtime, if there is one.
     library: str = field(kw_only=True)
-    #: The prefix of the ONNX parser's file name on Linux.
     parser_library: str = field(kw_only=True)
-    #: The prefix of the file name of the lean runtime's library on Linux. None if the flavour has no lean runtime.
     lean_library: str | None = field(kw_only=True, default=None)
     #: Other distributions with the same library and version.
     other_distributions: tuple[str, ...] = field(kw_only=True, default=())
-    #: The SMs that the flavour builds for. None means the SMs of this machine's GPUs.
+    #: The SMs for which the flavour builds. None means the SMs of this machine's GPUs.
     sms: tuple[int, ...] | None
-    #: Settings that need a CUDA driver on the machine that builds.
+    #: Settings that need a CUDA driver during the build.
     settings_needing_driver: tuple[str, ...] = ()
-    #: The workspace in bytes if the setting `workspace` is None. None here means the library's own default.
+    #: The workspace in bytes if the setting `workspace` is None, or None for the library's own default.
     default_workspace: int | None = None
     #: Whether the library can keep kernel timings, which make a later build faster.
     has_timing_cache: bool = False
-    #: Whether equal engine jobs normally give plans with equal bytes. A second build can then verify an engine.
+    #: Whether equal jobs normally give plans with equal bytes, so that a second build can verify an engine.
     reproducible: bool = False
     #: Version of the distribution → version that its bindings report, if the two differ.
     library_versions: Mapping[str, str] = field(default_factory=dict)
@@ -74,8 +70,8 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         default_workspace=64 << 30,
         # "Timing cache operations are no-ops in TensorRT-RTX" (deprecated in 1.2).
         has_timing_cache=False,
-        # The library does not time kernels during a build. Nevertheless, one of many plans from a busy machine differed. So
-        # a comparison of bytes builds more than once (`trtbuild.driver.cache.rebuilding`).
+        # The library does not time kernels during a build. But on a busy machine, one of many plans differed. So a
+        # comparison of bytes builds more than once (`trtbuild.driver.cache.rebuilding`).
         reproducible=True,
     ),
     "tensorrt": Flavour(
@@ -89,14 +85,12 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         other_distributions=("tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
         sms=None,
         has_timing_cache=True,
-        # The bindings in the distribution 8.6.0 return 8.6.1 as their version.
         library_versions={"8.6.0": "8.6.1"},
     ),
 }
 
 
 def opset(toolchain: ToolchainName, version: str) -> int:
-    """Return the ONNX opset of converted models for a toolchain version."""
     return release(toolchain, version).opset
 
 
@@ -108,15 +102,14 @@ def installed_version(toolchain: ToolchainName) -> str | None:
 
 
 def narrows_int64(toolchain: ToolchainName, version: str) -> bool:
-    """Whether engines of `version` compute int64 values in 32 bits."""
     return release(toolchain, version).narrows_int64
 
 
 def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
-    """Return the stand-in for a toolchain's parser, which replaces this parser on machines without a GPU.
+    """Return the stand-in that replaces a toolchain's parser on machines without a GPU.
 
-    The stand-in is the parser of the installed TensorRT-RTX, with the known limits of `version`. Returns None if
-    TensorRT-RTX is not installed, or if the toolchain does not need a GPU."""
+    It is the parser of the installed TensorRT-RTX, with the known limits of `version`. Returns None if TensorRT-RTX is not
+    installed, or if the toolchain does not need a GPU."""
     installed = installed_version("tensorrt-rtx")
     if installed is None or not FLAVOURS[toolchain].needs_gpu:
         return None
@@ -146,13 +139,11 @@ def check_target(
     devices: tuple[int, ...] = (),
     host: str | None = None,
 ) -> None:
-    """Check that this machine can build for `target` with `settings`. The check is quick. Call it before any work.
+    """Check quickly, before any work, that this machine can build for `target` with `settings`.
 
-    `version` is the version of the installed toolchain, or None if there is no installed toolchain. `devices` are the SMs
-    of this machine's GPUs, and `host` is this machine's platform.
-
-    Raises ToolchainMissing if the toolchain or its pinned version is not installed. Raises TargetUnsupported if the
-    toolchain cannot build for the target. The hint of each error says what to do next, or what is allowed.
+    `version` is the version of the installed toolchain, if there is one. `devices` are the SMs of this machine's GPUs, and
+    `host` is this machine's platform. Raises ToolchainMissing if the toolchain or its pinned version is not installed.
+    Raises TargetUnsupported if the toolchain cannot build for the target.
     """
     flavour = FLAVOURS[target.toolchain]
     label = f"target {target.name!r}"
@@ -180,9 +171,8 @@ def check_target(
 def check_release(
     target: Target, settings: BuilderSettings, version: str, precisions: Sequence[Precision] = ()
 ) -> None:
-    """Check that `version` of a target's toolchain supports the target, the settings and the precisions.
-
-    This version need not be installed. Raises TargetUnsupported."""
+    """Check that `version` of a target's toolchain, installed or not, supports the target, the settings and the precisions.
+    Raises TargetUnsupported."""
     label, flavour = f"target {target.name!r}", FLAVOURS[target.toolchain]
     if version_numbers(version)[:2] < oldest_release(target.toolchain):
         first = ".".join(map(str, oldest_release(target.toolchain)))

@@ -20,7 +20,7 @@ from trtbuild.toolchain.libraries.table import installed_version
 
 @dataclass(frozen=True)
 class JobAndBlobs:
-    """A job and its blobs by name. The name of the model is ``onnx``, and the name of a weight is its SHA-256."""
+    """A job, and its blobs: ``onnx`` → the model, SHA-256 → a weight."""
 
     job: EngineJob
     blobs: Mapping[str, bytes]
@@ -43,8 +43,8 @@ def model(
     """An ONNX model with inputs ``i0…``, outputs ``o0…``, nodes ``n0…`` and external weights ``w0…``.
 
     An input is an ONNX element type and a shape, an output is an element type. `constants` are stored in the model, under
-    their names. `weight_types` replace the element types of `weights`: NumPy has no bfloat16, so a bfloat16 weight is an
-    array of uint16.
+    their names. `weight_types` replace the element types of `weights`: NumPy has no bfloat16, so such a weight is an array
+    of uint16.
     """
     graph = onnx.GraphProto(name="partition")
     for index, node in enumerate(nodes):
@@ -70,7 +70,7 @@ def model(
 
 
 def job_and_blobs(onnx_model: bytes, weights: Sequence[np.ndarray], *profiles: Sequence[ShapeRange]) -> JobAndBlobs:
-    """The job that compiles `onnx_model` for SM 89 with these weights and profiles, and the job's blobs."""
+    """A job that compiles `onnx_model` for SM 89 with these weights and profiles, and the job's blobs."""
     blobs = {"onnx": onnx_model}
     job_weights = []
     for value in weights:
@@ -85,7 +85,7 @@ def job_and_blobs(onnx_model: bytes, weights: Sequence[np.ndarray], *profiles: S
 
 
 def mlp(seed: int = 0, dtype: str = "float32") -> tuple[bytes, list[np.ndarray]]:
-    """An ONNX model of two linear layers, from (d0, 8) to (d0, 8), and its weights. The biases are zeros."""
+    """An ONNX model of two linear layers, and its weights. Its input and its output have the shape (d0, 8)."""
     random = np.random.default_rng(seed)
     weights = [random.standard_normal((8, 8)).astype(dtype) for _ in range(2)]
     weights += [np.zeros(8, dtype), np.zeros(8, dtype)]
@@ -100,6 +100,7 @@ def mlp(seed: int = 0, dtype: str = "float32") -> tuple[bytes, list[np.ndarray]]
     return model(nodes, [(element, ["d0", 8])], [element], weights), weights
 
 
+#: The min, opt and max shape of the input of `mlp`.
 ROWS = ShapeRange((1, 8), (4, 8), (16, 8))
 
 

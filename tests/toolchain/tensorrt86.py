@@ -1,7 +1,7 @@
-"""Fakes of the Python objects of TensorRT 8.6.1 that trtbuild configures: builder configurations, networks and layers.
+"""Fakes of TensorRT 8.6.1's builder configurations, networks and layers. They store the values that are set.
 
-The members of enumerations have the same names as in the real bindings (recorded from `tensorrt_bindings` 8.6.1), but not
-the same numbers. `LayerType` has only a part of the members. The fakes store the values that are set.
+The members of enumerations have the names of the real bindings (recorded from `tensorrt_bindings` 8.6.1), but not their
+numbers. `LayerType` has only some of the members.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ MODULE = SimpleNamespace(
 
 
 class FakeConfig:
-    """An IBuilderConfig of 8.6, with some of its attributes. `flags`, `limits`, `preview`, `profiles` and
-    `sources` store the values that the methods set. (The real class has `flags` too, as an int.)"""
+    """An IBuilderConfig of 8.6, with some of its attributes.
 
-    # No other attribute can be set: the real class rejects settings that 8.6 lacks, too.
+    `flags`, `limits`, `preview`, `profiles` and `sources` store the values that the methods set."""
+
+    # As in the real class, no other attribute can be set.
     __slots__ = (
         "avg_timing_iterations",
         "builder_optimization_level",
@@ -75,7 +76,7 @@ class FakeConfig:
         self.hardware_compatibility_level = HardwareCompatibilityLevel.NONE
         self.flags = {BuilderFlag.TF32}
         self.limits = {MemoryPoolType.WORKSPACE: 1 << 37}
-        self.sources = 0b11111  # a bit for each TacticSource
+        self.sources = 0b11111  # all five members of TacticSource, one bit for each
         self.preview: set[Any] = set()
         self.profiles: list[Any] = []
 
@@ -110,7 +111,7 @@ class FakeConfig:
 
 
 class FakeBuilder:
-    """A builder that always returns the same `config`."""
+    """An IBuilder with one `config`."""
 
     def __init__(self) -> None:
         self.config = FakeConfig()
@@ -133,7 +134,7 @@ class FakeTensor:
 
 
 class FakeLayer:
-    """A layer that stores the precision and the output types that are set."""
+    """An ILayer. `types` maps the number of an output to the type that was set."""
 
     def __init__(self, kind: str, inputs: list[FakeTensor], outputs: list[FakeTensor]) -> None:
         self.type = f"LayerType.{LayerType[kind].name}"  # trtbuild reads only the text of the type

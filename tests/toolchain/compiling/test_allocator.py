@@ -21,8 +21,8 @@ if sys.argv[1] == "tuned":
     allocator.return_large_buffers()
 before = resident_mib()
 # glibc stores buffers above a threshold outside its heap, and returns them to the system when they are freed. If the
-# threshold is not fixed, glibc raises it when such a buffer is freed. Later large buffers are then in the heap. glibc
-# returns only the end of the heap, so a small block keeps all freed memory before it.
+# threshold is not constant, glibc raises it when such a buffer is freed, and stores later large buffers in the heap. It
+# returns only the end of the heap. So the small buffers, which are still in use, keep the freed memory before them.
 for _ in range(3):
     large, small = [], []
     for number in range(40):
@@ -45,15 +45,15 @@ def test_returns_large_buffers_to_the_system() -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_glibc_alone_keeps_large_buffers() -> None:
-    """The problem exists: without `allocator`, the child keeps most of its 160 MiB of freed buffers."""
+    """Without `allocator`, the child keeps most of its 160 MiB of freed buffers."""
     held_mib, _ = _memory_of_child("untuned")
     assert held_mib > 100
 
 
-def _memory_of_child(allocator: str) -> tuple[int, int]:
-    """Run `CHILD`. Return its memory growth in MiB after freeing the large buffers, and after freeing all buffers."""
+def _memory_of_child(mode: str) -> tuple[int, int]:
+    """Run `CHILD`. Returns the growth of its memory in MiB after it has freed the large buffers, and all buffers."""
     process = subprocess.run(
-        [sys.executable, "-c", CHILD, allocator], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", CHILD, mode], capture_output=True, text=True, timeout=60, check=True
     )
     held_mib, remaining_mib = map(int, process.stdout.split())
     return held_mib, remaining_mib

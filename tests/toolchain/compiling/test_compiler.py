@@ -53,7 +53,7 @@ def test_equal_jobs_give_equal_bytes_sequentially_and_in_threads(mlp_job: Any) -
     assert digests == [first] * 4
 
 
-#: Compiles the job from standard input. Prints the digest of the plan, and which of four heavy modules are imported.
+#: Compiles the job from standard input. Prints the digest of the plan, and the imported modules of four heavy ones.
 _SCRIPT = """
 import hashlib, json, sys
 from trtbuild.core.engines.engine_job import EngineJob
@@ -145,7 +145,7 @@ def test_largest_sizes_are_those_of_all_profiles(mlp_job: Any) -> None:
     assert largest_sizes(job) == {"i0": 30, "i1": 0}
 
 
-def test_only_the_compatibility_with_other_sms_changes_the_plan(mlp_job: Any) -> None:
+def test_only_a_compatibility_with_other_sms_changes_the_plan(mlp_job: Any) -> None:
     exact = compile_engine(mlp_job.job, mlp_job.read)
     wide = compile_engine(replace(mlp_job.job, target=Target("t", 89, compatibility="ampere_plus")), mlp_job.read)
     assert _digest(exact) != _digest(wide)

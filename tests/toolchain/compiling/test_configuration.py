@@ -1,4 +1,4 @@
-"""Builder configurations of TensorRT 8.6, whose library lacks many settings, and of TensorRT-RTX."""
+"""Builder configurations of TensorRT-RTX, and of TensorRT 8.6, which lacks many settings."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ def test_defaults_work_with_8_6() -> None:
     assert config.hardware_compatibility_level == trt.HardwareCompatibilityLevel.NONE
     assert config.profiles[0].shapes == {"i0": ((1, 8), (4, 8), (16, 8))}
     assert config.preview == {trt.PreviewFeature.PROFILE_SHARING_0806}
-    assert (
-        config.sources == 0b11111 and config.limits[trt.MemoryPoolType.WORKSPACE] == 1 << 37
-    )  # the library's defaults
+    # The library's defaults do not change.
+    assert config.sources == 0b11111 and config.limits[trt.MemoryPoolType.WORKSPACE] == 1 << 37
 
 
 def test_settings_reach_the_library() -> None:
@@ -99,8 +98,8 @@ def _read(config: Any, config_part: Any) -> Any:
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if "tensorrt-rtx" not in SETTINGS[name].first_releases])
 def test_every_setting_reaches_tensorrt_rtx(name: str) -> None:
-    needed = {"version_compatible": True} if name == "exclude_lean_runtime" else {}
-    before, after = _rtx_config(**needed), _rtx_config(**{**needed, name: other_value(name)})
+    others = {"version_compatible": True} if name == "exclude_lean_runtime" else {}  # the library requires this
+    before, after = _rtx_config(**others), _rtx_config(**{**others, name: other_value(name)})
     assert _read(before, SETTINGS[name].config_part) != _read(after, SETTINGS[name].config_part)
 
 

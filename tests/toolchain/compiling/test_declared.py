@@ -1,4 +1,4 @@
-"""Compare a network with the declared tensors of its partition. The engine step fails if they differ."""
+"""Compare a network's inputs and outputs with those of its partition. The engine step fails if they differ."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from trtbuild.toolchain.compiling.compiler import compile_engine
 
 @pytest.fixture(scope="module")
 def built() -> Built:
+    """A module, built up to its engine job. Its input has the shape (d0, 4), and its outputs have (d0, 4) and (d0,)."""
     return build(Case(module_from_text([], "x0 * 2, x0.sum(1)", 1), [("float32", [(2, 3, 8), 4])]))
 
 

@@ -1,4 +1,4 @@
-"""Find the foreign nodes: they read or produce values of types that an engine does not compute in."""
+"""Find nodes with foreign types, in which an engine does not compute."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
 from trtbuild.toolchain.libraries.releases import release
 from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
 
-RTX = release("tensorrt-rtx", "1.7.1").dtypes
+RTX_TYPES = release("tensorrt-rtx", "1.7.1").dtypes
 
 
 def _foreign(model: bytes) -> dict[str, str]:
-    """The nodes with types that TensorRT-RTX does not compute in, with the reasons."""
-    return foreign_nodes(read_outline(model), RTX)
+    """The nodes with types in which TensorRT-RTX does not compute: name → reason."""
+    return foreign_nodes(read_outline(model), RTX_TYPES)
 
 
 def test_a_model_of_native_types_has_no_foreign_nodes(make_mlp: Any) -> None:
@@ -62,13 +62,13 @@ def test_int8_is_allowed_only_between_quantize_and_dequantize(make_model: Any) -
     assert list(_foreign(make_model(nodes, [("FLOAT", [4])], ["FLOAT"], [], scale))) == ["n3"]
 
 
-# int64 values that fit into 32 bits (rule 4 of foreign_types).
+# int64 values that fit 32 bits (rule 4 of foreign_types).
 
 TENSORRT_8_6 = release("tensorrt", "8.6.0")
 
 
 def _foreign_in_8_6(model: bytes) -> dict[str, str]:
-    """The nodes with types that TensorRT 8.6 does not compute in. It computes int64 in 32 bits."""
+    """The nodes with types in which TensorRT 8.6 does not compute. It computes int64 in 32 bits."""
     return foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows=TENSORRT_8_6.narrows_int64)
 
 
@@ -102,7 +102,7 @@ def test_int64_inputs_outputs_weights_and_casts_of_data_are_foreign(make_model: 
     outputs = ["FLOAT", "INT64", "FLOAT", "FLOAT"]
     model = make_model(nodes, [("FLOAT", [4]), ("INT64", [4])], outputs, weights, {"c0": np.array([1])})
     reasons = _foreign_in_8_6(model)
-    # not n7: int64 indices do not make the gathered values foreign
+    # n7 is not foreign, because the int64 indices of n6 do not make the gathered values foreign (rule 5).
     assert list(reasons) == ["n0", "n1", "n2", "n3", "n4", "n6"]
     assert reasons["n0"] == "Gather: int64 is not a type that an engine computes in"
 
@@ -149,7 +149,7 @@ def test_reads_both_integer_attributes_of_a_constant(
     ]
     model = make_model(nodes, [("FLOAT", [9])], ["FLOAT"], [], {})
     assert list(_foreign_in_8_6(model)) == (["n0", "n2", "n3"] if is_foreign else [])
-    assert foreign_nodes(read_outline(model), release("tensorrt-rtx", "1.7.1").dtypes) == {}
+    assert foreign_nodes(read_outline(model), RTX_TYPES) == {}
 
 
 def test_the_size_of_a_foreign_value_is_foreign_if_no_other_node_is(make_model: Any) -> None:

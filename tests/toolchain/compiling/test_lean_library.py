@@ -1,7 +1,7 @@
 """trtbuild finds the library of the lean runtime and checks its version. The builder copies the library into the plan.
 
 TensorRT-RTX has no lean runtime, but its builder looks for one. So the tests give it a small library of the right name.
-Each compilation uses a new process, because a loaded library stays open.
+Each compilation runs in a new process, because a loaded library stays open.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.values.codec import encode
 
 _NAME = "libnvinfer_lean.so.1"
+#: Functions of the library, and the numbers that they return. The first two report the version 1.7.1.116.
 _VERSION = ("getInferLibVersion", 10701), ("getInferLibBuildVersion", 116)
 #: Functions by which the builder recognizes a lean runtime.
 _RUNTIME = ("createLeanRuntime", 0), ("getForwardCompatibilityHelper", 0)
 
-#: Gives TensorRT-RTX a lean library in `FLAVOURS`, and compiles a job. Prints the error of the build, or whether the plan
-#: contains the `file` of the request.
+#: Gives TensorRT-RTX a lean library in `FLAVOURS`, and compiles the job of the request. Prints the error, or whether the
+#: plan contains the file of the request.
 _PROGRAM = """
 import json, sys
 from dataclasses import replace
@@ -52,8 +53,10 @@ except TrtbuildError as error:
 def compile_output(
     job_and_blobs: Any, file: Path | None, path: str | None = None, library_path: str = "", **settings: bool
 ) -> str:
-    """Compile a version-compatible engine in a new process. Returns the output of `_PROGRAM`. `path` is a folder for
-    ``sys.path``, `library_path` is the value of LD_LIBRARY_PATH."""
+    """Compile a version-compatible engine by `_PROGRAM`, and return the output.
+
+    `file` is the lean library that the plan should contain, `path` is a folder for ``sys.path``, and `library_path` is the
+    value of LD_LIBRARY_PATH."""
     job = replace(job_and_blobs.job, settings=BuilderSettings(version_compatible=True, **settings))
     request = {
         "job": encode(job),

@@ -40,8 +40,8 @@ def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> No
 
 
 def test_a_quantizer_beside_a_refused_node_is_accepted(parser: Parser, make_model: Any) -> None:
-    """The scale is a weight, so its value is not known here. The parser reads another value in its place.
-    This value must not be zero, because the parser refuses a scale of zero."""
+    """The scale is a weight, so its value is not known here. Its placeholder is not zero, because the parser refuses a
+    scale of zero."""
     nodes = [
         h.make_node("QuantizeLinear", ["i0", "w0", "zero"], ["v0"]),
         h.make_node("DequantizeLinear", ["v0", "w0", "zero"], ["v1"]),
@@ -55,8 +55,8 @@ def test_a_quantizer_beside_a_refused_node_is_accepted(parser: Parser, make_mode
 
 
 class ParserOf8_6:
-    """A parser without `supports_model_v2`. The answer about the model of the test below is that of TensorRT 8.6.0 on an
-    H200: each list of accepted nodes has the flag False, because the parser refuses the model."""
+    """A parser without `supports_model_v2`. Its answer to the model of the next test is that of TensorRT 8.6.0 on an H200.
+    Each list of accepted nodes has the flag False, because the parser refuses the model."""
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser
@@ -109,7 +109,7 @@ def test_refuses_nodes_for_which_supports_operator_returns_true(parser: Parser, 
     assert refusal.nodes == ("n0",)
 
 
-def test_rejects_values_that_the_parser_would_convert(parser: Parser, make_model: Any) -> None:
+def test_rejects_float64_values_that_the_parser_would_convert(parser: Parser, make_model: Any) -> None:
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=TensorProto.DOUBLE),
         h.make_node("Mul", ["v0", "c0"], ["v1"]),

@@ -1,4 +1,4 @@
-"""Read the types of weights and kernels from plans. The text of the fake plan has the form of TensorRT-RTX 1.7.1."""
+"""Read the types of weights and kernels from plans of TensorRT-RTX."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from trtbuild.core.model.spec import ShapeRange
 from trtbuild.toolchain.compiling.compiler import compile_engine
 from trtbuild.toolchain.compiling.plan_reading import read_plan
 
+#: A text of a plan, in the form of TensorRT-RTX 1.7.1. The kernel of the kind ``shape_call`` only computes sizes.
 TEXT = """header {
   version = 5
 }
@@ -32,8 +33,7 @@ main {
 
 
 def plan(*texts: str) -> bytes:
-    """Texts as a plan stores them. Before each text are a marker, four other bytes, and the length of the text.
-    Other bytes separate the texts."""
+    """A plan with these texts. Before each text are the marker ``NLYM``, four other bytes, and the length of the text."""
     return b"ptrt".join(
         b"NLYM\xa1\xda\x1e\x00" + len(text.encode()).to_bytes(8, "little") + text.encode() for text in texts
     )
@@ -69,6 +69,8 @@ def test_returns_none_for_a_plan_that_names_no_kernel(data: bytes) -> None:
     assert read_plan(data) is None
 
 
+# The kinds ``fully_connected`` and ``corrltn`` (a correlation, so a convolution) are products. A product may also be hidden
+# in a ``function`` whose name contains ``Fc``, or in a kernel of an unknown kind, such as ``fmha``.
 @pytest.mark.parametrize(
     ("kernels", "expected"),
     [
@@ -88,8 +90,8 @@ def test_finds_products_of_quantized_numbers_or_returns_none_if_a_kernel_may_hid
 
 
 def _contents_of_real_plan(weight: np.ndarray, *, quantized_inputs: bool) -> PlanContents:
-    """The contents of a plan that TensorRT-RTX builds for one product, ``i0 @ weight``. An int8 weight is dequantized."""
-    # w0 is the weight, w1 the scale of the inputs, and w2 the scales of an int8 weight.
+    """The contents of a real plan for one product, ``i0 @ weight``. An int8 weight is dequantized."""
+    # w0 is the weight, w1 is the scale of the inputs, and w2 are the scales of an int8 weight.
     weights = [weight, np.float32(0.02), *([np.full(64, 0.01, np.float32)] if weight.dtype == np.int8 else [])]
     nodes, left, right = [], "i0", "w0"
     if quantized_inputs:

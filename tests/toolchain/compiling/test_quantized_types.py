@@ -1,4 +1,4 @@
-"""Quantized types that the GPU lacks are refused before TensorRT compiles. Ones and zeros replace unknown weights.
+"""Quantized types that the GPU lacks are refused before TensorRT compiles. Unknown weights get placeholders.
 
 Weights are unknown when the partitioner asks the parser, because they are read later.
 """
@@ -13,8 +13,8 @@ from onnx import helper as h
 
 from trtbuild.core.model.spec import Target
 from trtbuild.errors import ToolchainError
-from trtbuild.toolchain.compiling.quantized_types import refuse_types
-from trtbuild.toolchain.compiling.unknown_weights import unknown_weights
+from trtbuild.toolchain.compiling.placeholder_weights import placeholder_weights
+from trtbuild.toolchain.compiling.quantized_types import check_quantized_types
 from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
 
 
@@ -39,18 +39,18 @@ def model(kind: int) -> bytes:
 def test_refuses_a_type_for_sms_before_its_first_sm(kind: int, sm: int, first_sm: int | None) -> None:
     outline, target = read_outline(model(kind)), Target("ada", sm=sm)
     if first_sm is None:
-        refuse_types(outline, target)
+        check_quantized_types(outline, target)
         return
     with pytest.raises(ToolchainError, match=f"begins with SM {first_sm}, but the target is for SM {sm}"):
-        refuse_types(outline, target)
+        check_quantized_types(outline, target)
 
 
 def test_a_target_for_ampere_plus_needs_types_that_sm_80_has() -> None:
     with pytest.raises(ToolchainError, match="the target is for SM 80"):
-        refuse_types(read_outline(model(T.FLOAT8E4M3FN)), Target("all", sm=89, compatibility="ampere_plus"))
+        check_quantized_types(read_outline(model(T.FLOAT8E4M3FN)), Target("all", sm=89, compatibility="ampere_plus"))
 
 
-def test_one_stands_in_for_unknown_scales_and_zero_for_other_unknown_weights() -> None:
+def test_placeholders_are_one_for_scales_and_zero_for_other_weights() -> None:
     def weight(name: str, kind: int) -> T:
         tensor = T(name=name, data_type=kind, dims=[2], data_location=T.EXTERNAL)
         entry = tensor.external_data.add()
@@ -63,5 +63,5 @@ def test_one_stands_in_for_unknown_scales_and_zero_for_other_unknown_weights() -
     ]
     tensors = [weight("w0", T.INT8), weight("w1", T.FLOAT), weight("w2", T.FLOAT)]
     outline = read_outline(h.make_model(h.make_graph(nodes, "g", [], [], tensors)).SerializeToString())
-    data = {name: bytes(value) for name, value in unknown_weights(outline).items()}
+    data = {name: bytes(value) for name, value in placeholder_weights(outline).items()}
     assert data == {"w0": bytes(2), "w1": struct.pack("<2f", 1, 1), "w2": bytes(8)}

@@ -36,8 +36,8 @@ def test_raises_the_error_of_the_writer_and_writes_no_more(mlp_job: Any) -> None
     assert len(written_sizes) == 1
 
 
-class _Refusing:
-    """A builder that has no streams and refuses each network."""
+class _RefusingBuilder:
+    """An IBuilder without streams that refuses every network."""
 
     def build_serialized_network(self, *_: Any) -> None:
         return None
@@ -45,5 +45,5 @@ class _Refusing:
 
 def test_returns_none_for_a_refused_network() -> None:
     pieces: list[Any] = []
-    assert serialize_network(tensorrt_rtx, _Refusing(), None, None, pieces.append) is None
+    assert serialize_network(tensorrt_rtx, _RefusingBuilder(), None, None, pieces.append) is None
     assert pieces == []

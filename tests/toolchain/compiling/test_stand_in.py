@@ -1,5 +1,4 @@
-"""The stand-in for a parser that needs a GPU rejects nodes that this parser is known to refuse, and nodes that
-TensorRT-RTX's parser refuses."""
+"""The stand-in for a parser that needs a GPU is the parser of TensorRT-RTX, with the known limits of the other parser."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from trtbuild.toolchain.libraries import table
 def parser() -> Parser:
     stand_in = table.stand_in("tensorrt", "8.6.0")
     assert stand_in is not None
-    # Erf stands for the operators that the parser is known to refuse.
+    # Erf stands for the operators that the parser of 8.6.0 refuses.
     return Parser("tensorrt", "8.6.0", {**asdict(stand_in), "refuses": ["Erf"]})
 
 
@@ -50,7 +49,7 @@ def test_rejects_bfloat16_for_8_6(parser: Parser, make_model: Any) -> None:
     assert refusal is not None and refusal.nodes == ("n0",)
 
 
-def test_a_rejection_by_rtx_has_no_reasons_for_single_nodes(make_model: Any) -> None:
+def test_a_refusal_by_rtx_has_no_reasons_for_single_nodes(make_model: Any) -> None:
     nodes = [h.make_node("Det", ["i0"], ["v0"]), h.make_node("Relu", ["v0"], ["o0"])]
     refusal = Parser("tensorrt-rtx").find_refusal(make_model(nodes, [("FLOAT", [4, 2, 2])], ["FLOAT"], [np.zeros(1)]))
     assert refusal is not None and refusal.reasons == {}

@@ -11,7 +11,7 @@ from trtbuild.toolchain.compiling import timing_cache
 
 
 class FakeCache:
-    """An ITimingCache with the timings of one device. The serialized form is ``device|kernel,kernel``."""
+    """An ITimingCache with the timings of one device. Its serialized form is ``device|kernel,kernel``."""
 
     def __init__(self, data: bytes) -> None:
         device, _, entries = data.partition(b"|")
@@ -49,7 +49,7 @@ class FakeConfig:
 
 
 def build(path: Path, *kernels: bytes) -> set[bytes]:
-    """Simulate a build that needs the times of `kernels`. Returns the kernels whose times were known before."""
+    """Simulate a build that needs the timings of `kernels`. Returns the kernels whose timings were known before."""
     config = FakeConfig()
     cache = timing_cache.attach_cache(config, path)
     known_kernels = set(cache.entries)

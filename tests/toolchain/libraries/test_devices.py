@@ -13,7 +13,7 @@ CAPABILITIES = ((8, 9), (9, 0), (12, 0))
 
 
 class FakeDriver:
-    """Answers like libcuda on a machine with three GPUs. The attributes of the GPU `broken` cannot be read."""
+    """A libcuda with three GPUs. The attributes of the GPU with the ordinal `broken` cannot be read."""
 
     def __init__(self, broken: int | None) -> None:
         self.broken = broken

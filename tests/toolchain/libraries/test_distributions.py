@@ -1,4 +1,4 @@
-"""The versions of distributions, also of unusual ones, are those that `importlib.metadata` returns."""
+"""`installed_version` returns the same versions as `importlib.metadata`, even for unusual distributions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from trtbuild.toolchain.libraries.distributions import installed_version
 
 
 def install(folder: Path, name: str, version: str, *, header: str | None = None) -> None:
+    """Write the metadata of a distribution into `folder`. `header` replaces its header ``Version``."""
     info = folder / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
     headers = f"Metadata-Version: 2.1\nName: {name}\n{header or f'Version: {version}'}\n"
-    description = "Version: 9\n"  # looks like a header
+    description = "Version: 9\n"  # a text that looks like a header
     (info / "METADATA").write_text(f"{headers}\n{description}")
 
 

@@ -1,4 +1,4 @@
-"""The list of GPUs and their free memory, with fakes of NVIDIA's two libraries (`fake_nvidia.c`)."""
+"""The list of GPUs and their free memory, with fakes of libcuda and NVML (`fake_nvidia.c`)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_worker_sees_the_gpu_that_its_parent_chose(libraries: Path, monkeypatc
 
 
 def test_the_memory_is_unknown_if_nvidias_libraries_cannot_be_loaded(tmp_path: Path) -> None:
-    # empty files hide the libraries of this machine, if it has some
+    # These empty files hide the libraries of this machine.
     (tmp_path / "libcuda.so.1").write_bytes(b"")
     (tmp_path / "libnvidia-ml.so.1").write_bytes(b"")
     assert _sms_and_free_bytes({**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}) == ([], [None])

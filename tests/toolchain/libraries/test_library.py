@@ -37,7 +37,7 @@ def test_threads_share_one_logger() -> None:
         INTERNAL_ERROR, ERROR, WARNING = range(3)
 
         def __init__(self) -> None:
-            time.sleep(0.2)  # the other thread asks for the logger in the meantime
+            time.sleep(0.2)  # time for the other thread to ask for the logger
 
     class Library:
         ILogger = Logger

@@ -1,4 +1,4 @@
-"""The TensorRT library that a process has loaded, and its version."""
+"""Find the TensorRT library that a process has loaded, and check its version. Small C libraries stand in for TensorRT's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ except EnvironmentFault as error:
 
 
 def compile_library(file: Path, *functions: tuple[str, int]) -> Path:
-    """Compile a shared library. `functions` are pairs: a name and the number that the function returns. Returns `file`."""
+    """Compile a shared library, and return `file`. `functions` are pairs: a name, and the number that is returned."""
     file.parent.mkdir(exist_ok=True)
     source = file.with_suffix(".c")
     source.write_text(
@@ -64,7 +64,7 @@ def check_output(toolchain: str, version: str, files: Sequence[Path], library_pa
     ("reported_number", "planned_version", "fits"),
     [
         (8601, "8.6.1", True),
-        (8601, "8.6.0", True),  # the distribution 8.6.0 has parts of 8.6.1
+        (8601, "8.6.0", True),  # the bindings in the distribution 8.6.0 are those of 8.6.1
         (8600, "8.6.0", True),
         (8600, "8.6.1", False),
         (8502, "8.6.1", False),

@@ -15,11 +15,12 @@ from trtbuild.toolchain.libraries import plugins
 from trtbuild.toolchain.libraries.library import capture_log, load
 from trtbuild.toolchain.libraries.plugins import require_plugins
 
+#: Name, version and namespace of the plugin that the tests require.
 ROI = ("RoiPlugin", "1", "")
 
 
 class FakeTensorRT:
-    """TensorRT with its registry of plugins. `load_library` registers `ROI` for any library."""
+    """TensorRT with its registry of plugins. `load_library` registers `ROI`, whichever library it loads."""
 
     def __init__(self) -> None:
         self.loaded: list[str] = []
@@ -46,7 +47,7 @@ def _no_loaded_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def libraries(tmp_path: Path) -> list[bytes]:
-    """The bytes of three libraries. The first two have a function that TensorRT calls when it loads a library."""
+    """The bytes of three libraries. The first two have a function that makes TensorRT load a library, too."""
     contents = []
     for number, name in enumerate(("getCreators", "getPluginCreators", "nothing")):
         (tmp_path / "code.c").write_text(f"int {name}(void) {{ return {number}; }}\n")

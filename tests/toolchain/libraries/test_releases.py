@@ -1,4 +1,4 @@
-"""The abilities of a release are looked up by its version. A setting that a release lacks is rejected before any work."""
+"""The properties of a release are looked up by its version. A setting that a release lacks is rejected before any work."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ HOPPER = Target("hopper", 90, toolchain="tensorrt")
 def test_the_flags_of_networks_and_the_opset(
     version: str, flags: tuple[str, ...], strongly_typed: bool, opset: int
 ) -> None:
-    abilities = release("tensorrt", version)
-    assert (abilities.network_flags, abilities.strongly_typed, abilities.opset) == (flags, strongly_typed, opset)
+    properties = release("tensorrt", version)
+    assert (properties.network_flags, properties.strongly_typed, properties.opset) == (flags, strongly_typed, opset)
 
 
-def test_exactly_the_releases_without_int64_narrow_it() -> None:
+def test_exactly_the_releases_without_int64_compute_it_in_32_bits() -> None:
     for version in ("8.6.0", "8.6.1", "9.3.0", "10.0.1", "11.2.0"):
-        abilities = release("tensorrt", version)
-        assert abilities.narrows_int64 == ("int64" not in abilities.dtypes)
+        properties = release("tensorrt", version)
+        assert properties.narrows_int64 == ("int64" not in properties.dtypes)
 
 
 def test_8_6_has_no_bfloat16() -> None:
     assert "bfloat16" not in release("tensorrt", "8.6.1").dtypes
 
 
-def test_two_releases_of_rtx_have_the_same_abilities() -> None:
+def test_two_releases_of_rtx_have_the_same_properties() -> None:
     assert release("tensorrt-rtx", "1.4.0.76") == release("tensorrt-rtx", "1.7.1.116")
 
 
@@ -54,7 +54,7 @@ def test_does_not_set_the_parser_flag_that_crashes_8_6_0() -> None:
     assert release("tensorrt", "8.6.1").parser_flags == ("NATIVE_INSTANCENORM",)
 
 
-def test_has_default_is_true_only_for_default_values() -> None:
+def test_has_default_is_false_for_other_values() -> None:
     assert all(has_default(BuilderSettings(), name) for name in SETTINGS)
     assert not has_default(BuilderSettings(tf32=False), "tf32")
 

@@ -1,4 +1,4 @@
-"""Whether this machine can build a target is decided before any work, and without importing a toolchain."""
+"""Check before any work whether this machine can build for a target. The checks import no toolchain."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def test_accepts_settings_and_targets_that_need_a_gpu_if_there_is_one() -> None:
     _check_on_linux(HOPPER, version="8.6.0", devices=(89, 90))
 
 
-def test_opsets_by_toolchain_and_version() -> None:
+def test_the_opset_depends_on_the_toolchain_and_its_version() -> None:
     assert opset("tensorrt-rtx", "1.7.1.116") == 20
     assert [opset("tensorrt", version) for version in ("8.6.0", "9.3.0", "10.0.1", "11.0.0.114")] == [17, 17, 20, 20]
 
 
-def test_the_sms_that_a_plan_supports() -> None:
+def test_only_ampere_plus_builds_for_several_sms() -> None:
     assert built_sms(ADA) == (89,)
     assert built_sms(replace(ADA, compatibility="same_compute_capability")) == (89,)
     assert built_sms(replace(ADA, compatibility="ampere_plus")) == (80, 86, 89, 120, 121)
@@ -107,7 +107,7 @@ def test_checks_import_no_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_devices_are_sms() -> None:
+def test_the_sms_of_this_machines_gpus_are_plausible() -> None:
     sms = device_sms()
     if not sms:
         pytest.skip("this machine has no GPU")

@@ -1,11 +1,9 @@
-"""Make the C library of this process return freed memory to the system (``malloc_trim``).
+"""Make the C library of this process return freed memory to the system.
 
-The engine step frees large buffers: weights, the plan, TensorRT's own buffers.
-
-glibc does not return freed buffers that are smaller than a threshold, and it raises this threshold by itself (mallopt(3),
-M_MMAP_THRESHOLD). After a build of ViT-B, an idle worker still had 600 MB. `return_large_buffers` keeps the threshold
-constant, so large buffers return at once (a peak of 1,338 MiB instead of 1,422). `release_free_memory` returns the rest.
-With other C libraries both functions do nothing.
+glibc keeps freed buffers that are smaller than a threshold, and raises this threshold by itself (mallopt(3),
+M_MMAP_THRESHOLD). So an idle worker still had 600 MB after a build of ViT-B. `return_large_buffers` keeps the threshold
+constant, so that large buffers return at once. The peak of the build is then 1,338 MiB instead of 1,422 MiB.
+`release_free_memory` returns the rest (``malloc_trim``). With other C libraries both functions do nothing.
 """
 
 from __future__ import annotations
@@ -17,18 +15,17 @@ from typing import Any
 # <malloc.h>
 _M_MMAP_THRESHOLD = -3
 
-#: Buffers of at least this size, in bytes, return to the system when they are freed.
+#: The constant threshold, in bytes.
 _LARGE_SIZE = 1 << 20
 
 
 @functools.cache
 def return_large_buffers() -> None:
-    """Let buffers of at least `_LARGE_SIZE` return to the system as soon as they are freed."""
+    """Make buffers of at least `_LARGE_SIZE` return to the system as soon as they are freed."""
     _call_if_present("mallopt", _M_MMAP_THRESHOLD, _LARGE_SIZE)
 
 
 def release_free_memory() -> None:
-    """Return all free memory to the system."""
     _call_if_present("malloc_trim", 0)
 
 

@@ -2,13 +2,13 @@
 
 Rules
 1. The job's toolchain version, which is in the key, must be the version of the loaded library.
-2. With TensorRT-RTX, equal jobs normally give equal bytes, in one process and in several (`Flavour.reproducible`). On a
-   busy machine the bytes differed once, so no key depends on equal bytes.
-3. The network must have the inputs and outputs of the partition (`declared`). Otherwise an error is raised, and nothing is
-   compiled.
-4. If the model has quantizers, the statistics say what the engine does in floats nevertheless (`float_fallbacks`).
-5. The library's log is not lost: if the parser or the builder refuses the network, a ToolchainError has the reason as its
-   text, and all lines in `log`. After a successful build, the warnings are in the statistics.
+2. No key depends on equal bytes of two plans. With TensorRT-RTX, equal jobs normally give equal bytes
+   (`Flavour.reproducible`), but on a busy machine the bytes differed once.
+3. The network must have the inputs and outputs of the partition (`declared`). Otherwise nothing is compiled.
+4. If the model has quantizers, the statistics say whether the engine stores or multiplies floats nevertheless
+   (`float_fallbacks`).
+5. If the parser or the builder refuses the network, the text of the ToolchainError is the reason, and its `log` has all
+   lines of the library's log. After a successful build, the warnings are in the statistics.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from trtbuild.toolchain.compiling.declared import interface_differences
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
 from trtbuild.toolchain.compiling.lean_library import open_lean_library
 from trtbuild.toolchain.compiling.plan_reading import read_plan
-from trtbuild.toolchain.compiling.plugin_types import refuse_other_results
+from trtbuild.toolchain.compiling.plugin_types import check_plugin_results
 from trtbuild.toolchain.compiling.preparing import prepare_model
-from trtbuild.toolchain.compiling.quantized_types import refuse_types
+from trtbuild.toolchain.compiling.quantized_types import check_quantized_types
 from trtbuild.toolchain.compiling.serializing import WritePlan, serialize_network
 from trtbuild.toolchain.libraries.devices import Device, use_gpu_with_sm
 from trtbuild.toolchain.libraries.library import Log, capture_log, keep_kernels_loaded, load
@@ -52,25 +52,24 @@ from trtbuild.toolchain.tensorrt8.precision import constrain_layers
 
 @dataclass(frozen=True)
 class EngineDescription:
-    """An engine without its plan.
+    """An engine without its plan."""
 
-    `layers` is JSON: the network's layers before TensorRT fuses them, and its inputs and outputs, with names, types and
-    shapes (-1 is dynamic). `statistics` has seconds by phase, sizes in bytes, warnings, the quantized parts and the GPU.
-    """
-
+    #: JSON with the network's layers before TensorRT fuses them, and its inputs and outputs: their names, types and shapes
+    #: (-1 is a dynamic size).
     layers: bytes
+    #: The seconds of each phase, sizes in bytes, warnings, the quantized parts and the GPU.
     statistics: dict[str, object]
 
 
 @dataclass(frozen=True)
 class CompiledEngine(EngineDescription):
-    """An engine. `plan` is the serialized engine."""
+    """An engine with its plan (the serialized engine)."""
 
     plan: memoryview
 
 
 def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None) -> CompiledEngine:
-    """Call `compile_to`, and keep the plan in memory."""
+    """Compile `job` by `compile_to`, and keep the plan in memory."""
     plan = bytearray()
     compiled = compile_to(plan.extend, job, read, timings)
     return CompiledEngine(compiled.layers, compiled.statistics, memoryview(plan))
@@ -79,14 +78,15 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
 def compile_to(
     write: WritePlan, job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None
 ) -> EngineDescription:
-    """Compile `job`, and call `write` with the pieces of the plan, in order. An error may come after some pieces.
+    """Compile `job`, and call `write` with the pieces of the plan, in order.
 
     `read` returns a blob's bytes by its SHA-256. Weights that the model does not use are not read. `timings` is the
-    directory for timing caches. A toolchain without timing caches ignores it.
+    directory for timing caches, if the toolchain has them.
 
     Raises EnvironmentFault if something is missing: the library in the right version, the lean runtime that the plan must
     contain, or the GPU that the library needs. Raises ToolchainError if the library refuses the model, its settings or its
-    plugins. Raises InconsistentShapes if the network differs from the partition (rule 3).
+    plugins. Raises InconsistentShapes if the network differs from the partition (rule 3). Some pieces may have been written
+    before the error.
     """
     clock = _Clock()
     trt = load(job.target.toolchain, job.toolchain_version)
@@ -94,8 +94,8 @@ def compile_to(
     clock.end_phase("load_s")
     model = bytes(read(job.onnx))
     is_recorded = is_document(model)
-    names = weight_names(model) if is_recorded else [weight.name for weight in read_outline(model).weights]
-    weights, weights_bytes = _read_weights(job, names, read)
+    used_names = weight_names(model) if is_recorded else [weight.name for weight in read_outline(model).weights]
+    weights, weights_bytes = _read_weights(job, used_names, read)
     clock.end_phase("read_s")
     device = _find_device(job)
     properties = release(job.target.toolchain, job.toolchain_version)
@@ -109,7 +109,7 @@ def compile_to(
         builder = trt.Builder(logger)
         with _defined_network(trt, builder, logger, log, model, weights, job) as defined:
             _check_interface(defined.network, job)
-            refuse_other_results(defined.network, plugins)
+            check_plugin_results(defined.network, plugins)
             clock.end_phase("parse_s")
             layers = _layer_document(defined.network)
             config = configure(trt, builder, defined.network, job)
@@ -118,7 +118,7 @@ def compile_to(
             cache = timing_cache.attach_cache(config, timing_path) if timing_path is not None else None
             parts = QuantizedParts(0, 0) if is_recorded else quantized_parts(read_outline(model))
             plan_copy = bytearray()
-            if parts:
+            if parts:  # `_quantization` reads the whole plan
                 write = _writing_to_both(write, plan_copy)
             plan_bytes = serialize_network(trt, builder, defined.network, config, write)
             clock.end_phase("build_s")
@@ -128,7 +128,7 @@ def compile_to(
             del cache
         del builder
     if not plan_bytes:
-        raise _refusal(job, log, is_empty=plan_bytes is not None)
+        raise _build_error(job, log, is_empty=plan_bytes is not None)
     statistics: dict[str, object] = {
         **clock.seconds,
         "plan_bytes": plan_bytes,
@@ -144,8 +144,7 @@ def compile_to(
 
 
 def _read_weights(job: EngineJob, names: Sequence[str], read: Callable[[str], Bytes]) -> tuple[dict[str, Bytes], int]:
-    """Read the weights with these `names` (``w<slot>``), each blob once. Returns their data by name, and the size of the
-    blobs in bytes."""
+    """Read the weights with these `names`, each blob once. Returns name → data, and the number of bytes that were read."""
     blobs: dict[str, Bytes] = {}
     weights: dict[str, Bytes] = {}
     for name in names:
@@ -171,8 +170,7 @@ def _load_plugins(
 def _defined_network(
     trt: Any, builder: Any, logger: Any, log: Log, model: bytes, weights: Mapping[str, Bytes], job: EngineJob
 ) -> Iterator[ParsedNetwork | ReplayedNetwork]:
-    """Yield the network of `model`, which is an ONNX model or the document of a recorded network. The network is freed when
-    the block ends."""
+    """Yield the network of `model`, an ONNX model or the document of a recorded TensorRT network."""
     properties = release(job.target.toolchain, job.toolchain_version)
     if is_document(model):
         with ReplayedNetwork(create_network(trt, builder, properties), log) as replayed:
@@ -185,8 +183,6 @@ def _defined_network(
 
 
 def _writing_to_both(write: WritePlan, plan_copy: bytearray) -> WritePlan:
-    """Return a function that passes pieces to `write`, and adds them to `plan_copy`."""
-
     def write_both(piece: bytes | memoryview) -> None:
         plan_copy.extend(piece)
         write(piece)
@@ -195,7 +191,7 @@ def _writing_to_both(write: WritePlan, plan_copy: bytearray) -> WritePlan:
 
 
 def _quantization(parts: QuantizedParts, plan: memoryview) -> dict[str, object] | None:
-    """The quantized parts of a model, and their fallbacks in its plan (rule 4); None for a model without quantizers."""
+    """Return the statistics of rule 4, or None for a model without quantizers."""
     return {**vars(parts), "fallbacks": float_fallbacks(parts, read_plan(plan))} if parts else None
 
 
@@ -209,7 +205,7 @@ def _check_interface(network: Any, job: EngineJob) -> None:
 
 
 def _find_device(job: EngineJob) -> Device | None:
-    """The GPU to build on, or None if the toolchain does not need a GPU."""
+    """Return the GPU to build on, or None if the toolchain does not need a GPU."""
     if not FLAVOURS[job.target.toolchain].needs_gpu:
         return None
     device = use_gpu_with_sm(job.target.sm)
@@ -221,7 +217,7 @@ def _find_device(job: EngineJob) -> Device | None:
 
 
 def _timing_path(job: EngineJob, device: Device | None, folder: Path | None) -> Path | None:
-    if device is None or folder is None or not FLAVOURS[job.target.toolchain].timing_cache:
+    if device is None or folder is None or not FLAVOURS[job.target.toolchain].has_timing_cache:
         return None
     if not release(job.target.toolchain, job.toolchain_version).keeps_timings:
         return None
@@ -230,7 +226,7 @@ def _timing_path(job: EngineJob, device: Device | None, folder: Path | None) -> 
 
 def _parse(parsed: ParsedNetwork, model: bytes, weights: Mapping[str, Bytes], job: EngineJob, log: Log) -> None:
     model_outline = read_outline(model)
-    refuse_types(model_outline, job.target, job.toolchain_version)
+    check_quantized_types(model_outline, job.target, job.toolchain_version)
     properties = release(job.target.toolchain, job.toolchain_version)
     foreign = foreign_nodes(
         model_outline, properties.dtypes, narrows=properties.narrows_int64, largest=largest_sizes(job)
@@ -248,14 +244,14 @@ def _parse(parsed: ParsedNetwork, model: bytes, weights: Mapping[str, Bytes], jo
 
 
 def largest_sizes(job: EngineJob) -> dict[str, int]:
-    """Map each input's name to the largest size of any of its axes, in any profile."""
+    """Map each input's name to the largest size of its axes in any profile."""
     return {
         f"i{number}": max((max(shape.max, default=0) for shape in shapes), default=0)
         for number, shapes in enumerate(zip(*job.profiles, strict=False))
     }
 
 
-def _refusal(job: EngineJob, log: Log, *, is_empty: bool) -> ToolchainError:
+def _build_error(job: EngineJob, log: Log, *, is_empty: bool) -> ToolchainError:
     errors = log.errors()
     text = errors[0] if errors else "the plan is empty" if is_empty else "no reason was given"
     hint = None
@@ -302,14 +298,14 @@ def _member_name(member: Any) -> str:
 
 
 class _Clock:
-    """Measures the phases of a compilation, in seconds."""
+    """Measures the phases of a compilation."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
     def end_phase(self, name: str) -> None:
-        """Store, under `name`, the time since the end of the previous phase."""
+        """Store the time since the end of the previous phase."""
         now = time.perf_counter()
         self.seconds[name] = round(now - self._last, 6)
         self._last = now

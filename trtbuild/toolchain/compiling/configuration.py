@@ -3,11 +3,10 @@
 Rules
 1. Every field of `BuilderSettings` that is not None is applied, even if it has its default value, because a default of the
    library may change.
-2. If TensorRT refuses a setting, it only logs an error and continues. So every setting is read back. An error is raised if
-   the library does not have the value that was set.
-3. A setting that the library does not have is ignored if its value is the default. Otherwise an error is raised. For the
-   settings that a release is known to lack, `trtbuild.toolchain.libraries.table.check_release` has raised this error
-   before any work.
+2. If TensorRT refuses a setting, it only logs an error and continues. So every setting is read back, and another value
+   than the one that was set is an error.
+3. A setting that the library lacks is ignored if its value is the default. Otherwise an error is raised. If the release is
+   known to lack it, `trtbuild.toolchain.libraries.table.check_release` has raised the error before any work.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from trtbuild.toolchain.libraries.table import FLAVOURS, built_sms
 
 
 def configure(trt: Any, builder: Any, network: Any, job: EngineJob) -> Any:
-    """Create the IBuilderConfig of `job` for its `network`. Raises ToolchainError for a setting, a target or a profile that
-    the library refuses."""
+    """Create the IBuilderConfig of `job` for its `network`. Raises ToolchainError if the library refuses a setting, the
+    target or a profile."""
     config = builder.create_builder_config()
     _apply_settings(trt, config, job)
     _apply_target(trt, config, job)
@@ -52,15 +51,13 @@ def _apply_settings(trt: Any, config: Any, job: EngineJob) -> None:
             )
         if actual != requested:
             raise ToolchainError(f"{_toolchain_text(job)} does not take builder.{name}: {value} (it has {actual})")
-    # the calls and features with which this version runs engines; None if the version is too old
-    calls = calls_of(job.target.toolchain, str(trt.__version__))
-    if calls is not None and not calls.shared_profiles:
-        # Lets contexts of several threads and streams share a profile. From TensorRT 9 on, they can always share one.
+    execution_calls = calls_of(job.target.toolchain, str(trt.__version__))
+    if execution_calls is not None and not execution_calls.shared_profiles:
+        # With this feature, the execution contexts of several threads and streams can share a profile.
         config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
 
 
 def _has_setting(trt: Any, config: Any, setting: Setting) -> bool:
-    """Whether the library has the flag, attribute or memory pool of a setting."""
     match setting.config_part:
         case Flag(name):
             return hasattr(trt.BuilderFlag, name)
@@ -73,7 +70,7 @@ def _has_setting(trt: Any, config: Any, setting: Setting) -> bool:
 
 
 def _apply_setting(trt: Any, config: Any, setting: Setting, value: Any) -> tuple[object, object]:
-    """Set a value. Returns the value in TensorRT's form, and the value that the configuration has afterwards."""
+    """Set a value. Returns the value in TensorRT's form, and the value that `config` has afterwards."""
     match setting.config_part:
         case Flag(name):
             flag = getattr(trt.BuilderFlag, name)
@@ -126,7 +123,7 @@ def _add_profiles(builder: Any, network: Any, config: Any, job: EngineJob) -> No
         for tensor, shape in zip(inputs, ranges, strict=True):
             _set_range(profile, tensor, shape, number)
             if tensor.is_shape_tensor:
-                # The *values* of this tensor decide shapes, and the profiles of a job have only shapes of tensors.
+                # The values of this tensor decide shapes. Its profile would need values, and a job has only shapes.
                 raise ToolchainError(
                     f"the values of input {tensor.name} decide shapes inside the engine",
                     hint="keep the operator that reads a size from a tensor in PyTorch (torch_executed_ops)",
@@ -136,7 +133,6 @@ def _add_profiles(builder: Any, network: Any, config: Any, job: EngineJob) -> No
 
 
 def _set_range(profile: Any, tensor: Any, shape: ShapeRange, number: int) -> None:
-    """Set the min, opt and max shape of one input in the profile with this `number`, and read them back (rule 2)."""
     try:
         profile.set_shape(tensor.name, shape.min, shape.opt, shape.max)
     except (ValueError, RuntimeError, TypeError) as error:

@@ -1,10 +1,9 @@
 """Compare a network's inputs and outputs with those that its partition declares: names, element types, ranks and sizes.
 
 Rules
-1. If a size is known in both the network and the partition, the two sizes must be equal. A size that is dynamic in the
-   partition must also be dynamic in the network. Otherwise a conversion has fixed it by mistake.
-2. The network is compared before it is compiled, because any machine can compare it. An engine can be opened only on its
-   GPU.
+1. A size that is known in both the network and the partition must be equal in both. A size that is dynamic in the
+   partition must also be dynamic in the network. Otherwise a conversion has fixed the size by mistake.
+2. The network is compared, not the engine, because an engine can be opened only on its GPU.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ _TENSORRT_TYPES = {name: ELEMENT_TYPES[name].tensorrt for name in ENGINE_TYPES}
 def interface_differences(
     network: Any, inputs: Sequence[DeclaredType], outputs: Sequence[DeclaredType]
 ) -> list[tuple[str, str]]:
-    """List the differences between `network` and the declared `inputs` and `outputs`, as pairs (name of an input or output,
-    description)."""
+    """List the differences between `network` and the declared `inputs` and `outputs`: pairs (``i0`` or ``o0``, text)."""
     differences = []
     for kind, declared, count, get_tensor in (
         ("i", inputs, network.num_inputs, network.get_input),
@@ -39,7 +37,6 @@ def interface_differences(
 
 
 def _tensor_differences(tensor: Any, declared: DeclaredType) -> Iterator[str]:
-    """Yield the differences between one tensor of the network and its declaration."""
     dtype, sizes = declared
     network_dtype = str(tensor.dtype).rpartition(".")[2]
     if network_dtype != _TENSORRT_TYPES.get(dtype, dtype):

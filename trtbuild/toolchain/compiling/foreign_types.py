@@ -1,23 +1,24 @@
-"""Find nodes with element types that an engine does not compute in (foreign types). The parser changes some of these types
-without an error.
+"""Find nodes with foreign types: element types in which an engine does not compute.
 
-Measured with TensorRT-RTX 1.7.1: float64 inputs, weights, constants and casts become float32, values out of range are
-clamped, and the parse succeeds. The parser treats int8 values as quantized values. An engine that computes in another type
-than the model has other results. So nodes with foreign types are refused.
+These nodes are refused, because an engine that computes in another type than the model has other results. The parser itself
+accepts some of them. In TensorRT-RTX 1.7.1 (measured), it changes float64 to float32 and clamps values out of range. It
+treats int8 values as quantized values.
 
 Rules
-1. A value has a foreign type if the model declares a foreign type for it (inputs, outputs, initializers, attributes with a
-   type). If an operand of an operator has a foreign type, the results of the operator have this type too, unless the
-   operator determines their type.
+1. A value has a foreign type if the model declares this type for it: for an input, an output, an initializer or an
+   attribute. The results of an operator have the foreign types of its operands, unless the operator itself determines the
+   type (``Less`` always returns bool).
 2. A node that reads or produces a value of a foreign type is refused. A nested graph counts as a part of its node.
 3. Only QuantizeLinear and DequantizeLinear may read or produce values of quantized types.
-4. TensorRT before 9 computes int64 in 32 bits, without an error. With such a toolchain (`narrows`), int64 values that are
-   computed correctly are allowed (`trtbuild.toolchain.tensorrt8.int64_bounds`). All other int64 values are foreign: inputs,
-   outputs, weights, casts of data, values that may exceed 32 bits. The start and end of a Slice may be any constant. A
-   constant that does not fit 32 bits is beyond the end of the axis, and stays beyond the end in 32 bits. A node that reads
-   the size of a foreign value is refused only if no other node is refused. After the other refused nodes were removed from
-   the model, the size may come from another tensor.
-5. An operand for indices, shapes or axes does not give its type to a result. If its type is foreign, the node is refused
+4. TensorRT before 9 computes int64 in 32 bits, without an error. With such a toolchain (`narrows`), an int64 value is
+   allowed if 32 bits are enough to compute it (`trtbuild.toolchain.tensorrt8.int64_bounds`). All other int64 values are
+   foreign: inputs, outputs, weights, casts of data, values that may exceed 32 bits. There are two exceptions:
+
+   * The start and the end of a Slice may be any constants. A constant that does not fit 32 bits is beyond the end of the
+     axis, and stays beyond the end in 32 bits.
+   * A node that reads the size of a foreign value is refused only if no other node is refused. When the other nodes have
+     been removed from the model, the size may come from another tensor.
+5. An operand with indices, shapes or axes does not give its type to a result. If its type is foreign, the node is refused
    nevertheless (rule 2).
 """
 
@@ -31,12 +32,11 @@ from trtbuild.toolchain.tensorrt8.int64_bounds import INT64, Int64Bounds
 
 #: onnx.TensorProto.DataType → torch's name of the type.
 TYPE_NAMES = {number: element.name for number, element in BY_ONNX.items()}
-#: Operators whose results have types that do not depend on the operands (https://onnx.ai/onnx/operators).
+#: Operators that determine the types of their results themselves (https://onnx.ai/onnx/operators).
 _OWN_TYPE_OPERATORS = frozenset(
     ("Cast", "Shape", "Size", "ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf", "And", "Or", "Not", "Xor")
 ) | frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
-#: Operator → n, if its results may have only the types of its first n operands (rule 5). The results of other operators may
-#: have the types of all operands.
+#: Operator → the number of its first operands that give their types to the results (rule 5). Other operators: all operands.
 _DATA_OPERAND_COUNTS = {
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Slice", "Reshape", "Expand", "Tile", "Unsqueeze"), 1),
     **dict.fromkeys(("Squeeze", "Transpose", "Split", "Pad", "Resize", "TopK", "CumSum", "Trilu", "ReduceSum"), 1),
@@ -47,16 +47,16 @@ _QUANTIZED_TYPES = frozenset((2, 3, 17, 19, 22, 23))
 
 
 def _is_slice_limit(node: Node, name: str, bounds: Int64Bounds | None) -> bool:
-    """Whether an operand is the constant start or end of a Slice (rule 4)."""
+    """Whether the operand `name` is the constant start or end of a Slice (rule 4)."""
     return bounds is not None and node.operator == "Slice" and name in node.inputs[1:3] and bounds.is_constant(name)
 
 
 def foreign_nodes(
     model: Outline, dtypes: Collection[str], *, narrows: bool = False, largest: Mapping[str, int] | None = None
 ) -> dict[str, str]:
-    """Return the nodes of `model` that read or produce values of a type outside `dtypes`: the name of the node → the
-    reason. `narrows` switches rule 4 on. `largest` maps inputs to the largest size of any of their axes, as far as it is
-    known."""
+    """Return the nodes of `model` that read or produce values of a type outside `dtypes`: node name → reason.
+
+    `narrows` switches rule 4 on. `largest` maps inputs to the largest size of their axes, as far as it is known."""
     bounds = Int64Bounds(model, largest) if narrows else None
     foreign = {
         name: element
@@ -67,7 +67,6 @@ def foreign_nodes(
     reasons: dict[str, str] = {}
     size_reasons: dict[str, str] = {}
     for node in model.nodes:
-        # the foreign types of the node's parts
         operands = [name for name in node.inputs if not _is_slice_limit(node, name, bounds)]
         operand_types = {foreign[name] for name in operands if name in foreign}
         data_types = {foreign[name] for name in operands[: _DATA_OPERAND_COUNTS.get(node.operator)] if name in foreign}
@@ -75,18 +74,18 @@ def foreign_nodes(
         wrong_results = bounds.wrong_results(node) if bounds is not None else ()
         if bounds is not None and not wrong_results:
             attribute_types.discard(INT64)
-        # rule 3
+        # Rule 3
         if node.operator in _QUANTIZE_OPERATORS and operand_types | attribute_types <= _QUANTIZED_TYPES:
             if node.operator == "QuantizeLinear":
                 foreign.update((name, element) for name in node.outputs for element in operand_types | attribute_types)
             continue
-        # the foreign types of the results (rules 1 and 5)
+        # The foreign types of the results (rules 1, 4 and 5)
         result_types = attribute_types if node.operator in _OWN_TYPE_OPERATORS else data_types | attribute_types
         foreign.update((name, INT64) for name in wrong_results)
         for name in node.outputs:
             if result_types:
                 foreign.setdefault(name, min(result_types))
-        # rule 2
+        # Rule 2
         node_types = operand_types | result_types | {foreign[name] for name in node.outputs if name in foreign}
         if node_types:
             kinds = ", ".join(TYPE_NAMES.get(element, f"ONNX type {element}") for element in sorted(node_types))

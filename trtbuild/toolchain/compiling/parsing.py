@@ -1,22 +1,20 @@
-"""Ask NVIDIA's ONNX parser which nodes it accepts, for the partitioner. (`OnnxParser.supports_operator` is not used,
-because it returns True for operators that the parser then refuses.)
+"""Ask NVIDIA's ONNX parser which nodes it accepts, for the partitioner.
 
 Rules
 1. A candidate for a partition is parsed as a whole, in the same way as the compiler parses it. If the parse succeeds, the
-   candidate is accepted, unless another check refuses it.
-2. The values of weights are not known during partitioning, and must not matter. The parser reads other values instead
-   (`unknown_weights`). TensorRT may read a weight's *value* while it parses (an integer buffer that is used as a shape,
-   as axes or as a repeat count). In this case it reads zeros: for example, a Reshape gets the shape (0, 0), which keeps the
-   sizes of its input. If TensorRT refuses the true values later, the compiler raises an error with the node. So a wrong
-   answer here cannot lead to a wrong engine.
-3. A refusal names every node that is known to be refused: the nodes that the parser names, and the nodes that
+   candidate is accepted, unless another check refuses it. `OnnxParser.supports_operator` is not used, because it returns
+   True for operators that the parser then refuses.
+2. The values of weights are not known during partitioning, so the parser reads placeholders (`placeholder_weights`). A
+   weight that is a shape, axes or a repeat count is then zero: a Reshape to (0, 0) keeps the sizes of its input. If
+   TensorRT refuses the true values later, the compiler raises an error with the node. So a wrong answer here cannot lead to
+   a wrong engine.
+3. A refusal names every node that is known to be refused: the nodes in the parser's errors, and the nodes that
    `supports_model_v2` (in older releases: `supports_model`) leaves out of its subgraphs.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).
-5. The parser of `tensorrt` needs a GPU. Without a GPU, TensorRT-RTX's parser is its stand-in. In addition, the known
-   properties of the `tensorrt` release are applied: its element types, and operators that it refuses
-   (`trtbuild.core.model.stand_in`). If the toolchain's own parser refuses other nodes, the engine step raises an error
-   with the node.
-6. With ``truncate_double`` a float64 weight that is cast to float32 counts as a float32 weight, as in the engine step
+5. The parser of `tensorrt` needs a GPU. Without a GPU, the parser of TensorRT-RTX is its stand-in. It also refuses the
+   element types and operators that the `tensorrt` release is known to refuse (`trtbuild.core.model.stand_in`). If the
+   toolchain's own parser refuses other nodes, the engine step raises an error with the node.
+6. With ``truncate_double``, a float64 weight that is cast to float32 counts as a float32 weight, as in the engine step
    (`trtbuild.toolchain.compiling.double_weights`).
 """
 
@@ -32,7 +30,7 @@ from trtbuild.errors import ToolchainMissing
 from trtbuild.toolchain.compiling.declared import interface_differences
 from trtbuild.toolchain.compiling.double_weights import narrow_doubles
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
-from trtbuild.toolchain.compiling.unknown_weights import scale_patterns, unknown_weights
+from trtbuild.toolchain.compiling.placeholder_weights import placeholder_weights, scale_patterns
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.library import capture_log, load
 from trtbuild.toolchain.libraries.releases import release
@@ -42,20 +40,19 @@ from trtbuild.toolchain.onnx_files.onnx_outline import Outline, read_outline
 
 @dataclass(frozen=True)
 class Refusal:
-    """The parser's refusal of a model. `nodes` are the names of the refused ONNX nodes in graph order. If `nodes` is empty,
-    the model as a whole is refused."""
+    """The parser's refusal of a model."""
 
+    #: The names of the refused ONNX nodes, in graph order. Without names, the model as a whole is refused.
     nodes: tuple[str, ...]
     messages: tuple[str, ...]
-    #: The name of a node → the first message about it. Nodes without a message are left out. Empty for TensorRT-RTX.
+    #: Name of a node → the first message about it. Nodes without a message are left out. Empty for TensorRT-RTX.
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 class Parser:
     """The ONNX parser of one toolchain, or a `stand_in` for it (rule 5).
 
-    Raises ToolchainMissing and EnvironmentFault, as `load` does. `find_refusal` raises ToolchainMissing if the parser
-    cannot run here.
+    `stand_in` has the fields of a `StandIn`. Raises ToolchainMissing and EnvironmentFault, as `load` does.
     """
 
     def __init__(
@@ -87,12 +84,14 @@ class Parser:
         largest: Mapping[str, int] | None = None,
         declared: tuple[Sequence[DeclaredType], Sequence[DeclaredType]] | None = None,
     ) -> Refusal | None:
-        """Parse `model` (a result of `convert`). Returns None if the parser accepts it. `largest` maps inputs to the
-        largest size of any of their axes, as far as it is known. The compiler later checks the inputs that `largest` lacks.
-        `declared` has the types and sizes of the model's inputs and outputs. If those of the network differ, the model
-        counts as refused."""
+        """Parse `model`. Returns None if the parser accepts it.
+
+        `largest` maps inputs to the largest size of their axes, as far as it is known. The compiler later checks the other
+        inputs. `declared` has the types and sizes of the model's inputs and outputs. If those of the network differ, the
+        model counts as refused. Raises ToolchainMissing if the parser cannot run here.
+        """
         if self._truncates_double:
-            model, _ = narrow_doubles(model, unknown_weights(read_outline(model)))
+            model, _ = narrow_doubles(model, placeholder_weights(read_outline(model)))
         model_outline = read_outline(model)
         foreign = foreign_nodes(model_outline, self._dtypes, narrows=self._narrows_int64, largest=largest)
         known_errors = [NodeError(text, name) for name, text in foreign.items()]
@@ -101,7 +100,7 @@ class Parser:
             for node in model_outline.nodes
             if node.operator in self._refused_operators
         ]
-        weights = unknown_weights(model_outline)
+        weights = placeholder_weights(model_outline)
         with capture_log(self._trt) as (logger, log):
             builder = self._builder(logger)
             with ParsedNetwork(self._trt, builder, logger, log, self._release) as parsed:
@@ -113,7 +112,7 @@ class Parser:
                         or _interface_errors(parsed, model_outline, declared)
                     )
                     return self._refusal(model_outline, errors, []) if errors else None
-            # A parse stops at the first node that the parser refuses; supports_model_v2 continues after that node.
+            # The parse has stopped at the first node that the parser refuses. supports_model_v2 continues after it.
             with ParsedNetwork(self._trt, builder, logger, log, self._release) as parsed:
                 scales = {name: weights[name] for name in scale_patterns(model_outline)}
                 pieces, more_errors = parsed.supported_pieces(model, scales)
@@ -125,7 +124,8 @@ class Parser:
         refused = {error.node for error in errors} | set(left_out)
         texts = (f"{error.node}: {error.text}" if error.node else error.text for error in errors)
         nodes = tuple(node.name for node in model_outline.nodes if node.name in refused)
-        # For TensorRT-RTX every node gets all messages. This must not change, because messages are part of package keys.
+        # For TensorRT-RTX the caller gives all messages to every node. This must not change, because package keys contain
+        # the messages.
         reasons = {error.node: error.text for error in reversed(errors)} if self._has_reasons_by_node else {}
         return Refusal(nodes, tuple(dict.fromkeys(texts)), reasons)
 

@@ -1,17 +1,18 @@
 """Read the types of weights and kernels from a plan of TensorRT-RTX, without a GPU.
 
 TensorRT's engine inspector needs an engine that is loaded on a GPU. But a plan of TensorRT-RTX contains its program as
-text, because the kernels are compiled where the engine runs. NVIDIA does not document this text. It has this form in plans
-of release 1.7.1 (SM 75 to 120, for one SM and for several):
+text, because the kernels are compiled on the machine that runs the engine. NVIDIA does not document these texts. In plans
+of release 1.7.1 (SM 75 to 120, for one SM and for several) they have this form:
 
-* A text begins with ``header {``, after the four bytes ``NLYM``, four other bytes, and its length (8 bytes, little endian).
-* ``descriptors`` has a line for each tensor: its type, and ``const_payload_size``, which is a weight's number of bytes.
-* ``main`` has a line for each kernel: its operands, its results and, in ``layers``, the layers that it computes.
-* A kernel of the kind ``runtime_fusion`` consists of other kernels. Another text has their lines.
+* Before each text are the four bytes ``NLYM``, four other bytes, and the length of the text (8 bytes, little endian). The
+  text begins with ``header {``.
+* ``descriptors`` has a line for each tensor, with its type. ``const_payload_size`` is the number of bytes of a weight.
+* ``main`` has a line for each kernel, with its operands, its results and the ``layers`` that it computes.
+* A kernel of the kind ``runtime_fusion`` consists of other kernels, which have their lines in another text.
 
 Rules
-1. For a plan without such a text, the result is None. The plans of TensorRT (not TensorRT-RTX) have no such text.
-2. A plan may come from anywhere. No part of it is executed, and a text in another form is left out.
+1. For a plan without such a text, the result is None. Only plans of TensorRT-RTX have such texts.
+2. A plan may come from an untrusted source. No part of it is executed, and a text in another form is left out.
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ _TYPE_NAMES = {
     "fp8_e5m2": "float8e5m2",
     "fp4_e2m1": "float4e2m1",
 }
-#: The types of sizes and conditions. A tensor with one number of such a type counts as a size or a condition, not as data
-#: of the model.
+#: A tensor with one number of such a type counts as a size or a condition, not as data of the model.
 _SIZE_TYPES = ("int64", "int32", "bool")
 
 _STATEMENT = re.compile(r'  (?P<kind>\w+)=\{ name="?(?P<name>[^" ]*)')
@@ -52,7 +52,7 @@ _TENSOR = re.compile(
 
 
 def read_plan(plan: Bytes) -> PlanContents | None:
-    """The types and kernels that a plan names; None if it names no kernels."""
+    """Return the types and kernels that a plan names, or None if it names no kernels."""
     weights: dict[str, int] = {}
     kernels: list[Kernel] = []
     texts = [*_texts(plan)]
@@ -64,7 +64,7 @@ def read_plan(plan: Bytes) -> PlanContents | None:
             type_ = _TYPE_NAMES.get(match["type"], match["type"])
             if match["size"] is not None:
                 weights[type_] = weights.get(type_, 0) + int(match["size"])
-            # scalars (rank0=1), sizes and conditions are not data of the model
+            # Scalars (rank0=1), sizes and conditions are left out.
             if match["rank0"] == "0" and not (match["dims"].strip() == "1" and type_ in _SIZE_TYPES):
                 types[match["name"]] = type_
         kernels += (
@@ -83,7 +83,7 @@ def _texts(plan: Bytes) -> Iterator[str]:
 
 
 def _lines_of(text: str, section: str) -> list[str]:
-    """The lines of ``section { … }``."""
+    """Return the lines of ``section { … }``."""
     _, found, rest = text.partition(f"\n{section} {{\n")
     lines = rest.partition("\n}\n")[0].split("\n") if found else []
     return [line for line in lines if len(line) <= _LONGEST_LINE]

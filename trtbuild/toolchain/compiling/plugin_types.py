@@ -1,4 +1,7 @@
-"""Compare the results of plugins in a network with the results that the operators' fake implementations declare."""
+"""Compare the results of TensorRT plugins in a network with the results that their operators declare in PyTorch.
+
+An operator declares them by its fake implementation (``torch.library.register_fake``).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from trtbuild.errors import PluginError
 from trtbuild.toolchain.onnx_files.plugin_nodes import PluginNode
 
 
-def refuse_other_results(network: Any, plugins: Sequence[PluginNode]) -> None:
+def check_plugin_results(network: Any, plugins: Sequence[PluginNode]) -> None:
     """Raise PluginError if a plugin has a result of another type, rank or size than its operator declares.
 
-    The operators after the plugin are converted for the declared sizes. A size that is unknown in the network or in the
-    declaration is not compared. A declared result is skipped if no layer of the network has a result of its name."""
+    Such a result is wrong, because the operators after the plugin were converted for the declared one. A size that is
+    unknown in the network or in the declaration is not compared. A result whose name is not in the network is skipped."""
     if not plugins:
         return
     tensors = {}

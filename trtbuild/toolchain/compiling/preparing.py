@@ -1,11 +1,10 @@
 """Rewrite a converted model into a form that TensorRT computes faster or more exactly.
 
-The results of the rewritten model differ from those of the converted model only by rounding. This happens in half
-precision, and in models that cast float64 weights to float32. Engines and the files for trtexec are built from the
-rewritten model.
+The results differ from those of the converted model only by rounding: in half precision, and in models that cast float64
+weights to float32. Engines and the files for trtexec are made from the rewritten model.
 
-If the rewriting changes, a number in the keys of engines must change: `trtbuild.core.recipes.keys.LAYER_TYPES_VERSION` for
-releases without strong typing, the version of the engine step for other releases.
+If you change the rewriting, change a number in the keys of engines, too: the version of the engine step, or for releases
+without strong typing, `trtbuild.core.recipes.keys.LAYER_TYPES_VERSION`.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from trtbuild.toolchain.tensorrt8.half_weights import cast_weights
 
 
 def prepare_model(model: bytes, weights: Mapping[str, Bytes], release: Release) -> tuple[bytes, dict[str, Bytes]]:
-    """Return the rewritten `model`, and the data of its external weights by name, for `release`. Raises ValueError if
-    `model` is not ONNX."""
+    """Return the rewritten `model` for `release`, and its external weights: name → data. Raises ValueError if `model` is
+    not ONNX."""
     model, weights = narrow_doubles(model, weights)
     if not release.strongly_typed:
         return cast_weights(model, weights)

@@ -1,7 +1,6 @@
 """Refuse quantized types that a GPU does not have, before TensorRT compiles the model.
 
-TensorRT refuses them, too, but only after some seconds, and its error does not name the types that the GPU has. The table
-of types is in `trtbuild.core.model.quantized_types`.
+TensorRT refuses such types only after some seconds, and its error does not name the types that the GPU has.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from trtbuild.toolchain.onnx_files.onnx_outline import Outline
 _NAMES = {17: "float8e4m3fn", 19: "float8e5m2", 22: "int4", 23: "float4e2m1"}
 
 
-def refuse_types(model: Outline, target: Target, version: str | None = None) -> None:
-    """Raise ToolchainError if a quantizer of `model` has a type that the GPU of `target`, or `version` of its toolchain,
-    does not have."""
+def check_quantized_types(model: Outline, target: Target, version: str | None = None) -> None:
+    """Raise ToolchainError if `model` has a quantized type that the target's GPU, or `version` of its toolchain, lacks."""
     sm = table.AMPERE_SM if target.compatibility == "ampere_plus" else target.sm
     types = {element for _, element in model.initializers} | {element for node in model.nodes for element in node.types}
     for element in sorted(types & _NAMES.keys()):

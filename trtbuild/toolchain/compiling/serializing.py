@@ -1,7 +1,7 @@
-"""Build the plan of a network, and pass the plan on in pieces, so that a large plan need not be in memory as a whole.
+"""Build the plan of a network, and pass it on in pieces, so that a large plan need not be in memory as a whole.
 
-TensorRT-RTX 1.7 gives pieces of at most 64 MiB (IBuilder::buildSerializedNetworkToStream). Their bytes are those of
-build_serialized_network. A library without IStreamWriter gives the plan in one piece.
+TensorRT-RTX 1.7 gives pieces of at most 64 MiB (IBuilder::buildSerializedNetworkToStream). A library without IStreamWriter
+gives the plan in one piece. The bytes are the same.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ WritePlan = Callable[[bytes | memoryview], None]
 
 
 def serialize_network(trt: Any, builder: Any, network: Any, config: Any, write: WritePlan) -> int | None:
-    """Build the plan, and call `write` with its pieces. Returns the number of bytes, or None if the library refuses the
-    network. Raises the errors of `write`."""
+    """Build the plan, and call `write` with its pieces. Returns the size of the plan in bytes, or None if the library
+    refuses the network. Raises the errors of `write`."""
     if not hasattr(builder, "build_serialized_network_to_stream") or not hasattr(trt, "IStreamWriter"):
         plan = builder.build_serialized_network(network, config)
         if plan is None:
@@ -39,12 +39,12 @@ def _stream_writer(trt: Any, write: WritePlan) -> Any:
             self.error: BaseException | None = None
 
         def write(self, data: bytes) -> int:
-            """Write a piece. Returns the number of written bytes; the library stops if the piece has more."""
+            """Return the number of written bytes. The library stops if the piece has more."""
             if self.error is not None:
                 return 0
             try:
                 write(data)
-            except BaseException as error:  # it must not pass through the library; `serialize_network` raises it
+            except BaseException as error:  # it must not pass through the library, so `serialize_network` raises it
                 self.error = error
                 return 0
             self.size += len(data)

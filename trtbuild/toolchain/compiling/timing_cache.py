@@ -1,8 +1,8 @@
 """Store the timings of kernels for later builds. They only save time, and are not in any key.
 
 Rules
-1. A cache is for one toolchain version, GPU model and driver: its file name contains them. TensorRT also checks the
-   device, and refuses the cache of another device.
+1. A cache is for one toolchain version, GPU model and driver, which its file name contains. TensorRT also refuses the cache
+   of another device.
 2. A file contains the digest of its timings. A damaged file counts as missing, so it costs only time.
 3. Several builds may write at the same time. So a build takes a lock, reads the file again, and combines the timings.
 """
@@ -25,13 +25,12 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 def cache_path(folder: Path, toolchain: str, version: str, device: str, driver: str) -> Path:
-    """Return the path of the cache for a toolchain and a GPU."""
     name = f"{toolchain}-{version}-{device}-driver-{driver}"
     return folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}.cache"
 
 
 def read_cache(path: Path) -> bytes:
-    """Read the cache at `path`. Returns empty bytes if the file is missing or damaged."""
+    """Return the timings in the file `path`, or empty bytes if the file is missing or damaged."""
     try:
         data = read_regular(path)
     except OSError:
@@ -41,18 +40,17 @@ def read_cache(path: Path) -> bytes:
 
 
 def attach_cache(config: Any, path: Path) -> Any:
-    """Let a build with `config` use the cache at `path`. Returns TensorRT's object, which must outlive the build."""
+    """Make a build with `config` use the cache at `path`. Returns TensorRT's object, which must outlive the build."""
     cache = config.create_timing_cache(read_cache(path)) or config.create_timing_cache(b"")
     if cache is None or not config.set_timing_cache(cache, False):
-        # TensorRT refused the file, because it is for another device, in spite of its name.
+        # TensorRT has refused the timings: they are for another device, in spite of the file's name.
         cache = config.create_timing_cache(b"")
         config.set_timing_cache(cache, False)
     return cache
 
 
 def save_cache(config: Any, path: Path) -> None:
-    """Write the timings of a finished build, combined with the timings that other builds have written in the meantime. If
-    the file cannot be written, the timings are lost."""
+    """Write the timings of a finished build (rule 3). If the file cannot be written, they are lost."""
     cache = config.get_timing_cache()
     if cache is None:
         return

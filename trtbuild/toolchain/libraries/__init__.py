@@ -1,4 +1,4 @@
-"""Installed TensorRT libraries: their flavours, their loading, and the differences between releases. Also finds GPUs.
+"""Finds and loads the installed TensorRT libraries, and knows the differences between releases. Also finds GPUs.
 
 This folder uses no other folder of the toolchain.
 """

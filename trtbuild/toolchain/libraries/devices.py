@@ -1,4 +1,4 @@
-"""Find the GPUs of this machine through the CUDA driver: without torch, TensorRT or a subprocess."""
+"""Find the GPUs of this machine through the CUDA driver, without torch, TensorRT or a subprocess."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _COMPUTE_CAPABILITY_MINOR = 76
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU of this machine. `driver` is the version of NVIDIA's driver. If the version is not known, `driver` is the CUDA
-    version that the driver supports (``CUDA 13.0``)."""
+    """A GPU of this machine. `sm` is ten times its compute capability.
+
+    `driver` is the version of NVIDIA's driver. If it is not known, `driver` is the CUDA version that the driver supports
+    (``CUDA 13.0``)."""
 
     ordinal: int
     sm: int
@@ -29,8 +31,10 @@ class Device:
 
 @functools.lru_cache(maxsize=1)
 def device_sms() -> tuple[int, ...]:
-    """Return the SM (ten times the compute capability) of each GPU, by its ordinal. The result is empty without a driver or
-    a GPU, and if a GPU cannot be queried: without its SM, the later GPUs would have wrong ordinals."""
+    """Return the SM of each GPU, in the order of their ordinals.
+
+    The result is empty without a driver. It is also empty if one GPU cannot be queried, because the later GPUs would have
+    wrong ordinals."""
     driver = _driver()
     if driver is None:
         return ()
@@ -51,30 +55,29 @@ def device_sms() -> tuple[int, ...]:
 
 
 def use_gpu_with_sm(sm: int) -> Device | None:
-    """Make the first GPU with this SM the current device of this thread. TensorRT builds on the current device. Returns
-    None if there is no such GPU, or if CUDA cannot use it."""
+    """Make the first GPU with this SM the current device of this thread, on which TensorRT builds. Returns None if this
+    fails, or if there is no such GPU."""
     return use_gpu(device_sms().index(sm)) if sm in device_sms() else None
 
 
 def use_gpu(ordinal: int) -> Device | None:
-    """Make the GPU with this ordinal the current device of this thread. Returns None if there is no such GPU, or if CUDA
-    cannot use it."""
-    driver, found = _driver(), describe_gpu(ordinal)
-    if driver is None or found is None:
+    """Make the GPU with this ordinal the current device of this thread. Returns None if this fails."""
+    driver, gpu = _driver(), describe_gpu(ordinal)
+    if driver is None or gpu is None:
         return None
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if (
         driver.cuDeviceGet(ctypes.byref(device), ordinal) != 0
-        # CUDA's runtime uses the primary context. TensorRT uses CUDA's runtime.
+        # The primary context, because TensorRT uses it.
         or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) != 0
         or driver.cuCtxSetCurrent(context) != 0
     ):
         return None
-    return found
+    return gpu
 
 
 def describe_gpu(ordinal: int) -> Device | None:
-    """Return the GPU with this ordinal. Creates no CUDA context. Returns None if there is no such GPU."""
+    """Return the GPU with this ordinal, or None if there is no such GPU. Creates no CUDA context."""
     driver = _driver()
     if driver is None or ordinal >= len(device_sms()):
         return None
@@ -91,7 +94,7 @@ def describe_gpu(ordinal: int) -> Device | None:
 
 
 def pci_bus_id(ordinal: int) -> bytes | None:
-    """Return the PCI address of the GPU with this ordinal, such as ``0000:3b:00.0``; None if there is no such GPU."""
+    """Return the PCI address of the GPU with this ordinal, such as ``0000:3b:00.0``, or None if there is no such GPU."""
     driver = _driver()
     if driver is None:
         return None
@@ -106,7 +109,6 @@ def pci_bus_id(ordinal: int) -> bytes | None:
 
 @functools.lru_cache(maxsize=1)
 def _driver() -> Any:
-    """Return the driver's library, initialized. Returns None if there is no driver, or if the initialization fails."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:

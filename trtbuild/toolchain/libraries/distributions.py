@@ -1,9 +1,9 @@
-"""Read the versions of installed distributions from their metadata. A version is read again only if a directory of
-``sys.path`` has changed.
+"""Read the versions of installed distributions from their metadata.
 
-`importlib.metadata` gives the same answers. But its import takes as long as planning a dozen models, and so do repeated
-lookups. So it is used only if this module does not find exactly one metadata folder with a version. This is the
-case for a distribution that is not a wheel, for two versions in one folder, and for a distribution that is not installed.
+A version is read again only if a directory of ``sys.path`` has changed.
+
+`importlib.metadata` gives the same answers, but its import alone takes as long as planning a dozen models. So it is used
+only if this module does not find exactly one metadata folder with a version.
 """
 
 # Paths are strings here, because every command runs this code.
@@ -18,7 +18,7 @@ _HEADERS_SIZE = 8 << 10
 
 
 def installed_version(name: str) -> str | None:
-    """Return the version of the distribution `name`, or None if it is not installed. Does not import it."""
+    """Return the version of the distribution `name`, or None if it is not installed."""
     return _version(name, tuple([(folder, _mtime_ns(folder or ".")) for folder in sys.path]))
 
 
@@ -43,7 +43,7 @@ def _version(name: str, path: tuple[tuple[str, int], ...]) -> str | None:
 
 @lru_cache(maxsize=64)
 def _metadata_folders(folder: str, _mtime_ns: int) -> tuple[str, ...]:
-    """The names of the metadata folders in `folder`. `_mtime_ns` is only for the key of `lru_cache`."""
+    """List the metadata folders in `folder`. `_mtime_ns` is only for the key of `lru_cache`."""
     try:
         return tuple(entry for entry in os.listdir(folder) if entry.endswith((".dist-info", ".egg-info", ".egg")))
     except OSError:

@@ -1,12 +1,12 @@
-"""The differences between TensorRT versions in running an engine, in one table.
+"""The calls with which each TensorRT version runs engines, in one table.
 
 Rules
-1. The row of a version is the newest row that is not newer than the version (`calls_of`).
+1. The row of a version is the newest row that is not newer than the version.
 2. Each row cites its source. 8.6.0 was run on an H200. The names of TensorRT-RTX 1.7.1 were read from the library, without
    a run on a GPU. The other rows are from NVIDIA's API references and the open bindings (pyEngine.cpp).
-3. A version-compatible plan may run with a later version than the one that built it. Then only the calls that both versions
-   have are supported (documentation of 10.16.1, "Version Compatibility"). So the row of the older version is used if the
-   later version still has the calls of that row. Profiles are shared as in the older version in any case.
+3. A version-compatible plan may run with a later version than the one that built it. Only the calls that both versions
+   have are then supported (documentation of 10.16.1, "Version Compatibility"). So the row of the older version is used, if
+   the later version still has its calls. In any case, contexts share profiles as in the older version.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from trtbuild.core.model.spec import ToolchainName
 
 @dataclass(frozen=True)
 class ExecutionCalls:
-    """The calls with which one version runs engines, and its features."""
+    """The calls with which one version runs engines."""
 
-    #: The way to create a context without device memory: a special method, an allocation strategy, or a runtime
-    #: configuration with the strategy.
+    #: The way to create an execution context without device memory: by a special method, by an allocation strategy, or by a
+    #: runtime configuration with this strategy.
     context: Literal["method", "strategy", "configuration"]
     #: The way to set a context's memory: the property `device_memory`, or ``set_device_memory(address, size)``.
     memory: Literal["property", "sized"]
     #: The name of the engine's property with the size of a context's memory, in bytes.
     memory_size: str
-    #: The name of the engine's method that returns this size for one profile, or None if there is no such method.
+    #: The name of the engine's method with this size for one profile, or None if there is no such method.
     memory_size_of_profile: str | None
-    #: Whether contexts may share an optimization profile. Before 9, only one context at a time can use a profile,
-    #: unless the engine was built with PreviewFeature.PROFILE_SHARING_0806.
+    #: Whether several contexts may use one optimization profile at the same time. Before 9, this is possible only if the
+    #: engine was built with PreviewFeature.PROFILE_SHARING_0806.
     shared_profiles: bool
-    #: Whether the library compiles kernels at run time, can store them (``IRuntimeCache``), and captures graphs itself.
+    #: Whether the library compiles kernels at run time, can store them (``IRuntimeCache``), and captures CUDA graphs.
     runtime_compiler: bool = False
 
 
+#: Toolchain → rows: (first version of the row, its calls). The newest row is first.
 _TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], ExecutionCalls], ...]] = {
     "tensorrt-rtx": (
-        # Names of 1.7.1; create_runtime_config is in the reference of 1.0 already (IRuntimeConfig).
+        # The names of 1.7.1. The reference of 1.0 has create_runtime_config (IRuntimeConfig).
         (
             (1,),
             ExecutionCalls(
@@ -54,7 +55,7 @@ _TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], ExecutionCalls], ...
         ),
     ),
     "tensorrt": (
-        # 10.1 release notes: the v2 sizes are 64-bit, and set_device_memory takes a size.
+        # Release notes of 10.1: the v2 sizes have 64 bits, and set_device_memory takes a size.
         (
             (10, 1),
             ExecutionCalls(
@@ -65,7 +66,7 @@ _TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], ExecutionCalls], ...
                 shared_profiles=True,
             ),
         ),
-        # 10.0: ExecutionContextAllocationStrategy, get_device_memory_size_for_profile.
+        # 10.0 has ExecutionContextAllocationStrategy and get_device_memory_size_for_profile (API reference).
         (
             (10,),
             ExecutionCalls(
@@ -76,7 +77,7 @@ _TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], ExecutionCalls], ...
                 shared_profiles=True,
             ),
         ),
-        # 9.0: contexts share profiles (PreviewFeature.PROFILE_SHARING_0806 of 8.6.1: "will become the default in 9.0").
+        # Contexts share profiles from 9.0 on (PROFILE_SHARING_0806 in 8.6.1: "will become the default in 9.0").
         ((9,), ExecutionCalls("method", "property", "device_memory_size", None, shared_profiles=True)),
         # 8.5 is the first version with tensor names. Source: the bindings of 8.6.1.
         ((8, 5), ExecutionCalls("method", "property", "device_memory_size", None, shared_profiles=False)),
@@ -85,14 +86,14 @@ _TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], ExecutionCalls], ...
 
 
 def calls_of(toolchain: ToolchainName, version: str) -> ExecutionCalls | None:
-    """Return the row of `version`, which a library has reported, or None if the version is older than all rows."""
+    """Return the row of `version`, or None if the version is older than all rows."""
     numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
     return next((calls for first, calls in _TABLE[toolchain] if numbers >= first), None)
 
 
 def calls_for_plans(trt: Any, toolchain: ToolchainName, version: str, plan_version: str) -> ExecutionCalls | None:
-    """Return the calls with which library `trt`, of `version`, runs plans of `plan_version` (rule 3). None if
-    `version` is too old."""
+    """Return the calls with which `version` of the library `trt` runs plans of `plan_version` (rule 3). None if `version`
+    is older than all rows."""
     calls, plan_calls = calls_of(toolchain, version), calls_of(toolchain, plan_version)
     if calls is None or plan_calls is None or calls == plan_calls:
         return calls

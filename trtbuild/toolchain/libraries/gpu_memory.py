@@ -1,7 +1,7 @@
 """Ask NVIDIA's management library (NVML) for the free memory of a GPU.
 
-CUDA reports the free memory only in a process that has a context on the GPU, and a context takes hundreds of MB of the
-GPU's memory. NVML needs no context. Its library comes with the driver. A container may lack it.
+CUDA reports the free memory only in a process with a context on the GPU, which takes hundreds of MB of the GPU's memory.
+NVML needs no context. Its library comes with the driver, but a container may lack it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class _Memory(ctypes.Structure):
 
 
 def free_gpu_bytes(ordinal: int) -> int | None:
-    """Return the free memory of the GPU `ordinal` in bytes; None if it is not known.
+    """Return the free memory of the GPU `ordinal` in bytes, or None if it is not known.
 
-    For a MIG device, this is the free memory of the whole GPU.
+    For a MIG device (a part of a GPU), this is the free memory of the whole GPU.
     """
     nvml, bus_id = _nvml(), pci_bus_id(ordinal)
     if nvml is None or bus_id is None:
@@ -38,7 +38,6 @@ def free_gpu_bytes(ordinal: int) -> int | None:
 
 @functools.lru_cache(maxsize=1)
 def _nvml() -> Any:
-    """Return the library, after its initialization, or None if it cannot be used."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         return nvml if nvml.nvmlInit_v2() == 0 else None

@@ -17,8 +17,8 @@ from trtbuild.errors import EnvironmentFault, ToolchainMissing
 from trtbuild.toolchain.libraries.mapped import check_mapped_versions
 from trtbuild.toolchain.libraries.table import FLAVOURS
 
-#: Parts of logged errors that are never the reason for a failure. TensorRT logs the first three in every call on a machine
-#: without a GPU, and the other two around the text of a refused node.
+#: Parts of logged errors that are never the reason for a failure. On a machine without a GPU, TensorRT logs the first
+#: three in every call. It logs the other two around the text of a refused node.
 _IGNORED_ERRORS = (
     "CUDA driver version is insufficient",
     "Thread context has not been set",
@@ -32,12 +32,14 @@ _IGNORED_WARNING = "has Int64 binding"
 
 @dataclass(eq=False)
 class Log:
-    """Log lines of a library, in order, as (severity, text). A severity is ``internal_error``, ``error`` or ``warning``."""
+    """The log lines of a library, in order."""
+
+    #: (severity, text). A severity is ``internal_error``, ``error`` or ``warning``.
 
     lines: list[tuple[str, str]] = field(default_factory=list)
 
     def mark(self) -> int:
-        """Return the number of lines so far, for `errors`."""
+        """Return the number of lines so far, to pass to `errors` later."""
         return len(self.lines)
 
     def errors(self, skipped_lines: int = 0) -> list[str]:
@@ -49,19 +51,17 @@ class Log:
         ]
 
     def texts(self) -> tuple[str, ...]:
-        """Return all lines, with their severity."""
         return tuple(f"{severity}: {text}" for severity, text in self.lines)
 
     def warnings(self) -> list[str]:
-        """Return the warnings, without those that appear for every model with int64 inputs or outputs."""
         return [text for severity, text in self.lines if severity == "warning" and _IGNORED_WARNING not in text]
 
 
 def load(toolchain: ToolchainName, version: str | None = None) -> Any:
-    """Import the library's Python module.
+    """Import the Python module of a toolchain.
 
     Raises ToolchainMissing if it is not installed or cannot be loaded. Raises EnvironmentFault if the module, or a library
-    that the module loads, does not have `version`.
+    that it loads, does not have `version`.
     """
     flavour = FLAVOURS[toolchain]
     try:
@@ -82,10 +82,10 @@ def load(toolchain: ToolchainName, version: str | None = None) -> Any:
 
 
 def keep_kernels_loaded(trt: Any, logger: Any, ordinal: int) -> None:
-    """Keep the kernels for builds on GPU `ordinal` loaded until this process ends.
+    """Keep TensorRT's kernels for GPU `ordinal` loaded until this process ends, by an unused Builder.
 
-    TensorRT loads its kernels with the first Builder of a process and unloads them with the last Builder. This takes 6 to 8
-    seconds each time (8.6.0, H200). An unused Builder keeps them loaded.
+    TensorRT loads its kernels with the first Builder of a process, which takes 6 to 8 seconds (8.6.0, H200). It unloads
+    them with the last Builder.
     """
     if (trt.__name__, ordinal) not in _UNUSED_BUILDERS:
         _UNUSED_BUILDERS[trt.__name__, ordinal] = trt.Builder(logger)
@@ -98,10 +98,10 @@ _UNUSED_BUILDERS: dict[tuple[str, int], Any] = {}
 
 @contextlib.contextmanager
 def capture_log(trt: Any) -> Iterator[tuple[Any, Log]]:
-    """Yield the ILogger of library `trt`, and a log. The log gets the lines of this thread's calls in the block.
+    """Yield the ILogger of library `trt`, and a log. The log gets the lines that this thread's calls write in the block.
 
-    TensorRT uses the first logger of a process and ignores all later loggers, so all calls share one logger. Lines from
-    TensorRT's own threads go into every open log.
+    All calls share one logger, because TensorRT uses only the first logger of a process. Lines from TensorRT's own threads
+    go into every open log.
     """
     log, thread = Log(), threading.get_ident()
     entry = (thread, log)
@@ -112,16 +112,15 @@ def capture_log(trt: Any) -> Iterator[tuple[Any, Log]]:
         _OPEN_LOGS.remove(entry)
 
 
-#: The open logs: (thread, log). `list` operations are atomic.
+#: The open logs: (thread, log). No lock is needed, because `list` operations are atomic.
 _OPEN_LOGS: list[tuple[int, Log]] = []
 
-#: The last errors on threads without an open log: (thread, text). Some calls are so frequent that they do not open a log.
+#: The last 64 errors on threads without an open log: (thread, text). Calls that are very frequent do not open a log.
 _LAST_ERRORS: deque[tuple[int, str]] = deque(maxlen=64)
 
 
 def last_errors() -> list[str]:
-    """Return the errors that this thread has logged without an open log since its last call of this function. The oldest is
-    first. At most 64 lines of all threads are kept."""
+    """Return this thread's entries of `_LAST_ERRORS` since the last call of this function, the oldest first."""
     thread = threading.get_ident()
     own_entries = [entry for entry in list(_LAST_ERRORS) if entry[0] == thread]
     for entry in own_entries:
@@ -130,8 +129,8 @@ def last_errors() -> list[str]:
     return [text for _, text in own_entries if not any(noise in text for noise in _IGNORED_ERRORS)]
 
 
-#: Held while a logger is created. Otherwise two threads could create two loggers: one of them would be freed, and it could
-#: be the one that TensorRT uses.
+#: Held while a logger is created. Otherwise two threads could create two loggers, and the one that TensorRT uses could be
+#: freed.
 _LOGGER_LOCK = threading.Lock()
 
 

@@ -1,14 +1,13 @@
-"""Load libraries of TensorRT plugins into this process, and look for plugins in TensorRT's registry.
+"""Load libraries of TensorRT plugins into this process, and check that TensorRT's registry has the required plugins.
 
 Rules
-1. A library registers its plugins when this process loads it (``REGISTER_TENSORRT_PLUGIN``). If it registers nothing and
-   has the function ``getCreators`` or ``getPluginCreators``, TensorRT loads it, too (``IPluginRegistry::loadLibrary``,
-   since 8.6).
-2. A library stays loaded until the process ends, because engines may use it. TensorRT keeps the first plugin of a name. So
-   a library is refused if another library has already registered one of the required plugins: the engine would run the
-   code of the other library.
-3. The library is loaded from a private copy of verified bytes. So no other process can replace the file between the
-   verification and the load.
+1. Most libraries register their plugins when a process loads them (``REGISTER_TENSORRT_PLUGIN``). If a library registers
+   nothing, but has the function ``getCreators`` or ``getPluginCreators``, then TensorRT registers its plugins
+   (``IPluginRegistry::loadLibrary``, since 8.6).
+2. A library stays loaded until the process ends, because engines may use it. It is refused if another library has already
+   registered one of the required plugins. TensorRT keeps the first plugin of a name, so the engine would run the code of
+   the other library.
+3. A library is loaded from a private copy of verified bytes, so that no other process can replace the file before the load.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any
 from trtbuild.core.model.plugins import described
 from trtbuild.errors import PluginError
 
-#: Name, version and namespace of a plugin.
+#: A plugin: its name, version and namespace.
 Identity = tuple[str, str, str]
 
 _ENTRY_POINTS = ("getCreators", "getPluginCreators")
@@ -38,8 +37,10 @@ _LOCK = threading.Lock()
 def require_plugins(trt: Any, logger: Any, plugins: Iterable[Identity], library: bytes | None, name: str) -> None:
     """Make `plugins` available in this process.
 
-    `library` is the content of the library that has them, and `name` is its name for messages. If `library` is None, the
-    plugins must be in TensorRT's own libraries. Raises PluginError."""
+    `library` is the content of the plugins' library, and `name` is its name in messages. If `library` is None, the plugins
+    must be in TensorRT's own libraries.
+
+    Raises PluginError if the library cannot be loaded, if a plugin is missing, or if another library has registered it."""
     required = frozenset(plugins)
     with _LOCK:
         if library is None:
@@ -49,11 +50,12 @@ def require_plugins(trt: Any, logger: Any, plugins: Iterable[Identity], library:
             return
         digest, before = hashlib.sha256(library).hexdigest(), _registered(trt)
         known = _LOADED.get(digest)
-        if known is None or not known <= before:  # another TensorRT of this process may have its own registry
-            _refuse_known(required & before, name)
+        # A library that this process has loaded is loaded again if `trt` is another TensorRT, with its own registry.
+        if known is None or not known <= before:
+            _refuse_duplicates(required & before, name)
             _load(trt, library, name, before)
             _LOADED[digest] = (known or frozenset()) | (_registered(trt) - before)
-        _refuse_known((required & _registered(trt)) - _LOADED[digest], name)
+        _refuse_duplicates((required & _registered(trt)) - _LOADED[digest], name)
         _refuse_missing(
             required,
             _LOADED[digest] & _registered(trt),
@@ -90,7 +92,7 @@ def _registered(trt: Any) -> frozenset[Identity]:
     return frozenset((creator.name, creator.plugin_version, creator.plugin_namespace) for creator in creators)
 
 
-def _refuse_known(plugins: frozenset[Identity], name: str) -> None:
+def _refuse_duplicates(plugins: frozenset[Identity], name: str) -> None:
     if plugins:
         raise PluginError(
             f"another library has registered the plugin {described(*min(plugins))} in this process, so TensorRT would not "

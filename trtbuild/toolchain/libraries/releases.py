@@ -1,14 +1,14 @@
-"""The differences between releases of a toolchain: types, ONNX opsets, networks, policies, and refused operators.
+"""The differences between releases of a toolchain: types, ONNX opsets, flags, compatibilities, and refused operators.
+
 `trtbuild.core.model.builder_settings` has the first release with each builder setting.
 
 Rules
 1. Each row of `_RELEASES` begins with the first release for which it is valid. The newest row is first. The
    oldest row is also used for older releases.
-2. The values come from runs (8.6.0 on an H200, TensorRT-RTX 1.7.1) or from NVIDIA's documentation, which is cited. If
-   the documentation does not name the minor version, the earliest is assumed.
-   `trtbuild.toolchain.compiling.configuration` checks the library itself before it uses a setting.
-3. An operator or a type is refused if it is doubtful whether a release supports it. The nodes with this operator or type
-   stay in PyTorch, which computes them correctly.
+2. The values come from runs (8.6.0 on an H200, TensorRT-RTX 1.7.1) or from the documentation that a comment cites. If the
+   documentation names only a major version, its first release is assumed.
+3. If it is doubtful whether a release supports an operator or a type, the release counts as refusing it. PyTorch then
+   computes these nodes.
 """
 
 from __future__ import annotations
@@ -28,46 +28,48 @@ class Release:
 
     #: The ONNX opset of the models for its parser.
     opset: int
-    #: Element types (torch's names) in which engines compute. A partition has no other types.
+    #: The element types (torch's names) in which engines compute. A TensorRT partition has no other types.
     dtypes: tuple[str, ...]
     #: `NetworkDefinitionCreationFlag`s for new networks.
     network_flags: tuple[str, ...] = ("STRONGLY_TYPED",)
-    #: `OnnxParserFlag`s to set. Without NATIVE_INSTANCENORM, TensorRT before 10 uses a plugin, which needs cuDNN.
+    #: `OnnxParserFlag`s to set. Without NATIVE_INSTANCENORM, the parser of TensorRT before 10 replaces
+    #: InstanceNormalization by a plugin that needs cuDNN.
     parser_flags: tuple[str, ...] = ()
-    #: Whether a network keeps exactly the types of its graph. Otherwise the precision is set for each layer
-    #: (`trtbuild.toolchain.tensorrt8.precision`).
+    #: Whether a network keeps exactly the types of its graph. If not, `trtbuild.toolchain.tensorrt8.precision` sets the
+    #: precision of each layer.
     strongly_typed: bool = True
-    #: Whether the parser converts a batch normalization, with input and parameters in half precision, to one Scale layer.
+    #: Whether the parser converts a batch normalization to one Scale layer if its input and parameters have half precision.
     half_norm_is_scale_layer: bool = True
-    #: Whether kernel timings are kept for later builds (`trtbuild.toolchain.compiling.timing_cache`).
+    #: Whether trtbuild keeps kernel timings for later builds (`trtbuild.toolchain.compiling.timing_cache`).
     keeps_timings: bool = True
-    #: Whether int64 values are computed in 32 bits; inputs and outputs are then never int64
+    #: Whether engines compute int64 values in 32 bits. Inputs and outputs are then never int64
     #: (`trtbuild.toolchain.compiling.foreign_types`).
     narrows_int64: bool = False
-    #: Compatibility policy → `HardwareCompatibilityLevel`, or None if the library needs no level for the policy.
+    #: Compatibility of a target → `HardwareCompatibilityLevel`, or None if the library needs no level for it.
     compatibilities: Mapping[str, str | None] = field(default_factory=dict)
     #: The `TacticSource`s that a manifest may choose.
     tactic_sources: tuple[str, ...] = ()
-    #: ONNX operators that the parser of TensorRT-RTX accepts, but that stay in PyTorch with this release: its parser
-    #: refuses them, or support is doubtful (rule 3).
+    #: The ONNX operators that the parser of TensorRT-RTX accepts and the parser of this release refuses, as far as known
+    #: (rule 3).
     refuses: tuple[str, ...] = ()
 
 
-#: TensorRT-RTX. It ignores the hardware compatibility level. A plan is for one or several compute capabilities, and runs on
-#: all devices that have one of them. So for ampere_plus, the plan has every SM from 80 on (measured: it is not larger than
-#: for one SM). The parser changes float64 to float32 without an error (measured, 1.7.1), and treats int8 values as
-#: quantized. Both would change the model, so these types are left out. uint8 is accepted only as the input of a cast. The
-#: parser checks this.
-#: The opset is torch 2.13's default. In opset 20 Gelu is one operator, which the parser accepts.
+#: The opset is the default of torch 2.13. In this opset Gelu is one operator, which the parser accepts.
+#:
+#: float64 and int8 are left out of `dtypes`. The parser changes float64 to float32 without an error (measured, 1.7.1), and
+#: treats int8 values as quantized. Both would change the model. The parser accepts uint8 only as the input of a cast.
+#:
+#: TensorRT-RTX ignores the hardware compatibility level. A plan is for one or several SMs instead. For ampere_plus, it has
+#: every SM from 80 on (measured: the plan is not larger than for one SM).
 _RTX = Release(
     opset=20,
     dtypes=ENGINE_TYPES,
     compatibilities={"exact": None, "same_compute_capability": None, "ampere_plus": None},
 )
 
-#: https://docs.nvidia.com/deeplearning/tensorrt: Python API reference 11.0
-#: (NetworkDefinitionCreationFlag.STRONGLY_TYPED is ignored, because all networks are strongly typed; precision flags are
-#: removed), and Python API reference 10.0 (EXPLICIT_BATCH is ignored; opset 20).
+#: Source: https://docs.nvidia.com/deeplearning/tensorrt, the Python API references 11.0 and 10.0. In 11.0
+#: NetworkDefinitionCreationFlag.STRONGLY_TYPED is ignored, because all networks are strongly typed. In 10.0 EXPLICIT_BATCH
+#: is ignored, and the opset is 20.
 _TENSORRT_11 = Release(
     opset=20,
     dtypes=ENGINE_TYPES,
@@ -84,8 +86,8 @@ _TENSORRT_10 = replace(
     network_flags=("STRONGLY_TYPED",),
     tactic_sources=("cublas", "cublas_lt", "cudnn", "edge_mask_convolutions", "jit_convolutions"),
 )
-#: 8.6, from its Python bindings 8.6.1 (measured): DataType has no BF16 and no INT64, BuilderFlag has no newer flags,
-#: and HardwareCompatibilityLevel has NONE and AMPERE_PLUS.
+#: Source: the Python bindings 8.6.1. Their DataType has no BF16 and no INT64, and their HardwareCompatibilityLevel has only
+#: NONE and AMPERE_PLUS.
 _TENSORRT_8 = Release(
     opset=17,
     dtypes=("float32", "float16", "int32", "bool"),
@@ -96,7 +98,7 @@ _TENSORRT_8 = Release(
     compatibilities={"exact": "NONE", "ampere_plus": "AMPERE_PLUS"},
     tactic_sources=_TENSORRT_10.tactic_sources,
     parser_flags=("NATIVE_INSTANCENORM",),
-    # From OnnxParser.supports_operator of 8.6.0, on an H200, compared with that of TensorRT-RTX 1.7.1.
+    # From a comparison of OnnxParser.supports_operator in 8.6.0, on an H200, and in TensorRT-RTX 1.7.1.
     refuses=(
         "Attention",
         "BlackmanWindow",
@@ -116,12 +118,11 @@ _TENSORRT_8 = Release(
         "TensorScatter",
     ),
 )
-#: The parser of 8.6.0 (EA) does not have the flag NATIVE_INSTANCENORM. The flag was added in 8.6.1 (GA). If the bindings of
-#: 8.6.1 set it with the library 8.6.0, they crash (measured). Without the flag, InstanceNormalization needs a plugin
-#: and cuDNN (see `parser_flags`). With 8.6.0 it stays in PyTorch.
+#: The flag NATIVE_INSTANCENORM was added in 8.6.1. If the bindings set it in the library 8.6.0, they crash (measured).
+#: InstanceNormalization counts as refused, because it needs cuDNN without the flag.
 _TENSORRT_8_6_0 = replace(_TENSORRT_8, parser_flags=(), refuses=("InstanceNormalization", *_TENSORRT_8.refuses))
-#: https://github.com/onnx/onnx-tensorrt/blob/main/docs/Changelog.md: 9.0 has int64 and bfloat16. Strong typing: Python API
-#: reference of 9.
+#: Sources: for int64 and bfloat16, https://github.com/onnx/onnx-tensorrt/blob/main/docs/Changelog.md (9.0). For strong
+#: typing, the Python API reference of 9.
 _TENSORRT_9 = replace(
     _TENSORRT_8,
     dtypes=("float32", "float16", "bfloat16", "int32", "int64", "bool"),
@@ -131,6 +132,7 @@ _TENSORRT_9 = replace(
     half_norm_is_scale_layer=False,  # not known for 9; True for the parsers of 10 and of TensorRT-RTX
 )
 
+#: Toolchain → rows: (first release of the row, its properties).
 _RELEASES: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Release], ...]] = {
     "tensorrt-rtx": (((1,), _RTX),),
     "tensorrt": (
@@ -145,7 +147,7 @@ _RELEASES: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Release], ...]] =
 
 @lru_cache(maxsize=64)
 def release(toolchain: ToolchainName, version: str) -> Release:
-    """The properties of `version` of a toolchain."""
+    """Return the properties of `version` of a toolchain (rule 1)."""
     numbers = version_numbers(version)
     for first, properties in _RELEASES[toolchain]:
         if numbers >= first:
@@ -154,12 +156,12 @@ def release(toolchain: ToolchainName, version: str) -> Release:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers in a version: ``8.6.0`` → (8, 6, 0). Parts that are not numbers are left out."""
+    """``8.6.0.post1`` → (8, 6, 0): parts that are not numbers are left out."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def oldest_release(toolchain: ToolchainName) -> tuple[int, ...]:
-    """The oldest release of a toolchain that trtbuild supports."""
+    """Return the oldest supported release of a toolchain."""
     return {"tensorrt-rtx": (1, 4), "tensorrt": (8, 6)}[toolchain]
 
 
@@ -170,8 +172,7 @@ def lacks_setting(toolchain: ToolchainName, version: str, setting: Setting) -> b
 
 
 def has_default(settings: BuilderSettings, name: str) -> bool:
-    """Whether the setting `name` has its default value. A library without the setting behaves like a library with the
-    default value."""
+    """Whether the setting `name` has its default value. A library without the setting behaves as with this value."""
     return bool(getattr(settings, name) == getattr(_DEFAULT, name))
 
 

@@ -1,8 +1,7 @@
-"""The lean and the dispatch runtime of TensorRT: their modules and distributions. This module also finds the installed
-versions of all libraries that run engines.
+"""The lean and the dispatch runtime of TensorRT: their modules, distributions and installed versions.
 
-Both runtimes have the part of TensorRT's Python API that runs engines, with the same names. They have no builder and no
-parser. In releases 10.16 and 11.4, their modules can be imported without a GPU driver.
+Both runtimes have the part of TensorRT's Python API that runs engines. They have no builder and no parser. In releases
+10.16 and 11.4, their modules can be imported without a GPU driver.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ class RuntimeLibrary:
     toolchain: ToolchainName
     #: The distribution that a user installs.
     distribution: str
-    #: The Python modules with its API: the module of the bindings, which only 8.6.0 lacks, then a module that imports the
-    #: bindings. The first of them that is installed is used, because in some releases the second module imports the
-    #: bindings of the full TensorRT (https://github.com/NVIDIA/TensorRT/issues/4520).
+    #: The Python modules with its API. The first is the module of the bindings, which only 8.6.0 lacks. The second module
+    #: imports the bindings. It is used only if the first is not installed, because in some releases it imports the bindings
+    #: of the full TensorRT (https://github.com/NVIDIA/TensorRT/issues/4520).
     modules: tuple[str, ...]
 
     @property
     def version_distributions(self) -> tuple[str, ...]:
-        """The distributions whose version is the version of the library. From 8.6.1 on, the bindings are a separate
-        distribution. From 10 on, there is a distribution of the bindings for each major version of CUDA."""
+        """The distributions that have the version of the library. From 8.6.1 on, the bindings are a separate distribution.
+        From 10 on, there is one for each major version of CUDA."""
         stem = self.distribution
         return (*(f"{stem}{cuda}-bindings" for cuda in ("-cu13", "-cu12", "-cu11", "")), stem)
 
@@ -50,19 +49,19 @@ RUNTIMES: Mapping[LibraryName, RuntimeLibrary] = {
 
 
 def installed_runtime(name: LibraryName) -> str | None:
-    """Return the installed version of the lean or dispatch runtime, or None. This reads only metadata."""
+    """Return the installed version of a runtime, or None. Imports nothing."""
     versions = (distributions.installed_version(each) for each in RUNTIMES[name].version_distributions)
     return next((version for version in versions if version is not None), None)
 
 
 def installed_libraries() -> dict[str, str | None]:
-    """Return the version of every library that runs engines, or None if it is not installed. This reads only metadata."""
-    full: dict[str, str | None] = {name: table.installed_version(name) for name in table.FLAVOURS}
-    return {**full, **{name: installed_runtime(name) for name in RUNTIMES}}
+    """Map each library that runs engines to its installed version, or to None. Imports nothing."""
+    flavours: dict[str, str | None] = {name: table.installed_version(name) for name in table.FLAVOURS}
+    return {**flavours, **{name: installed_runtime(name) for name in RUNTIMES}}
 
 
 def load_runtime(name: LibraryName, version: str) -> Any:
-    """Import the Python module of the lean or dispatch runtime. Raises ToolchainMissing if it cannot be imported."""
+    """Import the Python module of a runtime. Raises ToolchainMissing if this fails. `version` is for its message."""
     runtime = RUNTIMES[name]
     for module in runtime.modules:
         try:

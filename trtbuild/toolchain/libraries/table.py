@@ -1,14 +1,8 @@
-"""The table of TensorRT flavours, and the checks of a target before any work. `trtbuild.toolchain.libraries.releases` has
-the differences between releases.
+"""The table of TensorRT flavours, and the checks of a target before any work.
 
-This module does not import TensorRT: versions come from the metadata of installed distributions. So `plan` is quick and
-works without a toolchain.
+`trtbuild.toolchain.libraries.releases` has the differences between the releases of a flavour.
 
-Rules
-1. Most differences between flavours are fields of `Flavour`, and most differences between releases are fields of `Release`.
-   The comments cite the sources.
-2. `check_target` raises its errors before any work. The hint of each error says what to do next, or what is allowed.
-3. TensorRT-RTX's default workspace depends on the machine, so the table has a fixed value (`default_workspace`).
+This module does not import TensorRT, so `trtbuild plan` is quick and works without a toolchain.
 """
 
 from __future__ import annotations
@@ -30,32 +24,29 @@ AMPERE_SM = 80
 
 @dataclass(frozen=True)
 class Flavour:
-    """One TensorRT flavour. Settings have the names of `trtbuild.core.model.builder_settings.BuilderSettings`."""
+    """One TensorRT flavour. Settings have the names of the fields of `BuilderSettings`."""
 
     name: ToolchainName
-    #: The Python module.
     module: str
     #: The distribution whose version is the version of the toolchain.
     distribution: str
-    #: The prefix of the library's file name on Linux.
+    #: The prefixes of file names on Linux: of the library, of its ONNX parser, and of the lean runtime, if there is one.
     library: str = field(kw_only=True)
-    #: The prefix of the ONNX parser's file name on Linux.
     parser_library: str = field(kw_only=True)
-    #: The prefix of the file name of the lean runtime's library on Linux. None if the flavour has no lean runtime.
     lean_library: str | None = field(kw_only=True, default=None)
-    #: Other distributions that contain the same library.
+    #: Other distributions with the same library and version.
     other_distributions: tuple[str, ...] = field(kw_only=True, default=())
-    #: The SMs that it builds for. None means the SMs of this machine's GPUs.
+    #: The SMs for which the flavour builds. None means the SMs of this machine's GPUs.
     sms: tuple[int, ...] | None
-    #: Settings that need a CUDA driver on the machine that builds.
+    #: Settings that need a CUDA driver during the build.
     settings_needing_driver: tuple[str, ...] = ()
-    #: The workspace in bytes if the setting `workspace` is None. None here means the library's own default.
+    #: The workspace in bytes if the setting `workspace` is None, or None for the library's own default.
     default_workspace: int | None = None
-    #: Whether it can keep kernel timings, which make a later build faster.
-    timing_cache: bool = False
-    #: Whether equal jobs normally give equal bytes, so that a second build can verify an engine.
+    #: Whether the library can keep kernel timings, which make a later build faster.
+    has_timing_cache: bool = False
+    #: Whether equal jobs normally give plans with equal bytes, so that a second build can verify an engine.
     reproducible: bool = False
-    #: Version in the metadata → version that the bindings return, if the two differ.
+    #: Version of the distribution → version that its bindings report, if the two differ.
     library_versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -70,17 +61,17 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         distribution="tensorrt-rtx",
         library="libtensorrt_rtx.so",
         parser_library="libtensorrt_onnxparser_rtx.so",
-        # `tensorrt_rtx.ComputeCapability`, 1.7.1. The library builds for all of them without a GPU.
+        # The members of `tensorrt_rtx.ComputeCapability` in 1.7.1. The library builds for all of them without a GPU.
         sms=(75, 80, 86, 89, 120, 121),
-        # 1.7.1 without a driver: MyelinCheckException, graph_jit.cpp:278.
+        # Without a driver, 1.7.1 raises MyelinCheckException (graph_jit.cpp:278).
         settings_needing_driver=("refit", "strip_plan"),
-        # The library's default is 64 GiB without a GPU, otherwise the GPU's memory. The workspace changes the plan's bytes
-        # (measured).
+        # A fixed value, because the library's default depends on the machine: 64 GiB without a GPU, otherwise the GPU's
+        # memory. The workspace changes the plan's bytes (measured).
         default_workspace=64 << 30,
         # "Timing cache operations are no-ops in TensorRT-RTX" (deprecated in 1.2).
-        timing_cache=False,
-        # The library does not time kernels during a build. But of many plans from a busy machine, one differed. So a
-        # comparison of bytes builds more than once (`trtbuild.driver.cache.rebuilding`), and no key depends on equal bytes.
+        has_timing_cache=False,
+        # The library does not time kernels during a build. But on a busy machine, one of many plans differed. So a
+        # comparison of bytes builds more than once (`trtbuild.driver.cache.rebuilding`).
         reproducible=True,
     ),
     "tensorrt": Flavour(
@@ -90,36 +81,35 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         library="libnvinfer.so",
         parser_library="libnvonnxparser.so",
         lean_library="libnvinfer_lean.so",
-        # https://pypi.org/project/tensorrt-cu12: one for each major version of CUDA. `tensorrt` requires one of them.
+        # One for each major version of CUDA. `tensorrt` requires one of them (https://pypi.org/project/tensorrt-cu12).
         other_distributions=("tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
         sms=None,
-        timing_cache=True,
-        # The bindings in the distribution 8.6.0 return 8.6.1 as their version.
+        has_timing_cache=True,
         library_versions={"8.6.0": "8.6.1"},
     ),
 }
 
 
 def opset(toolchain: ToolchainName, version: str) -> int:
-    """Return the ONNX opset of converted models for a toolchain version."""
     return release(toolchain, version).opset
 
 
 def installed_version(toolchain: ToolchainName) -> str | None:
-    """Return the version of the installed distribution, or None. This reads only metadata, and imports nothing."""
+    """Return the installed version of a toolchain, or None. Does not import the library."""
     flavour = FLAVOURS[toolchain]
     versions = (distributions.installed_version(name) for name in (flavour.distribution, *flavour.other_distributions))
     return next((version for version in versions if version is not None), None)
 
 
 def narrows_int64(toolchain: ToolchainName, version: str) -> bool:
-    """Whether engines of `version` compute int64 values in 32 bits."""
     return release(toolchain, version).narrows_int64
 
 
 def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
-    """Return the stand-in for the parser of a toolchain that needs a GPU: the parser of the installed TensorRT-RTX, with
-    the known limits of `version`. None if TensorRT-RTX is not installed, or if the toolchain does not need a GPU."""
+    """Return the stand-in that replaces a toolchain's parser on machines without a GPU.
+
+    It is the parser of the installed TensorRT-RTX, with the known limits of `version`. Returns None if TensorRT-RTX is not
+    installed, or if the toolchain does not need a GPU."""
     installed = installed_version("tensorrt-rtx")
     if installed is None or not FLAVOURS[toolchain].needs_gpu:
         return None
@@ -128,13 +118,13 @@ def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
 
 
 def host_platform() -> str:
-    """Return this machine's platform as ``<os>-<cpu>``: linux-x86_64, linux-aarch64, windows-x86_64."""
+    """Return this machine's platform, such as ``linux-x86_64`` or ``linux-aarch64``."""
     cpu = platform.machine().lower()
     return f"{platform.system().lower()}-{'x86_64' if cpu in ('amd64', 'x86_64') else cpu}"
 
 
 def built_sms(target: Target) -> tuple[int, ...]:
-    """Return the SMs that a plan for `target` is built for, in ascending order."""
+    """Return the SMs of a plan for `target`, in ascending order."""
     sms = FLAVOURS[target.toolchain].sms
     if sms is not None and target.compatibility == "ampere_plus":
         return tuple(sm for sm in sms if sm >= AMPERE_SM)
@@ -149,11 +139,11 @@ def check_target(
     devices: tuple[int, ...] = (),
     host: str | None = None,
 ) -> None:
-    """Check that this machine can build for `target` with `settings`. The check is quick; call it before any work.
+    """Check quickly, before any work, that this machine can build for `target` with `settings`.
 
-    `version` is the installed toolchain's version, or None if none is installed. `devices` are the SMs of this machine's
-    GPUs (`trtbuild.toolchain.libraries.devices.device_sms`), and `host` is this machine's platform. Raises ToolchainMissing
-    if the toolchain or its pinned version is not installed, and TargetUnsupported if the toolchain cannot build the target.
+    `version` is the version of the installed toolchain, if there is one. `devices` are the SMs of this machine's GPUs, and
+    `host` is this machine's platform. Raises ToolchainMissing if the toolchain or its pinned version is not installed.
+    Raises TargetUnsupported if the toolchain cannot build for the target.
     """
     flavour = FLAVOURS[target.toolchain]
     label = f"target {target.name!r}"
@@ -181,8 +171,8 @@ def check_target(
 def check_release(
     target: Target, settings: BuilderSettings, version: str, precisions: Sequence[Precision] = ()
 ) -> None:
-    """Check that `version` of a target's toolchain, which need not be installed, supports the target, the settings and
-    the precisions. Raises TargetUnsupported."""
+    """Check that `version` of a target's toolchain, installed or not, supports the target, the settings and the precisions.
+    Raises TargetUnsupported."""
     label, flavour = f"target {target.name!r}", FLAVOURS[target.toolchain]
     if version_numbers(version)[:2] < oldest_release(target.toolchain):
         first = ".".join(map(str, oldest_release(target.toolchain)))
@@ -250,13 +240,13 @@ def _check_settings(target: Target, settings: BuilderSettings, flavour: Flavour,
                 hint=f"build on a machine with a GPU, or remove {name}",
             )
     if settings.exclude_lean_runtime and not settings.version_compatible:
-        # IBuilderConfig::setFlag refuses this combination ("can only be set if kVERSION_COMPATIBLE is set").
+        # IBuilderConfig::setFlag: "can only be set if kVERSION_COMPATIBLE is set".
         raise TargetUnsupported(
             f"{label}: builder.exclude_lean_runtime has no effect without version_compatible",
             hint="set version_compatible: true too",
         )
     if settings.version_compatible and not settings.exclude_lean_runtime and flavour.name == "tensorrt-rtx":
-        # 1.7.1: "Unable to load library: libnvinfer_lean.so.1".
+        # The error of 1.7.1: "Unable to load library: libnvinfer_lean.so.1".
         raise TargetUnsupported(
             f"{label}: {flavour.name} comes without the lean runtime that version_compatible puts into the engine",
             hint="set exclude_lean_runtime: true too",

@@ -1,7 +1,8 @@
-"""Make values for weights that are not known yet: the partitioner asks the parser before the weights are read.
+"""Make placeholders for weights, because the partitioner asks the parser before the weights are read.
 
-All values are 0, except the scales of quantizers, which are 1: the parser refuses a scale that is not positive. All weights
-of zeros share one block of memory. The scales of each type share another one. Each weight is a window of its block, and has
+All values are 0, except the scales of quantizers. They are 1, because the parser refuses a scale that is not positive.
+
+To save memory, all weights of zeros are windows of one block. The scales of each type share another block. Each weight has
 its own address, because TensorRT identifies weights by their address.
 """
 
@@ -15,26 +16,26 @@ from trtbuild.toolchain.onnx_files.onnx_outline import ExternalWeight, Outline
 _STEP = 64
 _QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
 
-#: onnx.TensorProto.DataType → the bytes of 1, for the types that a scale may have.
+#: onnx.TensorProto.DataType → the bytes of the number 1, for the types that a scale may have.
 _ONES = {1: b"\x00\x00\x80\x3f", 10: b"\x00\x3c", 16: b"\x80\x3f"}
 
 
-def unknown_weights(model: Outline) -> dict[str, memoryview]:
-    """Return data for each external weight of `model`, by name."""
+def placeholder_weights(model: Outline) -> dict[str, memoryview]:
+    """Return a placeholder for each external weight of `model`: name → data."""
     patterns = scale_patterns(model)
     groups: dict[bytes, list[ExternalWeight]] = {}
     for weight in model.weights:
         groups.setdefault(patterns.get(weight.name, b""), []).append(weight)
     data: dict[str, memoryview] = {}
     for pattern, weights in groups.items():
-        block = _filled(max(weight.size_bytes for weight in weights) + _STEP * len(weights), pattern)
+        block = _filled_block(max(weight.size_bytes for weight in weights) + _STEP * len(weights), pattern)
         for number, weight in enumerate(weights):
             data[weight.name] = block[_STEP * number : _STEP * number + weight.size_bytes]
     return data
 
 
 def scale_patterns(model: Outline) -> dict[str, bytes]:
-    """Return the external weights that are scales of quantizers, with the bytes of 1 in their type."""
+    """Return the external weights that are scales of quantizers: name → the bytes of the number 1 in their type."""
     scales = {node.inputs[1] for node in model.nodes if node.operator in _QUANTIZING and len(node.inputs) > 1}
     types = dict(model.initializers)
     return {
@@ -44,7 +45,7 @@ def scale_patterns(model: Outline) -> dict[str, bytes]:
     }
 
 
-def _filled(size_bytes: int, pattern: bytes) -> memoryview:
+def _filled_block(size_bytes: int, pattern: bytes) -> memoryview:
     if not pattern:
         return np.zeros(size_bytes, dtype=np.uint8).data
     return memoryview(bytearray(pattern * -(-size_bytes // len(pattern))))

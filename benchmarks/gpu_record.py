@@ -157,15 +157,15 @@ def ask_probes(folder: Path, names: list[str]) -> None:
 
 
 def _note_call(folder: Path, name: str, call: str = "", before: dict[str, Any] | None = None) -> None:
-    """Write the name of the question, its next call, and its answers so far, which are lost if the call crashes."""
+    """Write the question, its next call and its answers so far to a file, in case the call crashes this process."""
     (folder / "now.json").write_text(json.dumps([name, call, before or {}]))
 
 
 def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
     """Return all answers, and the library and GPU that gave them. `worker` starts a program that calls `ask_probes`."""
     answers: dict[str, Any] = {}
-    # Even a process that crashes answers a question or tries a sample first. The limit leaves room for processes that
-    # crash before that, and ends the loop if all of them do.
+    # A process usually answers a question or tries a sample before it crashes. The limit ends the loop if processes crash
+    # earlier again and again.
     most_processes = 2 * len(probes.PROBES) + len(SAMPLES)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -182,7 +182,7 @@ def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_re
 def _ask_in_process(folder: Path, names: list[str], timeout_s: float, worker: tuple[str, ...]) -> dict[str, Any]:
     """Ask the questions `names` in a new process. Returns question → answer.
 
-    If the process crashes or takes too long, this is the answer to the question that it was asked last.
+    If the process crashes or takes too long, the answer to its last question says in which call.
     """
     command = [sys.executable, *worker, "--worker", str(folder), *names]
     environment = {**os.environ, "CUDA_MODULE_LOADING": "LAZY"}

@@ -45,7 +45,7 @@ class Sizes:
     #: The file whose digest is computed, in GB.
     weights_gb: float = 2.0
     dvc_stages: int = 100
-    #: The engine that `pull` downloads, and each package that `load` loads, in MB. `pull` downloads it `pull_repeats` times.
+    #: The engine that `pull` downloads `pull_repeats` times, and each package that `load` loads, in MB.
     pull_mb: int = 350
     pull_repeats: int = 3
     #: The file that `pull` reads from the local cache, in MB.

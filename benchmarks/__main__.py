@@ -62,7 +62,6 @@ _WORK = Path(__file__).parent / ".work"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the named benchmarks, or all."""
     options = _parser().parse_args(arguments)
     sizes = replace(
         Sizes(), **{field.name: value for field in fields(Sizes) if (value := getattr(options, field.name)) is not None}

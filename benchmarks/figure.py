@@ -67,7 +67,6 @@ class Limit:
         return None if self.bound is None else self.value.number < self.bound
 
     def cells(self) -> tuple[str, str, str, str]:
-        """Return (what, measured, ratio, bound) as text."""
         bound = "" if self.bound is None else f"< {_amount(self.bound, self.value.unit)}"
         return self.what, f"{self.value}{_note(self.note)}", "", bound
 
@@ -81,7 +80,6 @@ class Check:
     found: str
 
     def cells(self) -> tuple[str, str, str, str]:
-        """Return (what, measured, ratio, bound) as text."""
         return self.what, self.found, "", "holds"
 
 
@@ -94,7 +92,6 @@ def verdict(row: Row) -> str:
 
 
 def line(row: Row) -> str:
-    """Return the row as the line that a run prints."""
     what, measured, ratio, bound = row.cells()
     ending = "  ".join(part for part in (ratio, bound and f"({bound})", verdict(row)) if part)
     return f"  {what}: {measured}" + (f"  →  {ending}" if ending else "")

@@ -200,7 +200,6 @@ def _ask_in_process(folder: Path, names: list[str], timeout_s: float, worker: tu
 
 
 def _read_json(path: Path, default: Any) -> Any:
-    """Return the value in a JSON file, or `default` if there is no such file."""
     return json.loads(path.read_text()) if path.exists() else default
 
 
@@ -261,7 +260,6 @@ def _is_workspace_size(value: Any) -> bool:
 
 
 def main() -> int:
-    """Run the command, and return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the answers here")
     parser.add_argument("--check", type=Path, help="compare the answers with these")

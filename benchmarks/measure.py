@@ -149,7 +149,6 @@ def _orphans_become_children() -> Iterator[None]:
 
 
 def _children() -> set[int]:
-    """Return the PIDs of the children of this process."""
     return {child.pid for child in psutil.Process().children()}
 
 

@@ -70,7 +70,6 @@ class Nginx:
         return f"{self.url}/{kind}/{name}"
 
     def requests(self) -> list[LoggedRequest]:
-        """Return all requests that the server has answered so far."""
         time.sleep(0.3)  # nginx writes its lines up to 50 ms late
         logged = []
         for line in (self.prefix / "trtbuild.log").read_text().splitlines():

@@ -79,13 +79,11 @@ class Session:
     _script: Median | None = None
 
     def folder(self, name: str) -> Path:
-        """Return a folder of this name in the work folder."""
         path = self.work / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def empty_folder(self, name: str) -> Path:
-        """Return an empty folder of this name in the work folder."""
         shutil.rmtree(self.work / name, ignore_errors=True)
         return self.folder(name)
 
@@ -150,7 +148,6 @@ class Session:
         return self._script
 
     def note_script(self, median: Median) -> None:
-        """Set the result of `script_median`."""
         self._script = median
 
     def _poisoned(self, names: Sequence[str]) -> Path:

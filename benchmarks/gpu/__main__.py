@@ -48,7 +48,6 @@ SUBJECTS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the projects, or measure."""
     options = _parser().parse_args(arguments)
     examples, vit, quantized, decoders = (
         options.folder / name for name in ("examples", "vit", "quantized", "decoders")

@@ -33,16 +33,13 @@ class Host:
 
     @property
     def plugins(self) -> Path:
-        """The project of a model with a TensorRT plugin, beside the other projects."""
         return self.decoders.with_name("plugins")
 
     @property
     def operators(self) -> Path:
-        """The project of operator calls with unusual arguments, beside the other projects."""
         return self.decoders.with_name("operators")
 
     def synchronize(self) -> None:
-        """Wait until the device has finished all work."""
         if self.device == "cuda":
             import torch
 

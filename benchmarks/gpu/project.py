@@ -45,7 +45,6 @@ class Hardware:
         return ", ".join(filter(None, ("targets: [gpu]", self.builder())))
 
     def manifest(self) -> str:
-        """Return the contents of targets.yaml."""
         pin = f', version: "{self.version}"' if self.version else ""
         return f"version: 1\ntargets:\n  gpu: {{sm: {self.sm}, toolchain: {self.toolchain}{pin}}}\n"
 

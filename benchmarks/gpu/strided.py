@@ -41,7 +41,6 @@ class _View:
 
 
 def _views(images: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the view of several views of channels-last images."""
     channels_first = images.transpose(0, 3, 1, 2)
     yield "channels first", channels_first[:1]
     yield "channels first, batch", channels_first
@@ -75,7 +74,6 @@ def main() -> None:
 
 
 def _median(memory: CudaMemory, stream: int, work: Callable[[], object]) -> float:
-    """Return the median seconds of `work`, including the wait for the GPU."""
     times = []
     for _ in range(_REPEATS):
         memory.synchronize(stream)

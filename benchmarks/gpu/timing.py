@@ -3,8 +3,8 @@
 Rules
 1. `latencies` measures one call and the wait for the GPU, by the host's clock. The results are percentiles over all calls.
 2. `host_times_us` measures how long a call keeps the host busy. Calls are made in short bursts, because a full queue would
-   slow the host down. The wait for the GPU is not timed. The first call of a burst is not timed either, because the
-   previous burst may have used other shapes. The result is the median of the bursts' mean times.
+   slow the host down. The wait for the GPU is not timed. One call before each burst is not timed either, because
+   the previous burst may have used other shapes. The result is the median of the bursts' mean times.
 3. The candidates of a comparison run alternately, after a warm-up of all of them.
 """
 

@@ -18,7 +18,6 @@ _SMS = (86, 89, 120)
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Compare the size of six plans and the weights with the size of the cache."""
     six_engines = project(session)
     session.say("  building six engines with an empty cache")
     delete_build(six_engines, cache=True)

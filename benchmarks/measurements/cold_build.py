@@ -18,7 +18,6 @@ from benchmarks.session import Session, delete_build, run_counts
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Yield the rows of a build with one engine, and of a build with one engine for each layer."""
     sizes = session.sizes
     whole = projects.write_vit(session.folder("vit-whole"), **sizes.vit)
     layered = projects.write_vit(session.folder("vit-layered"), granularity=True, **sizes.vit)

@@ -36,7 +36,6 @@ _DAY_S = 86400
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Check the errors, the built engines and the remaining entries, and compare the time with that of one process."""
     folder = session.empty_folder("crowd")
     process_count = session.sizes.crowd
     _put_old_records(LocalStore(folder / "store"))

@@ -59,7 +59,6 @@ class _Fault:
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure the seconds that each dead remote adds to a build."""
     project = projects.write_many(session.folder("dead"), model_count=1, target_count=1)
     session.say("  building one small model from nothing, without a remote and with dead ones")
     _build(session, project, {})  # a warm-up: the first imports read files from the disk

@@ -26,7 +26,6 @@ _CHUNK = 1 << 20
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure time and CPU time for the touched file and for the new file, in a separate process."""
     size = int(session.sizes.weights_gb * 1e9)
     folder = session.folder("digests")
     path = folder / "weights.bin"

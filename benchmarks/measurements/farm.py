@@ -34,7 +34,6 @@ _START_S = 60.0
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure builds with 1, 2 and 4 local workers, and the cost of a step with sleeping workers."""
     yield from _real_engines(session)
     folder = session.empty_folder("farm")
     with _workers(folder / "quick", slots=16, processes=1, sleep_s=0.0) as address:
@@ -75,7 +74,6 @@ def _real_engines(session: Session) -> Iterator[Row]:
 
 
 def _build(session: Session, project: Path, *arguments: str) -> float:
-    """Build the project, and return the seconds."""
     started = time.monotonic()
     subprocess.run(
         [session.trtbuild, "build", "--quiet", *arguments], cwd=project, check=True, env=_environment(project)

@@ -22,7 +22,6 @@ _LONGEST_S = 2.0
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Run a program that compiles several modules, and compare its times."""
     folder = session.empty_folder("compile")
     program = subprocess.run(
         [sys.executable, _SCRIPT, folder / "cache", str(1 + session.sizes.cold_repeats)],

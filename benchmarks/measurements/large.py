@@ -58,7 +58,6 @@ print(float((actual - expected).abs().max() / expected.abs().max()))
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure the build and its peers, push and pull, and loading."""
     layers = math.ceil(session.sizes.large_gb * 1e9 / _LAYER_BYTES)
     project = projects.write_wide(session.empty_folder("large"), layers, _WIDTH)
     try:
@@ -130,7 +129,6 @@ def _load_and_call(session: Session, project: Path, layers: int, weights: Value)
 
 
 def _script(session: Session, project: Path, layers: int, part: str) -> Value:
-    """Run a part of the script, and return the memory peak of its process."""
     session.say(f"  the script: {part}")
     (project / "straight").mkdir(exist_ok=True)
     command: list[str | Path] = [sys.executable, _SCRIPT, part, "straight", str(layers), str(_WIDTH)]

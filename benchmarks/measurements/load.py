@@ -36,7 +36,6 @@ _PACKAGES = {"one engine": (1, 0), "12 engines": (12, 0), "the reference of 150 
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Yield two ratios for each package, which a separate process measures."""
     folder = session.folder("load")
     size = session.sizes.pull_mb * 1_000_000
     for contents, (engine_count, weight_count) in _PACKAGES.items():

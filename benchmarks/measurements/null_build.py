@@ -26,7 +26,6 @@ _FORBIDDEN_MODULES = ("click", "pydantic", "yaml", "rich", "torch", "tensorrt_rt
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Compare null builds with other programs, in a large and in a small project."""
     sizes = session.sizes
     project = build_project(session, sizes.models)
     engines = sizes.models * sizes.targets

@@ -26,7 +26,6 @@ _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure builds with new weights of one layer, then with edits of one layer's source."""
     sizes = session.sizes
     layer = min(_LAYER, sizes.layers - 1)
     project = projects.write_vit(session.folder("vit-weights"), granularity=True, weights=True, **sizes.vit)

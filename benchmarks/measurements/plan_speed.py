@@ -26,7 +26,6 @@ from trtbuild.core.recipes import keys
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure `trtbuild plan`, and the commands of doit and dvc that show what would run."""
     sizes = session.sizes
     engines = sizes.models * sizes.targets
     project = build_project(session, sizes.models)

@@ -37,7 +37,6 @@ from trtbuild.store.transports.settings import RemoteSettings
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure the pull, a pull with half of the chunks already present, and the read from the local store (a hit)."""
     folder = session.empty_folder("pull")
     try:
         with run_nginx(folder / "nginx") as server:
@@ -207,5 +206,4 @@ def _claim_memory(path: Path, size: int) -> None:
 
 
 def _chunk_file(root: Path, part: Output) -> Path:
-    """Return the path of a chunk in the store `root`."""
     return root / "cas" / part.sha256[:2] / part.sha256

@@ -21,7 +21,6 @@ _COPY_AND_HASH = 'cp -r dist "$1" && find "$1" -type f -exec sha256sum {} +'
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Restore ViT-B as one engine, and with an engine for each layer."""
     sizes = session.sizes
     for name, granularity in (("one engine", False), ("an engine for each layer", True)):
         project = projects.write_vit(

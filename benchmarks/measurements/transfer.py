@@ -24,7 +24,6 @@ _LAYER = 5
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure dead remotes, six engines on a remote, and a fine-tune with each granularity."""
     yield from dead_remotes.rows(session)
     yield from _six_engines(session)
     for granularity in (True, False):

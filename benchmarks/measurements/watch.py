@@ -39,7 +39,6 @@ _LONGEST_BUILD_S = 600.0
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure edits of one layer's source, then added comments."""
     sizes = session.sizes
     if sizes.cold_repeats > len(_ACTIVATIONS):
         raise ValueError(f"--cold-repeats can be at most {len(_ACTIVATIONS)}, because there are no more activations")

@@ -233,7 +233,6 @@ class Lean:
 
 
 def _errors(document: str) -> list[dict[str, Any]]:
-    """Return the errors of a build and of its steps, from its JSON."""
     try:
         build = json.loads(document)
     except ValueError:
@@ -262,7 +261,6 @@ def _machine() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and print all rows. With ``--json``, write the rows and the outputs of all processes to a file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.lean", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--wheels", type=Path, required=True, metavar="WHEELS", help="wheels of the runtimes")

@@ -180,7 +180,6 @@ def _calls(trt: Any, engine: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the values of one process."""
     command, *rest = arguments
     if command == "answers":
         module, plan, host_code = rest

@@ -64,7 +64,6 @@ MODELS = {
 
 
 def write_lean(folder: Path, hardware: Hardware) -> Path:
-    """Write the project, with one model for each entry of `MODELS`."""
     if hardware.tactic_sources is not None:
         hardware = replace(hardware, tactic_sources=BUILT_IN_CONVOLUTIONS)
     write(folder / "manifests" / "targets.yaml", hardware.manifest())

@@ -220,6 +220,5 @@ class _ModelOfTwoInputs(_Model):
 
 
 def build(name: str) -> nn.Module:
-    """Return the model of `CALLS` with this name."""
     calls = CALLS[name]
     return (_Model if len(calls.shapes) == 1 else _ModelOfTwoInputs)(calls).eval()

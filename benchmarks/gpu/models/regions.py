@@ -67,6 +67,5 @@ class Regions(nn.Module):  # type: ignore[misc]
 
 
 def build() -> nn.Module:
-    """Return the model with random weights."""
     torch.manual_seed(0)
     return Regions().eval()

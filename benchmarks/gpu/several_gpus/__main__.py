@@ -61,7 +61,6 @@ def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PA
 
 
 def _build(machine: Machine, project: Path, *arguments: str, gpus: str | None = None) -> Any:
-    """Build the engines in `project`, and return the JSON document that the build prints."""
     variables = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
     command = ["build", "--until", "engine", "--keep-going", *arguments]
     return machine.trtbuild(project, project.name, *command, variables=variables)
@@ -90,7 +89,6 @@ def _ratio(name: str, document: Any, on_one_gpu: Any) -> Iterator[Row]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print all rows, and write them to the file of ``--json``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.several_gpus", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--work", type=Path, default=Path("several-gpus"), metavar="DIR", help="default %(default)s")

@@ -39,7 +39,6 @@ class Machine:
         return Path(shutil.copytree(self.examples, folder, ignore=ignored))
 
     def environment(self, project: Path, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables of a process that works in `project`."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
         inherited |= self.variables or {}
         path = os.pathsep.join(filter(None, [str(_ROOT), inherited.get("PYTHONPATH", "")]))

@@ -28,7 +28,6 @@ Generate = Callable[[], list[int]]
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build the models, verify them, and compare their texts and speeds with those of PyTorch."""
     # a Python with another version of torch would trace the models again
     build = host.trtbuild(
         host.decoders, "build", "--json", "--keep-going", without_torch=host.python_without_torch is not None

@@ -14,7 +14,6 @@ from benchmarks.gpu.host import Host
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build the examples on this machine."""
     probe = host.python(host.examples, ["-c", "import torch"], without_torch=True)
     found = "torch is imported" if probe.returncode == 0 else probe.stderr.strip().rpartition("\n")[2]
     yield Check("the Python that builds has no torch", probe.returncode != 0, found)

@@ -34,7 +34,6 @@ assert not any(name.startswith("models") for name in sys.modules)
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Measure every form. After an error in one form, the others are still measured."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -50,7 +49,7 @@ def rows(host: Host) -> Iterator[Row]:
     for name, form in forms:
         try:
             yield from form()
-        except Exception as error:
+        except Exception as error:  # the other forms are still measured
             yield Check(f"{name}: runs", False, f"{type(error).__name__}: {error}"[:800])
 
 

@@ -19,7 +19,6 @@ from benchmarks.gpu.timing import latencies
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build ViT-B on this machine, in float32 and float16, and measure the latency at min, opt and max."""
     import torch
 
     import trtbuild

@@ -20,7 +20,6 @@ MODELS = ("class_token", "class_token_half", "detector", "detector_half", "any_i
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Compare the package of each model with eager PyTorch and torch.compile, at each shape."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = True

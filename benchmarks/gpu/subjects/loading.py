@@ -34,7 +34,6 @@ print(json.dumps({"load": opened - started, "module": finished - opened}))
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Measure the package that has ViT-B as one engine."""
     package = host.vit / "dist" / "whole"
     plans = _plans(package)
     size = sum(plan.stat().st_size for plan in plans)
@@ -59,7 +58,6 @@ def _plans(package: Path) -> list[Path]:
 
 
 def _read_and_hash(paths: list[Path]) -> float:
-    """Return the seconds to read and hash the files, one after the other."""
     started = time.perf_counter()
     for path in paths:
         hashlib.sha256(path.read_bytes()).hexdigest()

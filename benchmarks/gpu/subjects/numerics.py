@@ -30,7 +30,6 @@ _PROJECT_MODEL = "attention"
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Yield a row for each package, a row for the project's model, and a row for the wrong engine."""
     packages = [str(index.parent) for index in sorted((host.examples / "dist").glob("*/index.json"))]
     yield from verify_rows(host, host.examples, "its engines", packages)
     locked = host.trtbuild(host.examples, "lock", _PROJECT_MODEL, without_torch=True)
@@ -59,7 +58,6 @@ def verify_rows(host: Host, project: Path, by: str, names: list[str]) -> Iterato
 
 
 def _text(cut: CutEntry) -> str:
-    """Return the result of one comparison as text."""
     error, tolerance = worst_error(cut)
     return f"{cut.status}, worst {error:.1e} of {tolerance:.0e} at {len(cut.points)} points"
 

@@ -66,7 +66,6 @@ def write_operators(folder: Path, hardware: Hardware) -> Path:
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build the models, and compare each with eager PyTorch."""
     from benchmarks.gpu.models.operator_calls import CALLS
 
     project = host.operators

@@ -26,7 +26,6 @@ MODELS = ("any_image", "class_token", "attention", "detector")
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Yield two rows for the time of each model (one shape, two shapes in turns), and one row for its allocations."""
     for case in cases(host.examples):
         if case.name in MODELS and case.package.exists():
             yield from _measure(case, host)

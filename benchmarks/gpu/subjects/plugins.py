@@ -23,7 +23,6 @@ _TOLERANCE = 5e-3
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build the model, and compare its results and time with those of eager PyTorch."""
     project = host.plugins
     build = host.trtbuild(project, "build", "--json", "--keep-going")
     (host.work / "build-plugins.json").write_text(build.stdout)

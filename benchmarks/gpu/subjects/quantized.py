@@ -37,7 +37,6 @@ _TIMED_BATCHES = (1, 16)
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build all models. Verify, compare and time those that were built."""
     yield from _build(host)
     built = [case for case in cases(host.quantized) if (case.package / "index.json").exists()]
     packages = [str(case.package) for case in built]
@@ -138,6 +137,5 @@ def _times(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Row
 
 
 def _plans(case: Case) -> list[Path]:
-    """Return the plans of a package for its only target."""
     (target,) = json.loads((case.package / "index.json").read_text())["targets"].values()
     return [case.package / path for path in target["engines"].values()]

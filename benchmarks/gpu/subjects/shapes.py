@@ -19,7 +19,6 @@ from benchmarks.gpu.host import Host, tolerance
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Yield a row for each model of the examples that has an eager model."""
     _allow_tf32(False)
     for case in cases(host.examples):
         try:

@@ -34,7 +34,6 @@ def settings(case: Case, device: str) -> dict[str, Any]:
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Yield a row for the error of each way, then a row for the time of each way at batch 8."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

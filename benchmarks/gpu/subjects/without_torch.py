@@ -17,7 +17,6 @@ from benchmarks.figure import Check, Row
 
 
 def rows(host: Any) -> Iterator[Row]:
-    """Yield a row for each example model that PyTorch or onnxruntime can run."""
     import numpy as np
     import torch
 

@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.clones DIR --models 2000 --built 200`` adds models to a project of `projects.write_many` whose first
 200 models are built. Each new model has its own source, its own records (the results of its steps) and its own package in
-``dist/``. So planning a new model is as much work as planning a built model. The files of a new package are hard links to
-the files of a built model's package. They describe the built model, but planning only compares their bytes.
+``dist/``. So planning a new model is as much work as planning a built model. The files of a new package are hard links.
+They describe the built model, but planning only compares their bytes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ def write_clones(folder: Path, model_count: int, built_count: int, target_count:
 
 
 def _clone(workspace: Workspace, original: ModelPlan, name: str) -> None:
-    """Store a copy of each record of `original` for the model `name`, in the order of the steps."""
     plan = workspace.plan(name)
     _extend_chain(workspace, original, plan)
     # Each pass copies the steps whose inputs exist, so at most as many passes as steps are needed.

@@ -4,10 +4,9 @@
     python -m benchmarks.gpu_record --check FILE    # prints how its answers differ from FILE; exits with 1 if they differ
     python -m benchmarks.gpu_record --fake …        # asks the fake TensorRT instead of the library
 
-The library is `tensorrt` 8.6. A recording also needs a GPU, its driver and NumPy, but neither torch nor cuda-python. The
-folder tests/runtime/fake_tensorrt has the engines, the questions, and the answers that the fake must give
-(recording.json). A *probe* is the function that asks one question. Its argument is a `Bench`: the library, the engines'
-plans and a GPU.
+The library is `tensorrt` 8.6. A recording needs a GPU and NumPy, but no torch. The folder tests/runtime/fake_tensorrt has
+the engines, the questions, and the answers that the fake must give (recording.json). A *probe* is the function that asks
+one question. Its argument is a `Bench`: the library, the engines' plans and a GPU.
 
 The library runs in a child process, which writes each answer immediately. If a question crashes the process, the recording
 has the call that crashed it, and the next question goes to a new process. A question that may leave the GPU or the

@@ -40,7 +40,6 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def project(session: Session) -> Path:
-    """Write the project of a ViT for three GPU architectures and two sets of profiles."""
     sizes = session.sizes
     return projects.write_vit(
         session.folder("vit-chunks"),

@@ -1,12 +1,11 @@
 """Run many processes (``--crowd``) that read and write the same engines in one store, while some remove old entries.
 
 Each process needs every engine, in its own order, and builds the missing engines. The engines are large enough for
-several chunks, and share half of their bytes. One process in six removes old entries after each engine (it *collects*).
-It has a size limit of one byte. The collection must remove old records, but no record that a running process uses
+several chunks, and share half of their bytes. One process in six removes old entries after each engine (it *collects*),
+with a size limit of one byte. The collection must remove old records, but no record that a running process uses
 (`LocalStore.session`). All processes begin before the first engine is built, so each engine is built exactly once.
 
-The time is compared with that of one process that gets every engine as often as all processes together. This process
-does not collect.
+The time is compared with that of one process that gets every engine as often as all processes together.
 """
 
 from __future__ import annotations

@@ -58,7 +58,6 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _real_engines(session: Session) -> Iterator[Row]:
-    """Build the engines of 8 small models for 3 targets. All earlier steps are in the cache."""
     project = projects.write_many(session.empty_folder("farm-real"), model_count=8, target_count=3)
     _build(session, project, "--until", "convert")
     shutil.copytree(project / "cache", project / "without engines")

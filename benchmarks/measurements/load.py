@@ -5,10 +5,9 @@ weights of a reference program for ``device="cpu"``. Their bytes are random, bec
 imaginary: a function returns its SM, by which `trtbuild.load` chooses the target. ``module()`` would deserialize the
 engines; `benchmarks.gpu` measures that on a GPU.
 
-There are two floors, which are the least times that a program needs. They are measured on one thread, in the same process
-as `trtbuild.load` and alternately with it. The files are in the page cache.
-1. Read each needed file whole (``read()``) and hash it with hashlib's SHA-256. Every program that needs verified bytes
-   must do this.
+There are two floors, which are the least times that a program needs. They are measured on one thread of the same process,
+with the files in the page cache.
+1. Read each needed file and hash it with hashlib's SHA-256. Every program that needs verified bytes must do this.
 2. Hash each file through a buffer of 1 MiB, and keep nothing of it. The ratio to this floor has no bound.
 """
 

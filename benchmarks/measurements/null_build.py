@@ -4,9 +4,8 @@ The benchmark runs `trtbuild build` in a large and in a small project. It compar
 that only imports json and os (the *floor*), because no useful Python program is faster. For the large project, it also
 compares the time with that of GNU make, with as many targets as there are engines.
 
-make and trtbuild do not do the same work. make looks at two files for each target. trtbuild checks the sources, the
-installed Python packages, the toolchain and every output file. `peers.py` describes the project of make, and the other
-build systems that are compared without a bound.
+make looks at two files for each target. trtbuild checks the sources, the installed Python packages, the toolchain and every
+output file. `peers.py` describes the project of make, and the other build systems that are compared without a bound.
 """
 
 from __future__ import annotations

@@ -105,7 +105,6 @@ def _large(session: Session) -> Iterator[Row]:
 
 
 def _report(name: str, medians: dict[str, Median], engines: int, stages: int, bound_s: float) -> Iterator[Row]:
-    """Yield one row each for trtbuild, doit and dvc. Only trtbuild has a bound."""
     note = f"CPU {medians['trtbuild'].cpu_s:.2f} s"
     yield Limit(name, Value("trtbuild", medians["trtbuild"].wall_s), bound=bound_s, note=note)
     yield Limit(f"{name}: doit", Value(f"list --status of {engines:,} tasks", medians["doit"].wall_s))

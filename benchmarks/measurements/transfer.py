@@ -97,7 +97,6 @@ def _six_engines(session: Session) -> Iterator[Row]:
 
 
 def _checkout(session: Session, project: Path) -> Path:
-    """Return a copy of a project for the colleague, without cache and outputs."""
     copy = session.empty_folder(f"{project.name}-colleague")
     shutil.rmtree(copy)
     shutil.copytree(project, copy, ignore=shutil.ignore_patterns("cache", "dist", ".trtbuild", ".benchmark*"))

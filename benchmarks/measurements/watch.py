@@ -79,7 +79,6 @@ def _add_comment(source: Path, number: int) -> None:
 
 
 def _floor(session: Session, project: Path) -> Median:
-    """Run `warm_export.py`, and return its median times."""
     sizes = session.sizes
     arguments = map(str, (sizes.layers, sizes.hidden, sizes.image))
     program = subprocess.run(

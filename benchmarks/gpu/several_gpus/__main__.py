@@ -4,7 +4,7 @@
 First write DIR with ``python -m benchmarks.gpu write``, and run ``trtbuild build --until convert`` in DIR/examples. Each
 build starts from a copy of DIR/examples and its cache. The host needs at least two GPUs, and its Python needs TensorRT and
 `distributed`. The part ``verify`` (`verify_on_workers`) also needs torch for CUDA, onnx and onnxruntime. All parts together
-take ten minutes; ``--parts`` and ``--models`` choose some of them.
+take ten minutes.
 
 The exit code is 0 when all parts have run, even if a check is not met.
 """
@@ -79,7 +79,6 @@ def _facts(name: str, document: Any) -> Iterator[Row]:
 
 
 def _ratio(name: str, document: Any, on_one_gpu: Any) -> Iterator[Row]:
-    """Compare the wall times of two builds, if the part ``one`` has run."""
     if on_one_gpu is not None:
         yield Ratio(
             name,

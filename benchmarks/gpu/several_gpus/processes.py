@@ -32,7 +32,6 @@ class Machine:
     variables: Mapping[str, str] | None = None
 
     def copy_project(self, name: str) -> Path:
-        """Return a copy of the project and its cache, without outputs."""
         folder = self.work / name
         shutil.rmtree(folder, ignore_errors=True)
         ignored = shutil.ignore_patterns("dist", ".trtbuild", "__pycache__")
@@ -66,7 +65,6 @@ class Machine:
             raise RuntimeError(f"trtbuild {' '.join(arguments)} printed no document: {command.stderr[-800:]}") from None
 
     def scheduler(self, project: Path, name: str) -> Process:
-        """Start a Dask scheduler on a port of 127.0.0.1."""
         command = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
         return Process(self, project, name, [*command, "--dashboard-address", "127.0.0.1:0"])
 

@@ -57,7 +57,6 @@ def rows(host: Host) -> Iterator[Row]:
 
 
 def _rows_of(name: str, candidates: dict[str, Generate], host: Host) -> Iterator[Row]:
-    """Compare the texts and the speeds of all candidates with those of eager PyTorch."""
     expected = candidates["eager"]()
     yield Check(
         f"{name}: the text has many tokens", len(set(expected)) > _NEW // 2, f"{len(set(expected))} different tokens"

@@ -36,7 +36,6 @@ _MODEL = """\
 
 
 def write_operators(folder: Path, hardware: Hardware) -> Path:
-    """Write a project with the models of `operator_calls`."""
     from benchmarks.gpu.models.operator_calls import CALLS
 
     profiles = models = ""

@@ -1,7 +1,7 @@
 """Compare a package's call with a bare loop, and count the allocations of the call.
 
-The bare loop runs the same engine by calls of ``execute_async_v3`` only. All shapes are set and all buffers are bound
-before the loop starts. If two shapes take turns, each call of the loop sets the shapes and binds the buffers again.
+The bare loop runs the same engine by calls of ``execute_async_v3`` only. Shapes and buffers are set before the loop starts.
+If two shapes take turns, each call of the loop sets them again.
 
 The measured time is the time for which a call keeps the host busy (`benchmarks.gpu.timing.host_times_us`). After the first
 calls, a call must allocate only its outputs, from memory that torch's allocator already has.

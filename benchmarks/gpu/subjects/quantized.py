@@ -8,7 +8,7 @@ Errors
 2. *rounding*: the quantized model compared with the float32 model, both in PyTorch.
 3. *engine*: the engine compared with the quantized model in PyTorch.
 Errors 2 and 3 are measured only for the int8 model whose other layers are float32, because a CPU has no fast float16.
-Each of these errors has two numbers. The largest error is max|a-b| / max|b|, as in `verify`. The mean error is ‖a-b‖ / ‖b‖.
+Each error has two numbers: the largest error, max|a-b| / max|b|, as in `verify`, and the mean error, ‖a-b‖ / ‖b‖.
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ def _build(host: Host) -> Iterator[Row]:
 
 
 def _errors(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Row]:
-    """Yield the errors of each precision, over all batches."""
     import torch
 
     import trtbuild
@@ -98,7 +97,6 @@ def _errors(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Ro
 
 
 def _results(module: Any, inputs: list[tuple[Any, ...]], device: str) -> Any:
-    """Return the outputs of all batches, one after the other, as one float64 tensor on the CPU."""
     import torch
 
     return torch.cat([module(*(value.to(device) for value in values)).cpu().double() for values in inputs])
@@ -114,7 +112,6 @@ def errors_of(actual: Any, expected: Any) -> tuple[float, float]:
 
 
 def _times(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Row]:
-    """Compare the time of each precision with that of float32, at each batch size."""
     import torch
 
     import trtbuild

@@ -1,10 +1,8 @@
 """Compare every package with eager PyTorch on the same GPU, at min, opt, max and random shapes of every profile.
 
 For an ONNX file, onnxruntime on the CPU takes the place of eager PyTorch. Eager computes in float32 without TF32. The row
-of a float32 model also shows the error of eager with TF32, except for ONNX files. The error of an output is
-max|a-b| / max|b| (b: eager). The worst error over outputs and shapes may be at most 1e-3 in float32 (TensorRT uses TF32)
-and 1e-2 in float16. Integers and bools must be equal. The number of outputs, their dtypes and the keys of dicts must be
-those of eager.
+of a float32 model also shows the error of eager with TF32, except for ONNX files. The worst error over outputs and shapes
+may be at most 1e-3 in float32 (TensorRT uses TF32) and 1e-2 in float16. Integers and bools must be equal.
 """
 
 from __future__ import annotations

@@ -127,7 +127,6 @@ def relative_error(actual: Any, expected: Any) -> float:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the arrays in a structure of dicts and sequences, in order."""
     if hasattr(value, "__dlpack__"):
         yield value
     elif isinstance(value, dict):

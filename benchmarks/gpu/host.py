@@ -75,7 +75,7 @@ class Host:
         cache: Path | None = None,
         timeout_s: float = 580,
     ) -> subprocess.CompletedProcess[str]:
-        """Run Python in `folder`, without this process's variables ``TRTBUILD_*``. `cache` is the folder of the cache."""
+        """Run Python in `folder`. It inherits no variables ``TRTBUILD_*``. `cache` is the folder of trtbuild's cache."""
         if without_torch and self.python_without_torch is None:
             raise ValueError("name a Python without torch: --python-without-torch")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}

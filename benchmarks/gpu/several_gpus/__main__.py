@@ -1,4 +1,4 @@
-"""Build and verify the examples' engines on one GPU, on all GPUs of the host, and by workers of a Dask scheduler:
+"""Build the examples' engines on one GPU, on all GPUs of the host, and by workers of a Dask scheduler. Then verify them:
 ``python -m benchmarks.gpu.several_gpus DIR``.
 
 First write DIR with ``python -m benchmarks.gpu write``, and run ``trtbuild build --until convert`` in DIR/examples. Each

@@ -1,6 +1,7 @@
-"""``python -m benchmarks [NAME…]``: measure, print each row during the run, and a table of verdicts at the end.
+"""``python -m benchmarks [NAME…]``: run benchmarks, print each row at once, and print a table of verdicts at the end.
 
-The exit code is 1 if a benchmark failed. With ``--strict`` it is also 1 if a bound is not met. Otherwise it is 0.
+A verdict says whether a row meets its bound. The exit code is 1 if a benchmark failed, or if a bound is not met and
+``--strict`` is given. Otherwise it is 0.
 """
 
 from __future__ import annotations
@@ -61,7 +62,6 @@ _WORK = Path(__file__).parent / ".work"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmarks that are named, or all."""
     options = _parser().parse_args(arguments)
     sizes = replace(
         Sizes(), **{field.name: value for field in fields(Sizes) if (value := getattr(options, field.name)) is not None}
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    # without names, the value is an empty list, which argparse also compares with `choices`
+    # without names, argparse looks for an empty list in `choices`
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--full", action="store_true", help="use a weights file of 10 GB instead of 2 GB")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to this file")

@@ -1,7 +1,8 @@
-"""Projects of public architectures of the transformers library, for cold builds: ResNet-50, BERT and Whisper's encoder.
+"""Write projects for cold builds: ResNet-50, BERT and Whisper's encoder, from the transformers library.
 
-Nothing is downloaded: the sizes are the published ones, and weights are random and seeded. Each project has one model with
-batches from 1 to 8. ``measurements/scripts/straight_model.py`` builds an engine of this model without trtbuild.
+A cold build starts with an empty cache. The models have their published sizes. Nothing is downloaded, because the weights
+are random and seeded. Each project has one model with batches from 1 to 8. ``measurements/scripts/straight_model.py``
+builds an engine of this model without trtbuild.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ models:
 
 @dataclass(frozen=True)
 class Input:
-    """An input of a module. `shape` is its shape without the batch, which is the first axis."""
+    """An input of a module. `shape` leaves out the first axis, which is the batch."""
 
     name: str
     dtype: str
@@ -52,7 +53,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A module of transformers. `module` is an expression that uses the dict `sizes`. `small` has sizes for quick tests."""
+    """A module of transformers. `module` is a Python expression that makes it from the dict `sizes`.
+
+    `small` is such a dict, for quick tests. An empty dict gives the published sizes.
+    """
 
     title: str
     imports: str
@@ -88,7 +92,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def write_architecture(folder: Path, name: str, *, small: bool = False) -> Path:
-    """Write the project of the architecture `name`. A file is written only if its contents differ."""
+    """Write the project of the architecture `name`. Files that have the same contents stay as they are."""
     architecture = ARCHITECTURES[name]
     profile = {
         each.name: {kind: [batch, *each.shape] for kind, batch in (("min", 1), ("opt", 4), ("max", 8))}

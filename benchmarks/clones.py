@@ -1,10 +1,9 @@
-"""Make a project of thousands of models without building them: the records of built models are copied for new models.
+"""Make a project of thousands of models without building most of them: they get copies of stored results.
 
 ``python -m benchmarks.clones DIR --models 2000 --built 200`` adds models to a project of `projects.write_many` whose first
-200 models are built. Each new model has its own source, its own links (`trtbuild.core.recipes.chain`), its own records with
-their own keys, and its own package in ``dist/``. So planning a new model is as much work as planning a built model. The
-files of the new package are hard links to those of the built model's package. They describe the built model, but planning
-only compares their bytes.
+200 models are built. Each new model has its own source, its own records (the results of its steps) and its own package in
+``dist/``. So planning a new model is as much work as planning a built model. The files of a new package are hard links.
+They describe the built model, but planning only compares their bytes.
 """
 
 from __future__ import annotations
@@ -23,13 +22,15 @@ from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.workspace import Request, Workspace
 
-#: Stage → the outputs to which a copy adds bytes, so that the keys of the later steps differ, too.
+#: Stage → the outputs to which `_outputs` adds bytes. Then the keys of the later steps differ, too.
 _CHANGED_OUTPUTS = {"trace": ("graph",), "lower": ("graph",), "partition": (), "convert": ("onnx",)}
 
 
 def write_clones(folder: Path, model_count: int, built_count: int, target_count: int = 5) -> Path:
-    """Add models to a project whose first `built_count` models are built, until the project has `model_count` models.
-    Copy the records of the built models for the new models."""
+    """Add models to a project until it has `model_count` models. Only the first `built_count` models are built.
+
+    The new models get copies of the built models' records.
+    """
     projects.write_many(folder, model_count, target_count)
     workspace = Workspace(Request(folder))
     names = list(workspace.models)
@@ -44,10 +45,9 @@ def write_clones(folder: Path, model_count: int, built_count: int, target_count:
 
 
 def _clone(workspace: Workspace, original: ModelPlan, name: str) -> None:
-    """Store a copy of each record of `original` for the model `name`, in the order of the steps."""
     plan = workspace.plan(name)
     _extend_chain(workspace, original, plan)
-    # Each pass copies the steps whose inputs exist. So there are at most as many passes as steps.
+    # Each pass copies the steps whose inputs exist, so at most as many passes as steps are needed.
     for _ in original.steps:
         plan = workspace.plan(name)
         missing = [step for step in plan.steps.values() if step.verdict == "run"]
@@ -65,8 +65,10 @@ def _clone(workspace: Workspace, original: ModelPlan, name: str) -> None:
 
 
 def _extend_chain(workspace: Workspace, original: ModelPlan, plan: ModelPlan) -> None:
-    """Write the links that lead from declared parts to the trace's record (`chain`). The links are those of
-    `original`, with the name of the new source file."""
+    """Write the links (`trtbuild.core.recipes.chain`) that lead from the manifest to the record of the model's trace.
+
+    A link names files that the trace read. The links of `original` are copied with the name of the new source file.
+    """
     old, new = (f"models/{each.model.name}" for each in (original, plan))
     lookups = workspace.lookups
     dependencies = [
@@ -79,8 +81,10 @@ def _extend_chain(workspace: Workspace, original: ModelPlan, plan: ModelPlan) ->
 
 
 def _outputs(workspace: Workspace, step: Step, outputs: Mapping[str, Output]) -> dict[str, Output]:
-    """Return the outputs of a copied record: those in `_CHANGED_OUTPUTS` with other bytes, and partitions with other
-    digests of their programs."""
+    """Return the outputs of a copied record.
+
+    The outputs in `_CHANGED_OUTPUTS` get other bytes, and the partitions get programs with other digests.
+    """
     store = workspace.store
     copied = dict(outputs)
     for output in _CHANGED_OUTPUTS.get(step.stage, ()):

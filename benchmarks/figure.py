@@ -1,6 +1,6 @@
-"""The rows that a benchmark yields: a run prints each of them, and ``--json`` writes them to a file.
+"""The rows that a benchmark yields. A run prints each row, and ``--json`` writes all rows to a file.
 
-A bound is a limit that the project sets for itself. A row without a bound helps to understand the other rows.
+A bound is a limit that the project sets for itself. Rows without a bound help to understand the other rows.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ class Value:
 
 @dataclass(frozen=True)
 class Ratio:
-    """`numerator` divided by `denominator`. The first is usually trtbuild's number. The second is the number of
-    another tool or the least possible time.
+    """`numerator` divided by `denominator`. Usually this compares trtbuild with another tool or with the least time.
 
-    `bound` is the largest allowed ratio. With `at_least`, it is the smallest allowed ratio.
+    `bound` is the largest allowed ratio. With `at_least`, `bound` is the smallest allowed ratio.
     """
 
     what: str
@@ -48,7 +47,7 @@ class Ratio:
         return self.ratio >= self.bound if self.at_least else self.ratio <= self.bound
 
     def cells(self) -> tuple[str, str, str, str]:
-        """(what, measured, ratio, bound) as text."""
+        """Return (what, measured, ratio, bound) as text."""
         bound = "" if self.bound is None else f"{'≥' if self.at_least else '≤'} {self.bound:g} ×"
         measured = f"{self.numerator}; {self.denominator}{_note(self.note)}"
         return self.what, measured, f"{_digits(self.ratio)} ×", bound
@@ -56,7 +55,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Limit:
-    """One measured number. If there is a `bound`, the number must be below it. Both have the same unit."""
+    """One measured number. It must be less than `bound`, if there is one. Both have the same unit."""
 
     what: str
     value: Value
@@ -68,21 +67,19 @@ class Limit:
         return None if self.bound is None else self.value.number < self.bound
 
     def cells(self) -> tuple[str, str, str, str]:
-        """(what, measured, ratio, bound) as text."""
         bound = "" if self.bound is None else f"< {_amount(self.bound, self.value.unit)}"
         return self.what, f"{self.value}{_note(self.note)}", "", bound
 
 
 @dataclass(frozen=True)
 class Check:
-    """A statement that is true or false. `found` is the observation."""
+    """The statement `what`, which is true if `met`. `found` is the observation, as text."""
 
     what: str
     met: bool
     found: str
 
     def cells(self) -> tuple[str, str, str, str]:
-        """(what, measured, ratio, bound) as text."""
         return self.what, self.found, "", "holds"
 
 
@@ -90,21 +87,20 @@ Row = Ratio | Limit | Check
 
 
 def verdict(row: Row) -> str:
-    """``met`` or ``NOT MET``; an empty string for a row without a bound."""
+    """Return ``met`` or ``NOT MET``, or an empty string for a row without a bound."""
     return {True: "met", False: "NOT MET", None: ""}[row.met]
 
 
 def line(row: Row) -> str:
-    """One row on one line, as it is printed during the run."""
     what, measured, ratio, bound = row.cells()
     ending = "  ".join(part for part in (ratio, bound and f"({bound})", verdict(row)) if part)
     return f"  {what}: {measured}" + (f"  →  {ending}" if ending else "")
 
 
 def table(rows: Sequence[tuple[str, Row]]) -> str:
-    """Return a table of the rows that have a verdict. The columns are benchmark, what, ratio or value, bound and verdict.
+    """Return a table of the rows that have a bound. `rows` has pairs of a benchmark's name and a row.
 
-    `rows` has the name of the benchmark for each row.
+    The columns are the benchmark, what was measured, the ratio or the value, the bound, and the verdict.
     """
     lines = []
     for name, row in rows:
@@ -118,7 +114,7 @@ def table(rows: Sequence[tuple[str, Row]]) -> str:
 
 
 def _short(row: Row) -> str:
-    """The ratio or the value of a row; empty for a check."""
+    """Return the ratio or the value of a row as text. For a check, the text is empty."""
     if isinstance(row, Limit):
         return _amount(row.value.number, row.value.unit)
     return f"{_digits(row.ratio)} ×" if isinstance(row, Ratio) else ""
@@ -128,7 +124,7 @@ def to_json(row: Row) -> dict[str, Any]:
     """Return a row as JSON: its fields, its kind, and whether it is met."""
     document = {"kind": type(row).__name__.lower(), **asdict(row), "met": row.met}
     if isinstance(row, Ratio):
-        # these keys are older than the names of the fields
+        # the JSON keeps the earlier names of these fields
         document["ours"], document["theirs"] = document.pop("numerator"), document.pop("denominator")
         document["ratio"] = row.ratio
     return document

@@ -1,15 +1,15 @@
 """Record how a real TensorRT answers the calls of trtbuild's runtime, for the fake TensorRT of the tests.
 
     python -m benchmarks.gpu_record --out FILE      # writes the answers of the library into FILE
-    python -m benchmarks.gpu_record --check FILE    # prints how they differ from FILE; exits with 1 if they do
+    python -m benchmarks.gpu_record --check FILE    # prints how its answers differ from FILE; exits with 1 if they differ
     python -m benchmarks.gpu_record --fake …        # asks the fake TensorRT instead of the library
 
-The library is `tensorrt` 8.6. A recording also needs a GPU, its driver and NumPy, but neither torch nor cuda-python. The
-engines and questions are in tests/runtime/fake_tensorrt, and recording.json beside them has the answers that the fake must
-give. A *probe* is the function of one question. It gets a `Bench`: the library, the plans and a GPU.
+The library is `tensorrt` 8.6. A recording needs a GPU and NumPy, but no torch. The folder tests/runtime/fake_tensorrt has
+the engines, the questions, and the answers that the fake must give (recording.json). A *probe* is the function that asks
+one question. Its argument is a `Bench`: the library, the engines' plans and a GPU.
 
-The library runs in a child process, which writes each answer immediately. If a question ends the process, the recording
-contains the call that ended it, and the next question goes to another process. A question that may leave the GPU or the
+The library runs in a child process, which writes each answer immediately. If a question crashes the process, the recording
+has the call that crashed it, and the next question goes to a new process. A question that may leave the GPU or the
 library in an undefined state gets a separate process.
 """
 
@@ -35,7 +35,7 @@ from tests.runtime.fake_tensorrt.samples import SAMPLES, Sample
 SCHEMA = "trtbuild.tensorrt-answers/1"
 _DTYPES = {"float32": "FLOAT", "float16": "HALF", "int32": "INT32", "bool": "BOOL"}
 _NO_CALL: tuple[str, str, dict[str, Any]] = "", "", {}
-#: The status that is recorded for a process that did not end in time. The program `timeout` exits with the same status.
+#: The recorded status of a process that did not end in time, as the program `timeout` returns it.
 _TIMED_OUT = 124
 
 
@@ -89,15 +89,15 @@ class Driver:
 
 
 def build(trt: Any, builder: Any, sample: Sample) -> bytes:
-    """Build the plan of a sample with TensorRT 8.6's network API.
+    """Return the plan of a sample, built with TensorRT 8.6's network API.
 
-    All samples share one `builder`, because creating a builder takes seconds.
+    All samples share `builder`, because creating a builder takes seconds.
     """
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH))
     config = builder.create_builder_config()
     config.set_tactic_sources(0)
     config.clear_flag(trt.BuilderFlag.TF32)
-    config.builder_optimization_level = 0  # builds fast; the speed of the engine does not matter
+    config.builder_optimization_level = 0  # the speed of the engine does not matter
     if any(dtype == "float16" for dtype, _ in sample.inputs):
         config.set_flag(trt.BuilderFlag.FP16)
     if sample.shared and hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):
@@ -124,7 +124,7 @@ def build(trt: Any, builder: Any, sample: Sample) -> bytes:
 
 
 def ask_probes(folder: Path, names: list[str]) -> None:
-    """Ask the questions `names`, and write the answers into `folder`. Its file ``now.json`` has the call in progress."""
+    """Ask the questions `names`, and write the answers into `folder`. ``now.json`` in it has the call in progress."""
     import tensorrt as trt
 
     gpu = Driver()
@@ -137,7 +137,7 @@ def ask_probes(folder: Path, names: list[str]) -> None:
         plan = folder / f"{name}.plan"
         if not plan.exists():
             _note_call(folder, f"build {name}")
-            plan.write_bytes(b"")  # if the build ends this process, the next process does not try it again
+            plan.write_bytes(b"")  # if the build crashes this process, the next process does not repeat it
             started = time.perf_counter()
             try:
                 builder = builder or trt.Builder(logger)
@@ -156,15 +156,15 @@ def ask_probes(folder: Path, names: list[str]) -> None:
 
 
 def _note_call(folder: Path, name: str, call: str = "", before: dict[str, Any] | None = None) -> None:
-    """Write the name of the question, the call that comes next, and the answers so far."""
+    """Write the question, its next call and its answers so far to a file, in case the call crashes this process."""
     (folder / "now.json").write_text(json.dumps([name, call, before or {}]))
 
 
 def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
-    """Return all answers, and the library and GPU that gave them. `worker` is a program that calls `ask_probes`."""
+    """Return all answers, and the library and GPU that gave them. `worker` starts a program that calls `ask_probes`."""
     answers: dict[str, Any] = {}
-    # Usually one process answers all questions of its batch, and a process that dies has at least answered a question or
-    # tried a sample. The limit also allows for some processes that die earlier, and it ends the loop.
+    # A process usually answers a question or tries a sample before it crashes. The limit ends the loop if processes crash
+    # earlier again and again.
     most_processes = 2 * len(probes.PROBES) + len(SAMPLES)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -179,7 +179,10 @@ def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_re
 
 
 def _ask_in_process(folder: Path, names: list[str], timeout_s: float, worker: tuple[str, ...]) -> dict[str, Any]:
-    """Ask the questions `names` in a new process. Returns the answers until its end, and the call that ended it."""
+    """Ask the questions `names` in a new process. Returns question → answer.
+
+    If the process crashes or takes too long, the answer to its last question says in which call.
+    """
     command = [sys.executable, *worker, "--worker", str(folder), *names]
     environment = {**os.environ, "CUDA_MODULE_LOADING": "LAZY"}
     try:
@@ -196,12 +199,11 @@ def _ask_in_process(folder: Path, names: list[str], timeout_s: float, worker: tu
 
 
 def _read_json(path: Path, default: Any) -> Any:
-    """Return the content of a JSON file, or `default` if there is no such file."""
     return json.loads(path.read_text()) if path.exists() else default
 
 
 class _NotedCalls:
-    """Keeps the last call that a `Bench` has noted, and the answers before it."""
+    """The last call that a `Bench` has noted, and the answers before it."""
 
     def __init__(self) -> None:
         self.last: tuple[str, dict[str, Any]] = "", {}
@@ -213,7 +215,7 @@ class _NotedCalls:
 def record_fake() -> dict[str, Any]:
     """Return the fake's answers to the questions of `record`.
 
-    Where the real library ends the process, the fake raises `ProcessEnded`.
+    The fake raises `ProcessEnded` where the real library crashes the process.
     """
     from tests.runtime.fake_gpu import FakeGpu
     from tests.runtime.fake_tensorrt import FakeTensorRT, ProcessEnded
@@ -234,7 +236,7 @@ def record_fake() -> dict[str, Any]:
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """Return the differences of two recordings, one line of text each. `where` is the path of the compared values."""
+    """Return the differences of two recordings, one line of text each. `where` is the path to the compared values."""
     if isinstance(old, dict) and isinstance(new, dict):
         found = []
         for key in sorted({*old, *new}):
@@ -247,17 +249,16 @@ def differences(old: Any, new: Any, where: str = "") -> list[str]:
             for line in differences(*pair, f"{where}/{index}")
         ]
     if where.endswith("/device_memory") and _is_workspace_size(old) and _is_workspace_size(new):
-        return []  # two builds of a network may choose different kernels, which need different sizes
+        return []  # each build may choose other kernels, which need other sizes
     return [] if old == new else [f"{where}: {old!r} was recorded, and the answer is {new!r}"]
 
 
 def _is_workspace_size(value: Any) -> bool:
-    """Return whether `value` is a number of bytes that TensorRT may need: a multiple of 512."""
+    """Return whether `value` can be a number of bytes that TensorRT needs. Such numbers are multiples of 512."""
     return isinstance(value, int) and value % 512 == 0
 
 
 def main() -> int:
-    """Run the command. Returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the answers here")
     parser.add_argument("--check", type=Path, help="compare the answers with these")
@@ -270,7 +271,7 @@ def main() -> int:
         ask_probes(options.worker, options.names)
         return 0
     recording = record_fake() if options.fake else record(options.timeout)
-    recording = json.loads(json.dumps(recording))  # tuples become lists, as in the file of --check
+    recording = json.loads(json.dumps(recording))  # tuples become lists, as in the file to compare with
     if options.out:
         options.out.write_text(json.dumps(recording, indent=1, sort_keys=True) + "\n")
     if options.check:

@@ -3,14 +3,14 @@
 Rules
 1. The commands of a comparison run alternately (`run_alternately`), so that other load of the machine slows all of
    them. The reported number is the median of the runs.
-2. Memory is the peak of the sum of PSS over all processes of the tree. The sum counts shared pages once. This process
-   takes a sample every `SAMPLE_S` seconds. A peak between two samples is missed.
-3. Each sample takes CPU time from the measured processes. On two cores a build with several processes took a tenth longer
-   because of the samples, and a script with one process hardly longer. So `measure_alternately` measures memory in a
-   separate run, and takes the times from the other runs.
-4. The CPU time includes processes that run a moment longer than the command. During a run they become children of
-   this process (prctl(2), PR_SET_CHILD_SUBREAPER), which waits for them after it has read the clock.
-5. A command that fails ends the benchmark, and the error contains the output. A failed run is never a measurement.
+2. Memory is PSS (proportional set size), summed over all processes of the tree. PSS divides a shared page among its
+   processes, so the sum counts the page once. The reported number is the largest of the samples, which are taken every
+   `SAMPLE_S` seconds. A peak between two samples is missed.
+3. Samples slow the measured processes. On two cores, they made a build with several processes a tenth slower. So
+   `measure_alternately` measures memory in a separate run, and takes the times from the other runs.
+4. The CPU time includes processes that run a moment longer than the command. They become children of this process
+   (prctl(2), PR_SET_CHILD_SUBREAPER). This process waits for them after it has read the clock.
+5. A command that fails ends the benchmark, because a failed run is not a measurement.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 
 
 class CommandFailed(Exception):
-    """A measured command did not end with status 0. Its output is in the text."""
+    """A measured command did not end with status 0. The text of the error has its output."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Time and memory of one run of a command. CPU time is user and system time of the process and its descendants."""
+    """Time and memory of one run of a command. The CPU time is user and system time of the whole process tree."""
 
     wall_s: float
     cpu_s: float
     stdout: bytes
     #: See rule 2; 0 if memory was not measured.
     peak_bytes: int = 0
-    #: The `watched` names that occurred in the path of a mapped file, in any process of the tree.
+    #: The `watched` names that occurred in the path of a mapped file of any process in the tree.
     mapped: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Median:
-    """Medians over the runs of one command, computed separately for each number.
+    """The medians of times and memory over the runs of one command.
 
     The times are those of the runs without a measurement of memory, if there are any (rule 3).
     """
@@ -93,13 +93,13 @@ def run(
     sample_s: float = SAMPLE_S,
     timeout_s: float = 3600,
 ) -> Run:
-    """Run a command to its end. After `timeout_s` it is killed. Raises CommandFailed if its exit status is not 0.
+    """Run a command, and measure it. Raises CommandFailed if its exit status is not 0.
 
-    With `watched`, the mapped files are sampled instead of the memory.
+    The command is killed after `timeout_s`. With `watched`, the mapped files are sampled instead of the memory.
     """
     log_file = cwd / f".benchmark-{os.getpid()}.log"
-    others = _children()
-    with _adopted_orphans(), open(log_file, "w+b") as log:
+    earlier_children = _children()
+    with _orphans_become_children(), open(log_file, "w+b") as log:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -114,7 +114,7 @@ def run(
                 stdout = stream.read()
             process.wait()
             wall_s = time.perf_counter() - started
-            _wait_for_orphans(others)
+            _wait_for_orphans(earlier_children)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
         finally:
             killer.cancel()
@@ -133,11 +133,10 @@ def run(
 
 
 @contextlib.contextmanager
-def _adopted_orphans() -> Iterator[None]:
+def _orphans_become_children() -> Iterator[None]:
     """Inside the context, a process whose parent ends becomes a child of this process (rule 4).
 
-    Afterwards the earlier setting applies again. Otherwise later orphans would also become children of this process, which
-    would never wait for them, so they would stay as zombies.
+    The earlier setting is restored, because this process does not wait for later orphans. They would stay as zombies.
     """
     libc = ctypes.CDLL(None)
     before = ctypes.c_int()
@@ -150,14 +149,13 @@ def _adopted_orphans() -> Iterator[None]:
 
 
 def _children() -> set[int]:
-    """The PIDs of the children of this process."""
     return {child.pid for child in psutil.Process().children()}
 
 
-def _wait_for_orphans(others: set[int]) -> None:
-    """Wait for the children that are not in `others`, at most `_ORPHANS_S` seconds (rule 4)."""
+def _wait_for_orphans(earlier_children: set[int]) -> None:
+    """Wait at most `_ORPHANS_S` seconds for the children that are not in `earlier_children` (rule 4)."""
     deadline = time.monotonic() + _ORPHANS_S
-    while (orphans := _children() - others) and time.monotonic() < deadline:
+    while (orphans := _children() - earlier_children) and time.monotonic() < deadline:
         for pid in orphans:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -165,19 +163,19 @@ def _wait_for_orphans(others: set[int]) -> None:
 
 
 def run_alternately(repeats: int, **candidates: Callable[[], Run]) -> dict[str, Median]:
-    """Run all candidates `repeats` times, every second time in reverse order. Return their medians."""
+    """Run all candidates `repeats` times, every second time in reverse order. Return candidate → medians."""
     runs: dict[str, list[Run]] = {name: [] for name in candidates}
     names = list(candidates)
     for number in range(repeats):
         for name in names if number % 2 == 0 else reversed(names):
             runs[name].append(candidates[name]())
-    return {name: Median.of(its_runs) for name, its_runs in runs.items()}
+    return {name: Median.of(candidate_runs) for name, candidate_runs in runs.items()}
 
 
 def measure_alternately(repeats: int, **candidates: Callable[[bool], Run]) -> dict[str, Median]:
-    """Run all candidates `repeats` times to measure wall and CPU time, and once more for the memory. Return their medians.
+    """Run all candidates `repeats` times for the times, and once more for the memory. Return candidate → medians.
 
-    A candidate gets True if it must measure the memory.
+    A candidate is called with True when it must measure the memory.
     """
     timed, sampled = (
         run_alternately(count, **{name: partial(candidate, memory) for name, candidate in candidates.items()})
@@ -187,7 +185,7 @@ def measure_alternately(repeats: int, **candidates: Callable[[bool], Run]) -> di
 
 
 class _Sampler(threading.Thread):
-    """Sample a process and its descendants repeatedly until `stop` is called."""
+    """Samples a process and its descendants until `stop` is called."""
 
     def __init__(self, pid: int, watched: Sequence[str], sample_s: float) -> None:
         super().__init__(daemon=True)

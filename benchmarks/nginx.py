@@ -1,6 +1,6 @@
-"""Run nginx with docs/team-cache/nginx.conf on a free port of loopback. Only the paths, port and log interval are changed.
+"""Run nginx on a free loopback port, with docs/team-cache/nginx.conf. Only paths, port and log interval are changed.
 
-The numbers of transferred bytes come from the access log, so the server counts the bytes, not trtbuild.
+Numbers of transferred bytes come from the access log, because trtbuild must not count its bytes itself.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ http {{
 
 @dataclass(frozen=True)
 class LoggedRequest:
-    """A request in the access log. `sent` is the size in bytes of the answer's body. `received` is the size in bytes of the
-    request with its headers."""
+    """A request in the access log. `sent` has the bytes of the answer's body, `received` those of the whole request."""
 
     method: str
     status: int
@@ -52,7 +51,7 @@ class LoggedRequest:
 
 @dataclass(frozen=True)
 class Nginx:
-    """A running server. `prefix` has its configuration and logs. `root` has the served files. `url` has the credentials."""
+    """A running server. The folder `prefix` has its configuration and logs, and `root` has the served files."""
 
     prefix: Path
     port: int
@@ -63,14 +62,14 @@ class Nginx:
 
     @property
     def url(self) -> str:
+        """The URL of the server, with the credentials."""
         return f"http://{_USER}:{_PASSWORD}@127.0.0.1:{self.port}"
 
     def entry_url(self, kind: str, name: str) -> str:
-        """The URL of one entry, with the credentials."""
+        """Return the URL of one entry (a file of the store), with the credentials."""
         return f"{self.url}/{kind}/{name}"
 
     def requests(self) -> list[LoggedRequest]:
-        """All requests that the server has answered so far."""
         time.sleep(0.3)  # nginx writes its lines up to 50 ms late
         logged = []
         for line in (self.prefix / "trtbuild.log").read_text().splitlines():

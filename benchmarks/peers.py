@@ -1,10 +1,11 @@
 """Write projects for other build systems (peers): by default 1,000 targets for make, ninja and doit, and 100 for dvc.
 
-`cp` makes each target from its own source file. The bound of the null build (`measurements/null_build.py`) was set for
-this layout. GNU make spends most of its time on the search for built-in rules that could make each source file, so its
-time grows with the number of sources. make runs without options, as most users call it. Three more comparisons of
-the null build have no bound: with `make -rR` (no built-in rules), with `make` and one source file for five targets, and
-with ninja. doit and dvc come from PyPI, in a separate virtual environment (`peers.txt`).
+`cp` makes each target from its own source file. trtbuild's build without changes has a bound for this layout
+(`measurements/null_build.py`). GNU make spends most of its time on the search for built-in rules that could make each
+source file, so its time grows with the number of sources. make runs without options, as most users call it.
+
+Comparisons without a bound use `make -rR` (no built-in rules), one source file for five targets (``Shared.mk``), and
+ninja. doit and dvc are in a separate virtual environment, with the versions of `peers.txt`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def task_copy():
 
 
 def write_copy_project(folder: Path, count: int) -> Path:
-    """Write a Makefile, a build.ninja and a dodo.py for `count` targets, and their sources. Nothing is built yet.
+    """Write a Makefile, a build.ninja and a dodo.py for `count` targets, and their sources. Nothing is built.
 
-    ``Shared.mk`` makes five targets from each source. It uses the first fifth of the sources.
+    ``Shared.mk`` makes the same targets from a fifth of the sources, five from each.
     """
     (folder / "sources").mkdir(parents=True, exist_ok=True)
     (folder / "targets").mkdir(exist_ok=True)
@@ -49,7 +50,7 @@ def write_copy_project(folder: Path, count: int) -> Path:
 
 
 def write_dvc_project(folder: Path, count: int, dvc: Path) -> Path:
-    """Write a dvc project of `count` stages, without git, and run it once."""
+    """Write a dvc project of `count` stages, without git, and build it."""
     if (folder / "dvc.lock").exists():
         return folder
     write_copy_project(folder, count)

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.projects many DIR --models 200 --targets 5 --build`` calls the function `write_many`, and
 ``python -m benchmarks.projects vit DIR --granularity --weights`` calls `write_vit`. A file is written only if its contents
-differ, so the files of an existing project keep their times. This module does not depend on trtbuild's code.
+differ, so that it keeps its times. This module does not depend on trtbuild's code.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-#: GPU architectures (SM) for which TensorRT-RTX can build a model with float32 matrix products. `write_many` uses the
-#: first `target_count` of them.
+#: GPU architectures (SM) for which TensorRT-RTX can build models with float32 matrix products.
 SMS = (80, 86, 89, 120, 121)
 
 _MANY_HEAD = """\
@@ -162,9 +161,9 @@ save_file(build(**json.loads(sys.argv[1])).state_dict(), sys.argv[2])
 
 
 def write_many(folder: Path, model_count: int = 200, target_count: int = 5) -> Path:
-    """Write a project of many tiny models for several SMs.
+    """Write a project of many tiny models for the first `target_count` GPU architectures of `SMS`.
 
-    Each model has its own structure and source file. All models import one more file, ``models/block.py``.
+    Each model has its own layer width and source file. All models import ``models/block.py``.
     """
     sms = _sms(target_count)
     entries = "".join(f'  m{n:03}: {{source: {{python: "models.m{n:03}:build"}}}}\n' for n in range(model_count))
@@ -192,8 +191,8 @@ def write_vit(
     """Write the project of a vision transformer, by default ViT-B, with batches from 1 to 8, for the targets `sms`.
 
     With `granularity`, each encoder layer is an engine. With `weights`, the weights come from
-    ``weights/vit.safetensors``. With `profile_sets` > 1, the project has that number of models. They have the same
-    source, but profiles with different opt and max shapes.
+    ``weights/vit.safetensors``. The project has `profile_sets` models. They have the same source, but different profiles:
+    the second model has batches from 1 to 16.
     """
     sizes = {"layers": layers, "hidden": hidden, "image": image}
     profiles, models = "", ""
@@ -227,7 +226,7 @@ def write_wide(folder: Path, layers: int, width: int) -> Path:
 
 
 def edit_layer(folder: Path, layer: int, activation: str = "ReLU") -> None:
-    """Replace the activation function of one layer in the source of a `write_vit` project, and undo earlier edits."""
+    """In the source of a `write_vit` project, replace the activation function of one layer. Earlier edits are undone."""
     edit = f"    model.layers[{layer}].mlp.activation_fn = torch.nn.{activation}()\n"
     write(folder / "models" / "vit.py", VIT_MODEL.replace(_EDIT_MARK, edit))
 
@@ -238,7 +237,7 @@ def undo_edits(folder: Path) -> None:
 
 
 def replace_weights(path: Path, layer: int) -> None:
-    """Change all tensors of one layer in a safetensors file, as a fine-tune of that layer does."""
+    """Change all tensors of one layer in a safetensors file, as fine-tuning the layer does."""
     from safetensors.numpy import load_file, save_file
 
     tensors = load_file(path)
@@ -252,9 +251,9 @@ def replace_weights(path: Path, layer: int) -> None:
 
 
 def _save_weights(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Write the weights file, unless there is a file for these sizes already.
+    """Write the weights file of a `write_vit` project, unless there is a file for these sizes already.
 
-    A file that `replace_weights` has changed stays, because it has the same sizes.
+    A file that `replace_weights` has changed stays, too.
     """
     path, sizes_file = folder / "weights" / "vit.safetensors", folder / "weights" / "sizes.json"
     if path.exists() and sizes_file.exists() and json.loads(sizes_file.read_text()) == sizes:
@@ -280,7 +279,7 @@ def _chw(image: int) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, unless it has this text already."""
+    """Write a file, and its folders. A file that has this text already stays as it is."""
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -288,7 +287,7 @@ def write(path: Path, text: str) -> None:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the options of the command line, by name: `kind`, `folder`, `build`, and those of the project's kind."""
+    """Return option name → value: `kind`, `folder`, `build`, and the options of this kind of project."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.projects", description=main.__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     many_parser = kinds.add_parser("many", help="many tiny models for several targets")
@@ -316,7 +315,7 @@ def main() -> None:
         write_many(folder, **options)
     else:
         target_count = options.pop("target_count")
-        # one target is SM 89, the default of `write_vit`, so that the project equals that of the benchmarks
+        # a single target is SM 89, the default of `write_vit`, so that the project is the same as in the benchmarks
         write_vit(folder, sms=(89,) if target_count == 1 else _sms(target_count), **options)
     if build:
         environment = {name: value for name, value in os.environ.items() if name != "TRTBUILD_CACHE_DIR"}

@@ -1,7 +1,7 @@
 """One run of ``python -m benchmarks``: its sizes, its work folder, and the commands that it measures.
 
-The work folder keeps projects and their caches from run to run, so that a thousand engines are built once. It is
-`benchmarks/.work`, which git ignores, or the folder of ``--work``. It may be deleted at any time.
+The work folder keeps projects and their caches from run to run, because building a thousand engines takes long. It is
+`benchmarks/.work`, which git ignores, or the folder of ``--work``. You may delete it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.measure import Median, Run, measure_alternately, run
 
-#: Modules that some builds must not import. PYTHONPATH leads to a module of each name, whose import raises an ImportError.
+#: Modules that some builds must not import. They are *poisoned*: PYTHONPATH finds modules that raise an ImportError.
 TORCH = ("torch",)
 TENSORRT = ("tensorrt_rtx", "tensorrt")
 
@@ -28,35 +28,35 @@ raise ImportError("{name} is poisoned: this benchmark checks that it is not impo
 
 @dataclass(frozen=True)
 class Sizes:
-    """All sizes. The published figures use these defaults, except for the weights file (``--full``)."""
+    """The sizes of all benchmarks. Published numbers use these defaults, except that ``--full`` sets `weights_gb`."""
 
-    #: The two projects of tiny models: the models of the large one, the targets of both, the models of the small one.
+    #: The two projects of tiny models: `models` and `few_models` are their numbers of models. Both have `targets` targets.
     models: int = 200
     targets: int = 5
     few_models: int = 20
-    #: Models of the project with copied records. Their plan is compared with that of `models` models.
+    #: Models of the project whose results are copies (`clones`). Its plan is compared with that of `models` models.
     cloned_models: int = 2000
-    #: The vision transformer: layers, channels, and height and width of its images.
+    #: The vision transformer: layers, channels, and the height (and width) of its images.
     layers: int = 12
     hidden: int = 768
     image: int = 224
-    #: The layers of the vision transformer in `chunks`.
+    #: The layers of the vision transformer in `measurements/chunks.py`.
     chunk_layers: int = 4
-    #: The file whose digest is computed.
+    #: The file whose digest is computed, in GB.
     weights_gb: float = 2.0
     dvc_stages: int = 100
-    #: The engine that is pulled (and the packages that the measurement `load` loads), the runs of a pull, and the blob of a
-    #: local hit.
+    #: The engine that `pull` downloads `pull_repeats` times, and each package that `load` loads, in MB.
     pull_mb: int = 350
     pull_repeats: int = 3
+    #: The file that `pull` reads from the local cache, in MB.
     hit_mb: int = 100
-    #: The weights of the large model.
+    #: The weights of the large model, in GB.
     large_gb: float = 3.0
-    #: The number of steps on the workers of a scheduler, for the measurement of the driver's memory.
+    #: Steps on the workers of a Dask scheduler. The memory of the build process is measured with them.
     farm_steps: int = 10_000
-    #: Processes that share one store.
+    #: Processes that use one store at the same time.
     crowd: int = 24
-    #: The number of runs of a null build, and of a command that takes longer.
+    #: Runs of a build that has nothing to do, and runs of a command that takes longer.
     repeats: int = 15
     cold_repeats: int = 3
 
@@ -74,23 +74,21 @@ class Session:
     sizes: Sizes
     #: The virtual environment of doit and dvc.
     peers: Path
-    #: The program that is measured. The default is the console script beside this interpreter; ``--trtbuild`` replaces it.
+    #: The program that is measured: ``--trtbuild``, or the script beside this interpreter.
     trtbuild: Path = field(default_factory=lambda: Path(sys.executable).with_name("trtbuild"))
     _script: Median | None = None
 
     def folder(self, name: str) -> Path:
-        """A folder of this name in the work folder."""
         path = self.work / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def empty_folder(self, name: str) -> Path:
-        """An empty folder of this name in the work folder."""
         shutil.rmtree(self.work / name, ignore_errors=True)
         return self.folder(name)
 
     def peer_program(self, name: str) -> Path:
-        """The program of a peer. If it is missing, raises FileNotFoundError with the command that installs the program."""
+        """Return the program of a peer. Raises FileNotFoundError, with the command that installs it, if it is missing."""
         program = self.peers / "bin" / name
         if not program.exists():
             raise FileNotFoundError(f"{program}: `make bench` installs it (benchmarks/peers.txt)")
@@ -101,7 +99,7 @@ class Session:
         print(text, file=sys.stderr, flush=True)
 
     def call(self, project: Path, *arguments: str, poison: Sequence[str] = (), **settings: Any) -> Run:
-        """Run trtbuild in a project with the project's own cache, as a user would."""
+        """Run trtbuild in a project with the project's own cache. The process cannot import the modules in `poison`."""
         environment = self.environment(poison)
         return run([self.trtbuild, *arguments], project, environment=environment, **settings)
 
@@ -111,10 +109,10 @@ class Session:
         return done, json.loads(done.stdout)
 
     def environment(self, poison: Sequence[str] = ()) -> dict[str, str]:
-        """This process's environment without ``TRTBUILD_*``. With the result, a process cannot import modules in `poison`.
+        """Return this process's environment variables without ``TRTBUILD_*``, and with the modules in `poison` poisoned.
 
-        ``PYTHONDONTWRITEBYTECODE`` is left out: with it, Python would compile the modules of a checkout in each run, but
-        would never compile those of an installed package."""
+        ``PYTHONDONTWRITEBYTECODE`` is left out, because it would make Python compile a checkout's modules in each run.
+        """
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -125,14 +123,12 @@ class Session:
         return environment
 
     def script(self, project: Path, *, memory: bool) -> Run:
-        """Run `straight_vit.py` (it builds a plan without trtbuild) once, on the model of a project of
-        `projects.write_vit`."""
+        """Run `straight_vit.py` on the model of a `projects.write_vit` project. It builds an engine without trtbuild."""
         sizes = self.sizes
         return self.run_script("straight_vit.py", project, [sizes.layers, sizes.hidden, sizes.image], memory=memory)
 
     def run_script(self, name: str, project: Path, arguments: Sequence[str | int], *, memory: bool) -> Run:
-        """Run the script `name` of `measurements/scripts` once. Its first argument is a folder for its files. The
-        folder is deleted afterwards."""
+        """Run the script `name` of `measurements/scripts`. Its first argument is a folder, which is deleted afterwards."""
         output = self.work / "straight"
         shutil.rmtree(output, ignore_errors=True)
         script = Path(__file__).parent / "measurements" / "scripts" / name
@@ -143,7 +139,7 @@ class Session:
         return done
 
     def script_median(self, project: Path) -> Median:
-        """The medians of `straight_vit.py`. The first call measures them, unless `note_script` was called before."""
+        """Return the medians of `straight_vit.py`. The first call measures them, unless `note_script` was called before."""
         if self._script is None:
             self.say("  the straight script, for the ratios below")
             self._script = measure_alternately(
@@ -152,7 +148,6 @@ class Session:
         return self._script
 
     def note_script(self, median: Median) -> None:
-        """Use these medians for `script_median`."""
         self._script = median
 
     def _poisoned(self, names: Sequence[str]) -> Path:
@@ -164,11 +159,11 @@ class Session:
 
 
 def run_counts(document: Mapping[str, Any]) -> dict[str, int]:
-    """The number of steps that ran, by stage. Stages without such a step are left out."""
+    """Return stage → number of steps that ran. Stages without such a step are left out."""
     return {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
 
 
 def delete_build(project: Path, *, cache: bool) -> None:
-    """Delete the outputs of a build and the state of the project. With `cache`, delete the cache, too."""
+    """Delete the outputs and the state of a project. With `cache`, delete the cache, too."""
     for name in ("dist", ".trtbuild", *(("cache",) if cache else ())):
         shutil.rmtree(project / name, ignore_errors=True)

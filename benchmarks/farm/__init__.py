@@ -1,1 +1,1 @@
-"""The driver process of `measurements/farm.py`, and a preload that makes Dask workers sleep instead of compiling."""
+"""The processes of `measurements/farm.py`: a process that runs steps on Dask workers, and workers that only sleep."""

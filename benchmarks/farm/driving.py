@@ -1,6 +1,7 @@
-"""``python -m benchmarks.farm.driving ADDRESS STEPS SLOTS``: run steps through a farm, and print the costs as JSON.
+"""``python -m benchmarks.farm.driving ADDRESS STEPS SLOTS``: run engine steps on Dask workers, and print the costs as JSON.
 
-The measurement begins after a first step, so it does not contain the start of processes.
+ADDRESS is that of the Dask scheduler. The measurement begins after a first step, so it does not include the start of
+processes.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from trtbuild.toolchain.libraries import table
 
 
 def main(address: str, steps: int, slots: int) -> None:
-    """Run `steps` engine steps, `slots` at the same time. The workers do not compile (`benchmarks.farm.sleeping`), so
-    each step has a short text in place of an ONNX model."""
+    """Run `steps` engine steps, `slots` at the same time.
+
+    The workers do not compile (`benchmarks.farm.sleeping`), so a short text takes the place of an ONNX model.
+    """
     project = Path.cwd()
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, configuration)
@@ -37,7 +40,7 @@ def main(address: str, steps: int, slots: int) -> None:
         farm = Farm(client, KnownWorkers(client, tuple(shared), wait_s=60.0, report=print), store, shared)
 
         def step(number: int) -> None:
-            # other bytes in each step and each run, so that no result is in the store
+            # new bytes for each step, so that the store has no result
             onnx = store.put_bytes(f"{time.time_ns()} {number}".encode()).sha256
             job = EngineJob(onnx, (), (), BuilderSettings(), Target("ada", 89), version)
             farm.compile(keys.engine(job, ENGINE_ENVIRONMENT), job, [onnx], replace=False)
@@ -59,7 +62,7 @@ def main(address: str, steps: int, slots: int) -> None:
 
 
 def _peak_bytes() -> int:
-    """Return the peak of this process's resident memory. Linux gives it in KiB."""
+    """Return the peak of this process's resident memory. Linux counts it in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

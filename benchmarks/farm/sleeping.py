@@ -1,4 +1,7 @@
-"""A Dask preload: the worker sleeps ``TRTBUILD_BENCH_SLEEP_S`` seconds instead of compiling. All other work is real."""
+"""A preload for Dask workers: they sleep ``TRTBUILD_BENCH_SLEEP_S`` seconds instead of compiling.
+
+The workers still fetch the job, and store the result.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from trtbuild.driver.workers.results import Reply
 
 
 def dask_setup(worker: Any) -> None:
-    """Replace the compiler. Dask calls this in each worker process."""
+    """Replace the compiler. Dask calls this function in each worker process."""
     vars(performing)["call"] = _sleep
 
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu write DIR`` writes the projects, on any machine. ``… measure DIR [NAME…]`` measures them, on a
+"""``python -m benchmarks.gpu write DIR`` writes projects on any machine, and ``… measure DIR [NAME…]`` measures them on a
 GPU host. docs/gpu.md explains both.
 
 The exit code is 1 if a measurement failed. Otherwise it is 0, even if a bound is not met.
@@ -28,7 +28,7 @@ from benchmarks.gpu.project import (
 )
 from benchmarks.gpu.subjects.operators import write_operators
 
-#: The name of a measurement → its module. Without names, all measurements run in this order.
+#: The name of a measurement → its module in `benchmarks.gpu.subjects`, in the order in which they run.
 SUBJECTS = {
     "engines": "engines",
     "shapes": "shapes",
@@ -48,7 +48,6 @@ SUBJECTS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the projects, or measure."""
     options = _parser().parse_args(arguments)
     examples, vit, quantized, decoders = (
         options.folder / name for name in ("examples", "vit", "quantized", "decoders")
@@ -117,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     write.add_argument("--no-tactic-sources", action="store_true", help="the GPU host has neither cuBLAS nor cuDNN")
     measure = commands.add_parser("measure", help="measure on this GPU host")
     measure.add_argument("folder", type=Path, metavar="DIR")
-    # without names, the value is an empty list, which argparse also compares with `choices`
+    # without names, argparse looks for an empty list in `choices`
     measure.add_argument("names", nargs="*", choices=[*SUBJECTS, []], metavar="NAME", help=", ".join(SUBJECTS))
     measure.add_argument("--python-without-torch", type=Path, metavar="PROGRAM", help="builds packages and runs them")
     measure.add_argument("--points", type=int, default=6, help="random points of each profile; default %(default)s")

@@ -1,4 +1,7 @@
-"""The models of a project that is measured: their shapes and inputs, eager PyTorch, and the built packages."""
+"""The models of a project that is measured: their sizes and inputs, eager PyTorch, and the built packages.
+
+A *point* is one size for each dynamic dimension, with a seed for the input values.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +38,15 @@ class Case:
 
     @property
     def package(self) -> Path:
-        """The path to which the project's build wrote the package."""
+        """The path of the package that the project's build writes."""
         return self.project / "dist" / self.model.name
 
     def points(self, count: int) -> tuple[Point, ...]:
-        """Min, opt, max and `count` random points of every profile."""
+        """Return the min, opt and max points and `count` random points of every profile."""
         return points(self.model, self.shapes, count=count, seed=0)
 
     def inputs(self, point: Point, device: str = "cuda") -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword tensors at a point, on `device`."""
+        """Return the positional and the keyword tensors at a point, on `device`."""
         from trtbuild.stages.trace.examples import call_arguments, example_tensors
 
         values = example_tensors(self.model.inputs, self.shapes.input_shapes(point.sizes), point.seed)
@@ -51,7 +54,7 @@ class Case:
         return list(args), kwargs
 
     def eager(self, device: str = "cuda") -> Any:
-        """The original model with its weights, in its own precision: a module, or a function for an ONNX file.
+        """Return the original model with its weights, in its own precision. For an ONNX file, the result is a function.
 
         Raises NoEagerModel if PyTorch cannot run the model.
         """
@@ -87,9 +90,9 @@ class Case:
         return module.to(device)
 
     def _take_weights(self, module: Any) -> None:
-        """Copy into `module` the weights with which the package was built.
+        """Copy the package's weights into `module`.
 
-        From one seed, two versions of torch or transformers may create different random numbers.
+        The module's random weights may differ, because versions of torch and transformers may draw other random numbers.
         """
         import torch
 
@@ -106,7 +109,7 @@ class Case:
                 parameter.copy_(torch.frombuffer(data, dtype=parameter.dtype).view(parameter.shape))
 
     def describe(self, point: Point) -> str:
-        """The point as text, such as ``max (batch 32)``."""
+        """Return the point as text, such as ``max (batch 32)``."""
         sizes = ", ".join(
             f"{symbol.name} {size}" for symbol, size in zip(self.shapes.symbols, point.sizes, strict=True)
         )
@@ -119,10 +122,7 @@ class Case:
 
 
 def import_file(path: Path) -> Any:
-    """Import one Python file, even if another project's package has the same name in `sys.modules`.
-
-    Raises ImportError.
-    """
+    """Import one Python file. It may have the same module name as a file of another project. Raises ImportError."""
     specification = importlib.util.spec_from_file_location(path.stem, path)
     if specification is None or specification.loader is None:
         raise ImportError(f"{path} cannot be imported")
@@ -132,7 +132,7 @@ def import_file(path: Path) -> Any:
 
 
 def cases(project: Path) -> Iterator[Case]:
-    """Yield every model of the project in `project`, in the order of its manifests."""
+    """Yield every model of the project in the folder `project`, in the order of its manifests."""
     from trtbuild.manifest.project import load_project
 
     for model in load_project(project).models:
@@ -143,7 +143,7 @@ def cases(project: Path) -> Iterator[Case]:
 
 
 def _by_onnxruntime(path: Path, device: str) -> Any:
-    """A function that runs an ONNX file on the CPU, for tensors of `device`."""
+    """Return a function that runs an ONNX file on the CPU. It takes and returns tensors on `device`."""
     import onnxruntime
     import torch
 
@@ -159,7 +159,7 @@ def _by_onnxruntime(path: Path, device: str) -> Any:
 
 
 def output_tensors(value: Any) -> list[Any]:
-    """The tensors of a model's output, in the order of its structure."""
+    """Return the tensors in a model's output, in order."""
     import torch.utils._pytree as pytree
 
     return [leaf for leaf in pytree.tree_leaves(value) if hasattr(leaf, "shape")]

@@ -16,41 +16,37 @@ from trtbuild.toolchain.libraries.table import installed_version
 class Host:
     """One run of ``python -m benchmarks.gpu measure``."""
 
-    #: The projects of the example manifests, of ViT-B, of the quantized models, and of the decoders
-    #: (`benchmarks.gpu.project`).
+    #: The folders of the projects that `benchmarks.gpu.project` writes.
     examples: Path
     vit: Path
     quantized: Path
     decoders: Path
-    #: A Python with TensorRT, cuda-python and trtbuild's dependencies, but without torch. None if there is no such Python.
+    #: The path of a Python that has TensorRT, cuda-python and trtbuild's dependencies, but no torch. It may be None.
     python_without_torch: Path | None
-    #: The numbers of random points (sizes of all dims) for each profile, and of timed calls for each measured time.
+    #: The number of random points (sizes of all dims) for each profile, and of timed calls for each measured time.
     points: int
     repeats: int
-    #: The folder for inputs and outputs that two processes share, and for the output of each command.
+    #: The folder for files that two processes share, and for the output of each command.
     work: Path
-    #: ``cuda`` or ``cpu``. With ``cpu``, reference programs run in place of engines, to test the measurements themselves.
+    #: ``cuda`` or ``cpu``. With ``cpu``, PyTorch runs in place of the engines, to test the measurements.
     device: str = "cuda"
 
     @property
     def plugins(self) -> Path:
-        """The project of a model with a plugin, beside the other projects."""
         return self.decoders.with_name("plugins")
 
     @property
     def operators(self) -> Path:
-        """The project of calls with unusual arguments, beside the other projects."""
         return self.decoders.with_name("operators")
 
     def synchronize(self) -> None:
-        """Wait until the device has finished all work."""
         if self.device == "cuda":
             import torch
 
             torch.cuda.synchronize()
 
     def describe(self) -> str:
-        """The GPU, its driver and the versions of the libraries with which the numbers were measured."""
+        """Return the GPU, its driver and the versions of the libraries as text."""
         import torch
 
         if self.device != "cuda":
@@ -65,7 +61,7 @@ class Host:
         )
 
     def trtbuild(self, project: Path, *arguments: str, without_torch: bool = False) -> subprocess.CompletedProcess[str]:
-        """Run trtbuild in a project with the project's cache; with `without_torch`, use the Python without torch."""
+        """Run trtbuild in a project with the project's cache. `without_torch` chooses the Python without torch."""
         return self.python(
             project, ["-m", "trtbuild", *arguments], without_torch=without_torch, cache=project / "cache"
         )
@@ -79,8 +75,7 @@ class Host:
         cache: Path | None = None,
         timeout_s: float = 580,
     ) -> subprocess.CompletedProcess[str]:
-        """Run Python in `folder`, with this process's environment variables except ``TRTBUILD_*``. `cache` is the folder of
-        trtbuild's cache."""
+        """Run Python in `folder`. It inherits no variables ``TRTBUILD_*``. `cache` is the folder of trtbuild's cache."""
         if without_torch and self.python_without_torch is None:
             raise ValueError("name a Python without torch: --python-without-torch")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
@@ -95,5 +90,5 @@ class Host:
 
 
 def tolerance(precision: str) -> float:
-    """The largest allowed error, max|a-b| / max|b|, of an engine of this precision. float32 engines may use TF32."""
+    """Return the largest allowed error, max|a-b| / max|b|, of an engine. float32 engines may use TF32."""
     return {"float32": 1e-3, "float16": 1e-2, "bfloat16": 8e-2}[precision]

@@ -22,7 +22,7 @@ models:
       width: {{at: [image.3], multiple_of: 32}}
     profiles: [half_square, half_wide]
 """
-#: An example without TF32, to measure the error of float32 alone; and BERT in float32.
+#: An example without TF32, to measure the error of float32 alone. Also BERT in float32.
 FLOAT32_EXAMPLES = """\
 version: 1
 include: [targets.yaml]
@@ -52,7 +52,7 @@ models:
     {builder}
     profiles: [exact_text]
 """
-#: The profiles of `HALF_EXAMPLES`, for the included file ``vision.profiles.yaml``. This text is not a template.
+#: The file ``vision.profiles.yaml``, which `HALF_EXAMPLES` includes. This text is not a template.
 HALF_PROFILES = """\
 version: 1
 profiles:
@@ -78,7 +78,7 @@ models:
     dims: {{batch: {{at: [pixel_values.0]}}}}
     profiles: [{name}_images]
 {partition}"""
-#: The `partition` of `VIT`, for an engine for each layer. This text is not a template.
+#: The value of ``{partition}`` in `VIT` for an engine for each layer. This text is not a template.
 BY_LAYER = '    partition: {granularity: ["layers.*"]}\n'
 
 #: ResNet-50 in float32 and in float16.
@@ -94,7 +94,7 @@ models:
   resnet_half: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}, precision: float16}}
 """
 #: ResNet-50 and BERT-base in float32, float16, int8, and int8 with float16.
-#: `{models}` is replaced by entries from the next two templates.
+#: ``{models}`` stands for entries of the next two templates, and ``{rest}`` in them for the precision and `INT8`.
 QUANTIZED = """\
 version: 1
 include: [targets.yaml]
@@ -153,7 +153,7 @@ models:
           arguments: {{height: output_height, width: output_width, scale: spatial_scale, samples: sampling_ratio}}
           attributes: {{mode: 1, coordinate_transformation_mode: 1}}
 """
-#: Decoders with a cache: as state, and as an input and output that grows.
+#: Decoders whose cache of keys and values is state, or an input and output that grows.
 DECODERS = """\
 version: 1
 include: [targets.yaml]

@@ -1,7 +1,7 @@
 """Write the projects that are measured on a GPU: the examples of manifests/, and the models that docs/gpu.md describes.
 
 After ``python -m benchmarks.gpu write``, ``trtbuild build --until convert`` runs the steps that need no GPU, on any
-machine. A file that exists already with equal contents is not written again.
+machine. A file is written only if its contents differ.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from benchmarks.gpu import manifests
 from benchmarks.projects import VIT_MODEL, write
 
 _EXAMPLES = Path(__file__).parents[2] / "manifests"
-#: The folder of the models' source files, which the functions below copy into the projects.
+#: The source files of models, which the functions below copy into the projects.
 _MODELS = Path(__file__).parent / "models"
 _TARGETS = re.compile(r"targets: \[ampere, ada, blackwell\]")
 
-#: The kernels of TensorRT for convolutions, for hosts without cuDNN.
+#: TensorRT's own kernels for convolutions (tactic sources), for hosts without cuDNN.
 BUILT_IN_CONVOLUTIONS = ("edge_mask_convolutions", "jit_convolutions")
 
 
@@ -30,30 +30,30 @@ class Hardware:
     sm: int = 90
     toolchain: str = "tensorrt"
     version: str | None = None
-    #: The tactic sources that TensorRT may use. Empty if the GPU host has neither cuBLAS nor cuDNN, which TensorRT 8.6
-    #: uses by default. None for TensorRT's default.
+    #: The libraries whose kernels TensorRT may use (tactic sources). None for TensorRT's default. TensorRT 8.6 uses cuBLAS
+    #: and cuDNN by default, so the tuple is empty for a GPU host without them.
     tactic_sources: tuple[str, ...] | None = None
 
     def builder(self, *settings: str) -> str:
-        """A `builder` mapping of `settings` and the tactic sources, or an empty string if `settings` is empty and the
-        tactic sources are None."""
+        """Return the manifest's `builder` field with `settings` and the tactic sources. Without any, return ""."""
         if self.tactic_sources is not None:
             settings = (*settings, f"tactic_sources: [{', '.join(self.tactic_sources)}]")
         return f"builder: {{{', '.join(settings)}}}" if settings else ""
 
     def defaults(self) -> str:
-        """The usual `defaults` of a manifest: the target and the tactic sources."""
+        """Return the usual `defaults` of a manifest: the target and the tactic sources."""
         return ", ".join(filter(None, ("targets: [gpu]", self.builder())))
 
     def manifest(self) -> str:
-        """The contents of targets.yaml."""
         pin = f', version: "{self.version}"' if self.version else ""
         return f"version: 1\ntargets:\n  gpu: {{sm: {self.sm}, toolchain: {self.toolchain}{pin}}}\n"
 
 
 def write_examples(folder: Path, hardware: Hardware) -> Path:
-    """Write the examples as a project for `hardware`. Four variants are added: two examples in float16, mlp without TF32,
-    and BERT in float32."""
+    """Write the examples as a project for `hardware`.
+
+    Four variants are added: two examples in float16, mlp without TF32, and BERT in float32.
+    """
     for source in sorted(path for path in _EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc"):
         if source.name == "targets.yaml":
             continue
@@ -96,7 +96,7 @@ def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int
 
 
 def write_resnet(folder: Path, hardware: Hardware) -> Path:
-    """Write ResNet-50 in float32 and float16. Without cuBLAS and cuDNN, TensorRT still uses its own convolutions."""
+    """Write ResNet-50 in float32 and float16. On a host without cuDNN, TensorRT uses its own convolutions."""
     if hardware.tactic_sources is not None:
         hardware = replace(hardware, tactic_sources=BUILT_IN_CONVOLUTIONS)
     write(folder / "manifests" / "targets.yaml", hardware.manifest())
@@ -109,8 +109,10 @@ def write_resnet(folder: Path, hardware: Hardware) -> Path:
 def write_quantized(
     folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int = 768, samples: int = 16
 ) -> Path:
-    """Write ResNet-50 and BERT-base, each in float32, float16, int8, and int8 with float16 for all other layers. The int8
-    models are calibrated with `samples` batches of 4."""
+    """Write ResNet-50 and BERT-base, each in float32, float16, int8, and int8 with float16 for all other layers.
+
+    The int8 models are calibrated with `samples` batches of 4.
+    """
     if hardware.tactic_sources is not None:
         hardware = replace(hardware, tactic_sources=BUILT_IN_CONVOLUTIONS)
     models = ""
@@ -143,11 +145,11 @@ def write_decoders(folder: Path, hardware: Hardware, *, layers: int = 8, hidden:
     for source in (_EXAMPLES / "state" / "decoders.py", _MODELS / "token_decoder.py"):
         write(folder / "models" / source.name, source.read_text())
     text = manifests.DECODERS.format(
-        # Eager PyTorch computes float32 without TF32, and its tokens are compared with those of the engines.
+        # The engines must generate the same tokens as eager PyTorch, which computes float32 without TF32.
         defaults=f"targets: [gpu], {hardware.builder('tf32: false')}",
         size=json.dumps(size),
         layers=layers,
-        heads=hidden // 128,  # the key and value heads, half as many as the query heads; a head has 64 channels
+        heads=hidden // 128,  # the number of key and value heads: half of the query heads, which have 64 channels each
         last=8 * hidden - 1,  # the vocabulary has `8 * hidden` tokens
     )
     write(folder / "trtbuild.yaml", text)
@@ -155,7 +157,7 @@ def write_decoders(folder: Path, hardware: Hardware, *, layers: int = 8, hidden:
 
 
 def write_plugins(folder: Path, hardware: Hardware) -> Path:
-    """Write a model with TensorRT's plugin ROIAlign_TRT: version 2 for TensorRT-RTX, and version 1 for TensorRT."""
+    """Write a model with TensorRT's plugin ROIAlign_TRT: version 2 for TensorRT-RTX, version 1 for TensorRT."""
     write(folder / "targets.yaml", hardware.manifest())
     write(folder / "models" / "__init__.py", "")
     write(folder / "models" / "regions.py", (_MODELS / "regions.py").read_text())

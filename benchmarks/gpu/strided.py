@@ -1,8 +1,8 @@
 """Measure non-contiguous inputs from other libraries, without PyTorch: ``python -m benchmarks.gpu.strided``.
 
-An engine reads contiguous arrays only, so each run copies an input that is not contiguous. The benchmark compares each
-copied view with the same view in NumPy. It also compares the time of the copy with the time to copy as many contiguous
-bytes. It needs a GPU, its driver, cuda-python and NumPy.
+An engine reads contiguous arrays only, so trtbuild copies other inputs in each run. The benchmark compares each copy with
+the same view in NumPy, and the time of the copy with the time to copy as many contiguous bytes. It needs a GPU, its
+driver, cuda-python and NumPy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REPEATS = 20
 
 
 class _View:
-    """A view of an array on the GPU, with the offset and strides that `view` has in `host`."""
+    """A view of `base`, an array on the GPU, with the offset and strides that `view` has in the array `host`."""
 
     def __init__(self, base: DeviceArray, host: Any, view: Any, stream: int) -> None:
         self._base = base
@@ -41,7 +41,6 @@ class _View:
 
 
 def _views(images: Any) -> Iterator[tuple[str, Any]]:
-    """Views of channels-last images."""
     channels_first = images.transpose(0, 3, 1, 2)
     yield "channels first", channels_first[:1]
     yield "channels first, batch", channels_first
@@ -52,7 +51,7 @@ def _views(images: Any) -> Iterator[tuple[str, Any]]:
 
 
 def main() -> None:
-    """Print a row for each view and dtype; exit with 1 if a copy is wrong."""
+    """Print a row for each view and dtype. Exit with 1 if a copy is wrong."""
     memory = CudaMemory(driver, 0)
     stream, wrong_count = memory.stream(), 0
     with memory.on_device():
@@ -75,7 +74,6 @@ def main() -> None:
 
 
 def _median(memory: CudaMemory, stream: int, work: Callable[[], object]) -> float:
-    """The median seconds of `work`, including the wait for the GPU."""
     times = []
     for _ in range(_REPEATS):
         memory.synchronize(stream)

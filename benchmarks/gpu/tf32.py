@@ -1,10 +1,9 @@
 """Compute on a CPU the error that TF32 alone causes in a model: ``python -m benchmarks.gpu.tf32 DIR [MODEL…]``.
 
-For products in TF32, a GPU keeps only the first 10 of the 23 fraction bits of each float32 factor (11 bits with the
-implicit leading 1). cuBLAS, which eager PyTorch calls, rounds a factor to these bits. Other kernels truncate it, and then
-the error of a product is up to twice as large. This program shortens the factors in both ways. It compares the results with
-those of float32, as `shapes` compares engines. If the error of an engine lies between the two errors, the engine is
-as precise as TF32.
+For products in TF32, a GPU keeps only the first 10 of the 23 fraction bits of each float32 factor. cuBLAS, which eager
+PyTorch calls, rounds a factor to these bits. Other kernels truncate it, and then the error of a product is up to twice as
+large. This program shortens the factors in both ways, and compares the results with those of float32. If the error of an
+engine (measurement ``shapes``) lies between the two errors, the engine is as precise as TF32.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.gpu.cases import Case, NoEagerModel, cases
 from benchmarks.gpu.subjects.shapes import error_of
 
-#: Operator → the indices of the arguments that are factors.
+#: Operator → the indices of the arguments that it multiplies.
 _FACTORS = {"addmm": (1, 2), "baddbmm": (1, 2), "mm": (0, 1), "bmm": (0, 1), "convolution": (0, 1), "linear": (0, 1)}
 #: The 13 fraction bits of a float32 that TF32 does not have.
 _DROPPED_BITS = (1 << 13) - 1
 
 
 class _TF32Factors(TorchDispatchMode):  # type: ignore[misc]
-    """Shortens the factors of products to the bits of TF32. Rounds them if `rounds` is true, otherwise truncates them."""
+    """Shortens the factors of products to the bits of TF32: rounds them if `rounds`, otherwise truncates them."""
 
     def __init__(self, *, rounds: bool) -> None:
         super().__init__()
@@ -49,7 +48,7 @@ class _TF32Factors(TorchDispatchMode):  # type: ignore[misc]
 
 
 def errors(case: Case, *, points: int) -> Iterator[tuple[str, float]]:
-    """For each way to shorten factors, yield its name and the worst error over min, opt, max and `points` random points."""
+    """Yield the name and the worst error of each way to shorten factors, over min, opt, max and `points` random sizes."""
     eager = case.eager("cpu")
     for name, rounds in (("rounded", True), ("cut off", False)):
         worst = 0.0

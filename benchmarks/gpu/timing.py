@@ -3,9 +3,8 @@
 Rules
 1. `latencies` measures one call and the wait for the GPU, by the host's clock. The results are percentiles over all calls.
 2. `host_times_us` measures how long a call keeps the host busy. Calls are made in short bursts, because a full queue would
-   slow the host down. Only the calls are timed, not the wait. One call before each burst is not timed, because the
-   previous burst may have used other shapes. Each burst gives the mean time of its calls. The result is the median of
-   these means.
+   slow the host down. The wait for the GPU is not timed. One call before each burst is not timed either, because
+   the previous burst may have used other shapes. The result is the median of the bursts' mean times.
 3. The candidates of a comparison run alternately, after a warm-up of all of them.
 """
 
@@ -16,13 +15,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-#: Calls of one burst.
+#: The number of calls in a burst.
 BURST = 20
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Percentiles of one call's time, in microseconds."""
+    """Percentiles of the time of a call, in microseconds."""
 
     p50_us: float
     p95_us: float
@@ -35,7 +34,7 @@ class Latency:
 def latencies(
     candidates: Mapping[str, Callable[[], object]], synchronize: Callable[[], object], repeats: int, warm_up: int = 20
 ) -> dict[str, Latency]:
-    """The latency of each candidate (rule 1)."""
+    """Return candidate → latency (rule 1)."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for call in candidates.values():
         for _ in range(warm_up):
@@ -48,13 +47,13 @@ def latencies(
                 call()
                 synchronize()
                 times[name].append(time.perf_counter() - started)
-    return {name: _percentiles(found) for name, found in times.items()}
+    return {name: _percentiles(seconds) for name, seconds in times.items()}
 
 
 def host_times_us(
     candidates: Mapping[str, Callable[[], object]], synchronize: Callable[[], object], repeats: int, warm_up: int = 200
 ) -> dict[str, float]:
-    """The time in microseconds for which a call of each candidate keeps the host busy (rule 2)."""
+    """Return candidate → the microseconds for which a call keeps the host busy (rule 2)."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for call in candidates.values():
         for _ in range(warm_up):
@@ -69,7 +68,7 @@ def host_times_us(
                 call()
             times[name].append((time.perf_counter() - started) / BURST)
             synchronize()
-    return {name: statistics.median(found) * 1e6 for name, found in times.items()}
+    return {name: statistics.median(seconds) * 1e6 for name, seconds in times.items()}
 
 
 def _percentiles(times: list[float]) -> Latency:

@@ -1,4 +1,1 @@
-"""The measurements of ``python -m benchmarks``, one file each. The function `rows` of each file yields rows of the table.
-
-The files share the modules of the parent folder, for rows, timing, projects, other build systems (peers) and nginx.
-"""
+"""The measurements of ``python -m benchmarks``, one file each. The function `rows` of a file yields the rows of a table."""

@@ -1,8 +1,8 @@
-"""Measure what content-defined chunking saves if one module is built for three SMs and two sets of profiles.
+"""Measure how much space the cache saves by splitting files into chunks, if it stores equal chunks once.
 
-A plain directory of build products would contain the six plans and one copy of the weights. The benchmark compares
-the sum of their sizes with the cache's size. The cache's size is the sum of the lengths of all its files, including
-records, programs and conversions. The size on disk (512-byte blocks) is printed beside it.
+One module is built for three GPU architectures and two sets of profiles. A plain folder of build products would contain
+the six engines' plans and one copy of the weights. The benchmark compares the sum of their sizes with the total length of
+all files in the cache. It also prints the size of the cache on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ _SMS = (86, 89, 120)
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Compare the total size of six plans and the weights with the size of the cache."""
     six_engines = project(session)
     session.say("  building six engines with an empty cache")
     delete_build(six_engines, cache=True)
@@ -41,7 +40,6 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def project(session: Session) -> Path:
-    """A ViT for three architectures and two sets of profiles."""
     sizes = session.sizes
     return projects.write_vit(
         session.folder("vit-chunks"),

@@ -12,7 +12,6 @@ from benchmarks.session import Session
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Yield the rows of each architecture."""
     for name in ARCHITECTURES:
         yield from _rows_of(session, name)
 

@@ -1,10 +1,9 @@
-"""Build ViT-B from sources to an engine in a new process with an empty cache, and compare the build with a direct script.
+"""Build an engine of ViT-B in a new process with an empty cache, and compare the build with a script without trtbuild.
 
-The direct script, `straight_vit.py`, uses the documented calls of PyTorch and TensorRT-RTX. The script and trtbuild
-import the same `models/vit.py`, build for the same SM and profile with the builder's default settings, and write the
-engine's plan. The time of imports counts on both sides. trtbuild also compares the traced program with the eager model,
-stores everything in its cache and writes a package. The time of this extra work is not subtracted. Time is wall time, a
-median. Memory is the peak of the process tree's PSS in one more run.
+The script, `straight_vit.py`, uses the documented calls of PyTorch and TensorRT-RTX. The script and trtbuild import the
+same `models/vit.py`, build for the same SM and profile with the builder's default settings, and write the engine's plan.
+The time of imports counts for both. trtbuild also compares the traced program with the eager model, fills its cache and
+writes a package. The time of this extra work is not subtracted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from benchmarks.session import Session, delete_build, run_counts
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Yield the rows of a build with one engine, and of a build with one engine for each layer."""
     sizes = session.sizes
     whole = projects.write_vit(session.folder("vit-whole"), **sizes.vit)
     layered = projects.write_vit(session.folder("vit-layered"), granularity=True, **sizes.vit)
@@ -41,7 +39,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[Row]:
-    """The rows of one cold build. `bound` is the limit of the ratio of wall times."""
+    """Yield the rows of one cold build. `bound` is the largest allowed ratio of wall times."""
     name = f"cold build, {name}"
     yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), bound=bound)
     yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s), bound=1.2)
@@ -50,7 +48,7 @@ def compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[R
 
 
 def build_cold(session: Session, project: Path, *, memory: bool) -> Run:
-    """Build a project once, with an empty cache. Raises RuntimeError if the trace step did not run."""
+    """Build a project with an empty cache. Raises RuntimeError if the trace step did not run."""
     delete_build(project, cache=True)
     run, document = session.document(project, "build", memory=memory)
     if run_counts(document).get("trace") != 1:

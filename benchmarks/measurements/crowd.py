@@ -1,13 +1,11 @@
-"""Many processes (``--crowd``) put and get the same engines in one store, and some remove old entries at the same time.
+"""Run many processes (``--crowd``) that read and write the same engines in one store, while some remove old entries.
 
-Each process needs every engine, in an order that differs from process to process, and builds the missing engines.
-The engines are large enough for several chunks and share half of their bytes. After each engine, one process in six
-removes old entries of the store (it *collects*), with a size limit of one byte. The collection must remove the records
-that are older than the sessions of the processes (`LocalStore.session`), and no record that a session uses. All
-sessions begin before the first engine is built, so each engine is built exactly once.
+Each process needs every engine, in its own order, and builds the missing engines. The engines are large enough for
+several chunks, and share half of their bytes. One process in six removes old entries after each engine (it *collects*),
+with a size limit of one byte. The collection must remove old records, but no record that a running process uses
+(`LocalStore.session`). All processes begin before the first engine is built, so each engine is built exactly once.
 
-The time is compared with that of one process that gets or builds every engine as often as all processes together. This
-single process does not collect.
+The time is compared with that of one process that gets every engine as often as all processes together.
 """
 
 from __future__ import annotations
@@ -31,13 +29,12 @@ from trtbuild.store.local.local import LocalStore
 
 _ENGINE_COUNT = 24
 _ENGINE_BYTES = 1_500_000
-#: Records that are in the store before the processes start.
+#: The number of records that are in the store before the processes start.
 _OLD_RECORD_COUNT = 40
 _DAY_S = 86400
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Check errors, built engines and remaining entries, and compare the time with that of one process."""
     folder = session.empty_folder("crowd")
     process_count = session.sizes.crowd
     _put_old_records(LocalStore(folder / "store"))
@@ -67,7 +64,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _run_together(folder: Path, process_count: int, round_count: int = 1) -> tuple[float, list[str]]:
-    """Run the processes. Return the seconds from the start signal to the end of the last process, and the error texts."""
+    """Run the processes. Return the seconds until all have ended, and the texts of the errors."""
     folder.mkdir(exist_ok=True)
     (folder / "built").touch()
     command = [sys.executable, "-m", "benchmarks.measurements.crowd", str(folder), str(round_count)]
@@ -78,7 +75,7 @@ def _run_together(folder: Path, process_count: int, round_count: int = 1) -> tup
     try:
         for process in processes:
             assert process.stdout is not None
-            process.stdout.readline()  # its session has begun
+            process.stdout.readline()  # the process has started its session
         started = time.perf_counter()
         for process in processes:
             assert process.stdin is not None
@@ -96,7 +93,7 @@ def _run_together(folder: Path, process_count: int, round_count: int = 1) -> tup
 
 
 def _put_old_records(store: LocalStore) -> None:
-    """Put records that were last used a day ago. Their numbers are negative, unlike those of the engines."""
+    """Put records that were last used a day ago. Their numbers are negative, those of the engines are not."""
     with store.session():
         for number in range(1, _OLD_RECORD_COUNT + 1):
             blob = store.put_bytes(random.Random(-number).randbytes(200_000))
@@ -116,7 +113,7 @@ def _engine(number: int) -> bytes:
 
 
 def _run_process(folder: Path, round_count: int, number: int) -> None:
-    """Get or build every engine, `round_count` times. The order differs from process to process and from round to round."""
+    """Get or build every engine, `round_count` times, in another order in each process and round."""
     store = LocalStore(folder / "store")
     with store.session():
         print("ready", flush=True)

@@ -1,9 +1,9 @@
-"""Measure the cost of a dead remote: the same build with an empty cache, with and without the remote.
+"""Measure the seconds that a dead remote (a cache server that fails) adds to a build with an empty cache.
 
-The dead remotes are: a port that refuses connections, a listener that never answers, a listener that sends a byte a
-second, an unknown host name, and a resolver that hangs. A stub replaces the resolver in the build's own process, and all
-traffic stays on the loopback. The listeners count connections, and the stub counts name lookups. These counts prove that
-the build met each fault. The refused port has no count, because no process listens there.
+There are five dead remotes: a port that refuses connections, a server that never answers, a server that sends a byte a
+second, an unknown host name, and a host name whose lookup hangs. All traffic stays on the loopback, because a stub replaces
+`socket.getaddrinfo` in the build's process. The servers count connections and the stub counts lookups, which proves that
+the build tried the remote. The refused port has no count.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ socket.getaddrinfo = getaddrinfo
 
 @dataclass
 class _Fault:
-    """A dead remote at `url`. `environment` has environment variables for the build. A listener adds an entry to
-    `encounters` for each connection."""
+    """A dead remote at `url`. `environment` has variables for the build. `encounters` has an entry for each connection."""
 
     url: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +59,6 @@ class _Fault:
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure the seconds that each kind of dead remote adds to a whole build."""
     project = projects.write_many(session.folder("dead"), model_count=1, target_count=1)
     session.say("  building one small model from nothing, without a remote and with dead ones")
     _build(session, project, {})  # a warm-up: the first imports read files from the disk
@@ -88,7 +86,7 @@ def _build(session: Session, project: Path, environment: Mapping[str, str]) -> t
 
 @contextmanager
 def _refusing_port(session: Session) -> Iterator[_Fault]:
-    with socket.socket() as reserved:  # bound and not listening: no other process gets the port
+    with socket.socket() as reserved:  # a bound port that does not listen: no other process gets it
         reserved.bind(("127.0.0.1", 0))
         yield _Fault(f"http://127.0.0.1:{reserved.getsockname()[1]}")
 
@@ -125,7 +123,7 @@ def _listener(*, sends_bytes: bool) -> Iterator[_Fault]:
             yield fault
         finally:
             stopped.set()
-            server.shutdown(socket.SHUT_RDWR)  # ends the accept
+            server.shutdown(socket.SHUT_RDWR)  # ends `server.accept`
             accepting.join(5)
 
 

@@ -1,9 +1,9 @@
-"""Measure the time to compute the digest of a large weights file: after a touch that changes no byte, and for a new file.
+"""Measure the time to compute the digest of a large weights file: a new file, and a file with a new time but equal bytes.
 
-The benchmark compares trtbuild's digests (`store/digests/fingerprint.py`, with its index) with the plain hashes
-xxh3-128 and SHA-256. The plain hashes read the same file in pieces of 1 MiB, in one thread of the same process,
-with a warm page cache. So their times include the copy out of the page cache. The file has 2 GB, with ``--full``
-10 GB. The file is really touched, and the benchmark really waits until the file's mtime and ctime can be trusted.
+trtbuild's digests (`store/digests/fingerprint.py`) are compared with plain hashes: xxh3-128 and SHA-256. The plain hashes
+read the same file in pieces of 1 MiB, in one thread of the same process. The file is in the page cache, so the times
+include the copy from there. The file has 2 GB, with ``--full`` 10 GB. Before the first digest, the benchmark waits once
+until trtbuild trusts the times of the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ _CHUNK = 1 << 20
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure time and CPU time for the touched and for the new file, in a separate process."""
     size = int(session.sizes.weights_gb * 1e9)
     folder = session.folder("digests")
     path = folder / "weights.bin"
@@ -49,7 +48,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def measure(path: str, repeats: int) -> None:
-    """Print, as JSON, name → [wall s, CPU s]: medians of `repeats` alternating runs. The file is read before them."""
+    """Print, as JSON, name → [wall time, CPU time]: medians in seconds over `repeats` alternating runs."""
     import hashlib
     import shutil
     import tempfile

@@ -1,7 +1,7 @@
 """Measure engine steps on the workers of a Dask scheduler: small real engines, and workers that sleep instead of compiling.
 
-The scheduler, the workers and the driver are separate processes of this machine, and share its cores. The workers that
-sleep do all other work: they read the job, look in the store, write a record, and answer.
+The scheduler, the workers and the driver (the process that sends the steps) run on this machine, and share its cores. The
+workers that sleep do all other work: they read the job, look in the store, write a record, and answer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from benchmarks.figure import Limit, Ratio, Row, Value
 from benchmarks.session import Session
 
 _SLEEP_S = 2.0
-#: The number of slots, and the number of worker processes that share them.
-_CROWDS = ((16, 1), (16, 8), (64, 1), (256, 1))
+#: The number of steps that run at the same time (slots), and the number of worker processes that share the slots.
+_SLOTS_AND_PROCESSES = ((16, 1), (16, 8), (64, 1), (256, 1))
 #: The bound of the seconds for a step that compiles nothing.
 _LONGEST_OVERHEAD_S = 0.015
 #: The bound of the efficiency (ideal time divided by measured time) with `_EFFICIENT_SLOTS` slots.
@@ -34,7 +34,6 @@ _START_S = 60.0
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure builds with 1, 2 and 4 local workers, and the costs of a step with sleeping workers."""
     yield from _real_engines(session)
     folder = session.empty_folder("farm")
     with _workers(folder / "quick", slots=16, processes=1, sleep_s=0.0) as address:
@@ -46,12 +45,12 @@ def rows(session: Session) -> Iterator[Row]:
         many = session.sizes.farm_steps
         cost = _drive(folder / "quick", address, steps=many, slots=16)
         yield Limit(f"memory that the driver adds in {many} steps", Value("memory", cost["grown_bytes"], "B"))
-    for slots, processes in _CROWDS:
+    for slots, processes in _SLOTS_AND_PROCESSES:
         name = f"{slots} workers of 2 s in {processes} {'process' if processes == 1 else 'processes'}"
-        crowd = folder / f"{slots}-{processes}"
-        with _workers(crowd, slots=slots // processes, processes=processes, sleep_s=_SLEEP_S) as address:
+        workers_folder = folder / f"{slots}-{processes}"
+        with _workers(workers_folder, slots=slots // processes, processes=processes, sleep_s=_SLEEP_S) as address:
             rounds = 4
-            cost = _drive(crowd, address, steps=rounds * slots, slots=slots)
+            cost = _drive(workers_folder, address, steps=rounds * slots, slots=slots)
         bound = _LEAST_EFFICIENCY if slots == _EFFICIENT_SLOTS else None
         ideal, real = Value("ideal", rounds * _SLEEP_S), Value("measured", cost["elapsed_s"])
         yield Ratio(f"{name}: efficiency", ideal, real, bound=bound, at_least=True)
@@ -59,7 +58,6 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _real_engines(session: Session) -> Iterator[Row]:
-    """Build the engines of 8 small models for 3 targets, with all earlier steps in the cache."""
     project = projects.write_many(session.empty_folder("farm-real"), model_count=8, target_count=3)
     _build(session, project, "--until", "convert")
     shutil.copytree(project / "cache", project / "without engines")
@@ -75,7 +73,6 @@ def _real_engines(session: Session) -> Iterator[Row]:
 
 
 def _build(session: Session, project: Path, *arguments: str) -> float:
-    """Build the project. Returns the seconds."""
     started = time.monotonic()
     subprocess.run(
         [session.trtbuild, "build", "--quiet", *arguments], cwd=project, check=True, env=_environment(project)
@@ -88,7 +85,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _drive(folder: Path, address: str, *, steps: int, slots: int) -> dict[str, Any]:
-    """Run `steps` steps, `slots` at the same time. Returns what `benchmarks.farm.driving` prints."""
+    """Run `steps` steps, `slots` at the same time. Returns the costs that `benchmarks.farm.driving` prints."""
     command = [sys.executable, "-m", "benchmarks.farm.driving", address, str(steps), str(slots)]
     environment = {**_environment(folder), "PYTHONPATH": str(Path.cwd())}
     driver = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, env=environment)
@@ -98,10 +95,7 @@ def _drive(folder: Path, address: str, *, steps: int, slots: int) -> dict[str, A
 
 @contextmanager
 def _workers(folder: Path, *, slots: int, processes: int, sleep_s: float) -> Iterator[str]:
-    """Start a scheduler on 127.0.0.1, and worker processes with `slots` slots each. The workers use the cache in `folder`.
-
-    Yields the scheduler's address.
-    """
+    """Start a scheduler, and worker processes with `slots` slots each and the cache in `folder`. Yields its address."""
     folder.mkdir(parents=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

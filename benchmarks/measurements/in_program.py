@@ -1,8 +1,7 @@
-"""Measure `trtbuild.compile` of small modules in one program. Each module has a new graph.
+"""Measure `trtbuild.compile` of small modules in one program. The cache has no results of them.
 
-The first call starts the processes that load torch, and the later calls use them. So the first call has a separate row.
-The later calls are compared with torch.export.export of the same module, because `trtbuild.compile` has to export the
-module, too.
+The first call has a separate row, because it starts the processes that load torch. The later calls are compared with
+torch.export.export of the same module, because `trtbuild.compile` has to export the module, too.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from benchmarks.session import Session
 
 _SCRIPT = Path(__file__).parent / "scripts" / "compile_modules.py"
 
-#: A module after the first should not take longer than this, in seconds.
+#: The bound for each module after the first, in seconds.
 _LONGEST_S = 2.0
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Run a program that compiles several modules, and compare its times."""
     folder = session.empty_folder("compile")
     program = subprocess.run(
         [sys.executable, _SCRIPT, folder / "cache", str(1 + session.sizes.cold_repeats)],

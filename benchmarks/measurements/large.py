@@ -1,15 +1,15 @@
 """Build, push, pull and load a model with large weights (``--large-gb``), and measure the memory peak of each process.
 
-The model is a chain of float32 layers in one engine. Each layer has its own 8192 x 8192 weights. The package also has the
-reference program, so the weights are in the package twice: in the engine's plan and for PyTorch.
+The model is one engine of float32 layers, each with its own 8192 x 8192 weights. The package also has the reference
+program for PyTorch. So the package has the weights twice: in the engine's plan, and for PyTorch.
 
 Rules
 1. The peak of a process is its VmHWM: the peak of its resident memory, including pages shared with other processes.
    Workers reset their VmHWM before each step. So a worker's peak is that of one step.
-2. The peer is a plain script (`scripts/straight_large.py`) with two parts, export and compile, each in its own process.
-   The peer of the engine step is the compile part. The peer of the whole build is the part with the larger peak, because
-   the parts run one after the other.
-3. Everything is removed at the end. The files need about eight times the space of the weights.
+2. The build is compared with a plain script (`scripts/straight_large.py`). The script has two parts, export and compile,
+   each in its own process. The engine step is compared with the compile part. The whole build is compared with the part
+   that has the larger peak, because the parts run one after the other.
+3. The files need about eight times the space of the weights. They are removed at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WIDTH = 8192
 _LAYER_BYTES = 4 * _WIDTH * _WIDTH
 _SCRIPT = Path(__file__).parent / "scripts" / "straight_large.py"
 
-#: Loads and calls a package on the CPU, writes the results of the call to a file, and prints the memory peak.
+#: Loads and calls a package on the CPU, writes the results to a file, and prints the memory peak.
 _LOAD = """\
 import json, sys
 import torch, trtbuild
@@ -58,7 +58,6 @@ print(float((actual - expected).abs().max() / expected.abs().max()))
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure the build and its peers, push and pull, and loading."""
     layers = math.ceil(session.sizes.large_gb * 1e9 / _LAYER_BYTES)
     project = projects.write_wide(session.empty_folder("large"), layers, _WIDTH)
     try:
@@ -88,7 +87,7 @@ def _measure(session: Session, project: Path, layers: int) -> Iterator[Row]:
 
 
 def _push_and_pull(session: Session, project: Path, weights: Value, plan: dict[str, Any]) -> Iterator[Row]:
-    """Push the cache to nginx. Restore the package from there with an empty cache."""
+    """Push the cache to nginx, then build with an empty cache, which pulls the package from there."""
     with run_nginx(session.empty_folder("nginx-large")) as server:
         environment = {**session.environment(), "TRTBUILD_REMOTES": f"team=rw:{server.url}"}
 
@@ -101,7 +100,7 @@ def _push_and_pull(session: Session, project: Path, weights: Value, plan: dict[s
         for name in ("cache", "dist", ".trtbuild"):
             shutil.rmtree(project / name)
         pulled, document = call("build")
-        largest = max(line.received for line in server.requests() if line.method == "PUT")
+        largest = max(request.received for request in server.requests() if request.method == "PUT")
     shutil.rmtree(session.work / "nginx-large")
     ran = run_counts(document)
     yield Check("large: pulled into an empty cache, runs nothing", not ran, f"ran: {ran or 'nothing'}")
@@ -115,7 +114,7 @@ def _push_and_pull(session: Session, project: Path, weights: Value, plan: dict[s
 
 
 def _load_and_call(session: Session, project: Path, layers: int, weights: Value) -> Iterator[Row]:
-    """Load the package on the CPU, call it, and compare its results with those of the module."""
+    """Load the package on the CPU, call it, and compare its results with those of PyTorch."""
     session.say("  loading on the CPU")
     environment = session.environment()
     command = [sys.executable, "-c", _LOAD, "dist/wide", str(_WIDTH), "results.pt"]
@@ -130,7 +129,6 @@ def _load_and_call(session: Session, project: Path, layers: int, weights: Value)
 
 
 def _script(session: Session, project: Path, layers: int, part: str) -> Value:
-    """Run a part of the script. Returns the memory peak of its process."""
     session.say(f"  the script: {part}")
     (project / "straight").mkdir(exist_ok=True)
     command: list[str | Path] = [sys.executable, _SCRIPT, part, "straight", str(layers), str(_WIDTH)]
@@ -139,7 +137,7 @@ def _script(session: Session, project: Path, layers: int, part: str) -> Value:
 
 
 def _peaks(project: Path) -> dict[str, float]:
-    """The memory peak of each step in bytes, by stage, from the timeline of the build."""
+    """Return stage → memory peak in bytes, from the timeline that the build wrote."""
     document = json.loads((project / "build.json").read_text())
     events = document["traceEvents"] if isinstance(document, dict) else document
     return {

@@ -1,15 +1,14 @@
 """Compare `trtbuild.load` of a 350 MB package with reading and hashing the same bytes.
 
-There are three packages of one size (``--pull-mb``): one engine, twelve engines, and only the weights of a reference
-program for ``device="cpu"``. The bytes are random, because nothing that is loaded runs. The GPU is imaginary: only its
-SM is used, to choose the target. Everything else is as in a user's program: index, choice, reading, hashing.
-``module()`` deserializes the engines later; `benchmarks.gpu` measures that on a GPU.
+Three packages of one size (``--pull-mb``) are loaded: one with one engine, one with twelve engines, and one with only the
+weights of a reference program for ``device="cpu"``. Their bytes are random, because nothing that is loaded runs. The GPU is
+imaginary: a function returns its SM, by which `trtbuild.load` chooses the target. ``module()`` would deserialize the
+engines; `benchmarks.gpu` measures that on a GPU.
 
-There are two floors, which are the least times that a program needs. Each is measured on one thread, in the same process as
-`trtbuild.load` and alternately with it, with a warm page cache:
-1. Read each needed file whole (``read()``) and hash it with hashlib's SHA-256. Every program that needs verified bytes
-   must do this.
-2. Hash through a buffer of 1 MiB, and keep nothing of the file. No bound is set for the ratio to this floor.
+There are two floors, which are the least times that a program needs. They are measured on one thread of the same process,
+with the files in the page cache.
+1. Read each needed file and hash it with hashlib's SHA-256. Every program that needs verified bytes must do this.
+2. Hash each file through a buffer of 1 MiB, and keep nothing of it. The ratio to this floor has no bound.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ from benchmarks.session import Session
 _PIECE = 1 << 20
 _SM = 89
 
-#: The contents of a package → the number of its engines, and of its weights.
+#: The contents of a package → the number of its engines, and the number of its weights.
 _PACKAGES = {"one engine": (1, 0), "12 engines": (12, 0), "the reference of 150 weights": (0, 150)}
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Yield two ratios for each package. A separate process measures each package."""
     folder = session.folder("load")
     size = session.sizes.pull_mb * 1_000_000
     for contents, (engine_count, weight_count) in _PACKAGES.items():
@@ -56,8 +54,10 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def measure(root: str, device: str, repeats: int) -> None:
-    """Print, as JSON, the medians in seconds of loading (``load``) and of the two floors (``whole``, ``buffer``), and the
-    number of bytes that are loaded (``bytes``)."""
+    """Print, as JSON, the medians in seconds of loading (``load``) and of the two floors (``whole``, ``buffer``).
+
+    ``bytes`` is the number of bytes that are loaded.
+    """
     import trtbuild
     from trtbuild.runtime.calls.loaded import needed_files
     from trtbuild.runtime.packages.package import open_package
@@ -109,7 +109,7 @@ def measure(root: str, device: str, repeats: int) -> None:
 
 
 def _write(root: Path, engine_count: int, weight_count: int, size: int) -> None:
-    """Write a package with `engine_count` plans, or `weight_count` weights, of about `size` bytes in total."""
+    """Write a package with `engine_count` plans or `weight_count` weights, which have about `size` bytes in total."""
     from trtbuild.toolchain.libraries import table
 
     files: dict[str, Any] = {}
@@ -125,12 +125,12 @@ def _write(root: Path, engine_count: int, weight_count: int, size: int) -> None:
     partition_count = engine_count or 1  # all weights belong to one Torch partition
     file_size = size // (engine_count or weight_count) // 4 * 4  # a whole number of float32 values
 
-    table_of_weights = {}
+    weights = {}
     for slot in range(weight_count):
         data = os.urandom(file_size)
         sha256 = hashlib.sha256(data).hexdigest()
         put(f"weights/{sha256[:32]}", data)
-        table_of_weights[str(slot)] = {
+        weights[str(slot)] = {
             "name": f"w{slot}",
             "dtype": "float32",
             "shape": [file_size // 4],
@@ -186,7 +186,7 @@ def _write(root: Path, engine_count: int, weight_count: int, size: int) -> None:
             }
         },
         "reference": bool(weight_count),
-        "weights": table_of_weights,
+        "weights": weights,
         "files": files,
     }
     (root / "index.json").write_text(json.dumps(index))

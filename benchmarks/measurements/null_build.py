@@ -1,13 +1,11 @@
-"""Measure the time of a build that has nothing to do.
+"""Measure the time of a build that has nothing to do (a *null build*).
 
-The benchmark runs the console script `trtbuild build`, as a user does, in a large and in a small project. It compares the
-time with that of a Python process that only imports json and os: no useful Python program can be faster. This process is
-the *floor*. For the large project, the benchmark also compares the time with that of GNU make, with as many targets as
-there are engines. The processes run alternately, and the same code times each of them from start to end.
+The benchmark runs `trtbuild build` in a large and in a small project. It compares the time with that of a Python process
+that only imports json and os (the *floor*), because no useful Python program is faster. For the large project, it also
+compares the time with that of GNU make, with as many targets as there are engines.
 
-make and trtbuild do not do the same work. make looks at two files for each target. trtbuild checks the sources, the
-distributions, the toolchain and every output file. `peers.py` describes the project of make, and the other build systems
-that are measured without a bound.
+make looks at two files for each target. trtbuild checks the sources, the installed Python packages, the toolchain and every
+output file. `peers.py` describes the project of make, and the other build systems that are compared without a bound.
 """
 
 from __future__ import annotations
@@ -22,12 +20,11 @@ from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.measure import Run, run, run_alternately
 from benchmarks.session import Session, run_counts
 
-#: Some modules outside of the standard library. A null build must not import them.
+#: Modules outside of the standard library that a null build must not import.
 _FORBIDDEN_MODULES = ("click", "pydantic", "yaml", "rich", "torch", "tensorrt_rtx", "diskcache", "xxhash")
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Compare null builds with other programs, in a project with many engines and in a project with few models."""
     sizes = session.sizes
     project = build_project(session, sizes.models)
     engines = sizes.models * sizes.targets
@@ -75,12 +72,12 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def build_project(session: Session, model_count: int) -> Path:
-    """Build a project of `model_count` models for the session's targets, and check that a later build runs nothing."""
+    """Build a project of `model_count` models, and check that a later build runs nothing."""
     targets = session.sizes.targets
     project = projects.write_many(session.folder(f"many-{model_count}x{targets}"), model_count, targets)
     session.say(f"  building {project.name} if it is not built yet (the first time, each model is traced: minutes)")
     session.call(project, "build", timeout_s=4 * 3600)
-    session.call(project, "build")  # now all files are old enough that trtbuild trusts their times
+    session.call(project, "build")  # by now, all files are old enough that trtbuild trusts their times
     _, document = session.document(project, "build")
     if run_counts(document):
         raise RuntimeError(f"a build right after another build ran {run_counts(document)}")

@@ -1,12 +1,11 @@
 """Measure builds after one layer of twelve has changed: either its weights (in a new weights file) or its source.
 
-The peer is the script `straight_vit.py`. It cannot skip any work: its user runs all of it again. It is also the peer of
-the cold build (`cold_build.py`), and is measured in the same run of the benchmarks. It creates random weights where
-trtbuild reads a file. This makes the script faster.
+The builds are compared with the script `straight_vit.py`, which builds an engine without trtbuild. Its user runs all of it
+again after each change. The script creates random weights where trtbuild reads a file.
 
-The list of steps that ran comes from ``--json``. Two checks prove that no process of a build with new weights imports
-torch. A torch that cannot be imported is first on PYTHONPATH, and no process of the tree maps one of torch's libraries. The
-second check includes the engine workers, which have another environment.
+Two checks prove that a build with new weights does not import torch. A torch that cannot be imported is first on
+PYTHONPATH, and no process of the build maps a library of torch. The second check includes the engine workers, which have
+other environment variables.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from benchmarks.figure import Check, Ratio, Row, Value
 from benchmarks.measure import Median, Run
 from benchmarks.session import TORCH, Session, delete_build, run_counts
 
-#: A layer in the middle.
+#: The number of a layer in the middle.
 _LAYER = 5
-#: Each run needs a different structure, so that it finds no results of earlier runs in the cache.
+#: Each run uses another function, so that it finds no results of earlier runs in the cache.
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure builds with new weights of one layer, then with edits of one layer's source."""
     sizes = session.sizes
     layer = min(_LAYER, sizes.layers - 1)
     project = projects.write_vit(session.folder("vit-weights"), granularity=True, weights=True, **sizes.vit)

@@ -1,12 +1,10 @@
-"""Measure `trtbuild plan` on a thousand engines: when nothing changed, and after an edit of one source.
+"""Measure `trtbuild plan` on a thousand engines: when nothing has changed, and after an edit of one source.
 
-If nothing changed, the bound is 0.4 s, and the CPU time is also compared with that of a Python process that imports json
-and os. After an edit, the bound is one second. doit and dvc have similar commands, which show what would run: `doit
-list --all --status` on as many tasks as there are engines, and `dvc status` on a hundred stages. dvc needs seconds for
-a hundred stages; this time is not scaled. Each target of doit and dvc copies a separate small source (`peers.py`). For
-the second measurement, one source in each of their projects is edited, too.
+The commands of doit and dvc that show what would run have rows, too: `doit list --all --status` on as many tasks as there
+are engines, and `dvc status` on a hundred stages, because it needs seconds for them. `peers.py` describes their projects.
+One source in each of these projects is edited, too.
 
-The last rows measure a project with ten times as many engines, whose records are copies (`clones.py`). The CPU time may
+The last rows measure a project with ten times as many engines, whose results are copies (`clones.py`). The CPU time may
 grow at most tenfold, and the memory has a limit.
 """
 
@@ -28,7 +26,6 @@ from trtbuild.core.recipes import keys
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure `trtbuild plan`, and the commands of doit and dvc that show what would run."""
     sizes = session.sizes
     engines = sizes.models * sizes.targets
     project = build_project(session, sizes.models)
@@ -42,7 +39,7 @@ def rows(session: Session) -> Iterator[Row]:
         "doit": lambda: run([session.peer_program("doit"), "list", "--all", "--status"], copies),
         "dvc": lambda: run([session.peer_program("dvc"), "status"], stages),
     }
-    session.call(project, "plan")  # writes the snapshot, which the next calls check instead of planning
+    session.call(project, "plan")  # writes a snapshot of the output; the next calls check it instead of planning
     unchanged = run_alternately(sizes.cold_repeats, **candidates)
     yield from _report(f"plan, {engines:,} engines, nothing changed", unchanged, engines, sizes.dvc_stages, bound_s=0.4)
     compared = run_alternately(
@@ -81,23 +78,23 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _large(session: Session) -> Iterator[Row]:
-    """Measure the plan of a project with many models after an edit: time, memory, and the growth of the CPU time."""
+    """Measure the plan of a large project after an edit: time, memory, and the growth of the CPU time."""
     sizes = session.sizes
     small, large = build_project(session, sizes.models), session.folder(f"many-{sizes.cloned_models}x{sizes.targets}")
     versions_file, versions = large / "step-versions.json", json.dumps(dict(keys.STEP_VERSIONS))
-    if not versions_file.exists() or versions_file.read_text() != versions:  # records of other versions are not found
+    if not versions_file.exists() or versions_file.read_text() != versions:  # new step versions need new records
         shutil.rmtree(large, ignore_errors=True)
         session.say(f"  copying the records of {small.name} (the first time: minutes)")
         shutil.copytree(small, large, dirs_exist_ok=True, symlinks=True)
     write_clones(large, sizes.cloned_models, sizes.models, sizes.targets)
     versions_file.write_text(versions)
-    session.call(large, "plan")  # reads all that is new: sources, links (`core/recipes/chain.py`), files of packages
+    session.call(large, "plan")  # reads all new files before the measurement
     runs = measure_alternately(
         sizes.cold_repeats,
         small=lambda memory: _with_edit(small / "models/m000.py", lambda: session.call(small, "plan", memory=memory))(),
         large=lambda memory: _with_edit(large / "models/m000.py", lambda: session.call(large, "plan", memory=memory))(),
     )
-    for project in (small, large):  # write the sources again, without the edits
+    for project in (small, large):  # undo the edits
         projects.write_many(project, sizes.models if project is small else sizes.cloned_models, sizes.targets)
     name = f"plan, {sizes.cloned_models * sizes.targets:,} engines, one source edited"
     yield Limit(name, Value("trtbuild", runs["large"].wall_s), bound=5.0, note=f"CPU {runs['large'].cpu_s:.2f} s")
@@ -108,7 +105,6 @@ def _large(session: Session) -> Iterator[Row]:
 
 
 def _report(name: str, medians: dict[str, Median], engines: int, stages: int, bound_s: float) -> Iterator[Row]:
-    """Yield a row each for trtbuild, doit and dvc. Only trtbuild has a bound."""
     note = f"CPU {medians['trtbuild'].cpu_s:.2f} s"
     yield Limit(name, Value("trtbuild", medians["trtbuild"].wall_s), bound=bound_s, note=note)
     yield Limit(f"{name}: doit", Value(f"list --status of {engines:,} tasks", medians["doit"].wall_s))
@@ -116,7 +112,7 @@ def _report(name: str, medians: dict[str, Median], engines: int, stages: int, bo
 
 
 def _with_edit(path: Path, candidate: Callable[[], Run]) -> Callable[[], Run]:
-    """A function that edits the file once more and then runs the candidate."""
+    """Return a function that edits the file, and then runs the candidate."""
 
     def edit_and_run() -> Run:
         with open(path, "a") as file:

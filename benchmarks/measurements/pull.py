@@ -1,17 +1,16 @@
-"""Pull an engine of 350 MB from nginx on loopback, compared with curl. Read 100 MB from the local store, compared with cp
-and sha256sum.
+"""Compare a pull of 350 MB from nginx on loopback with curl, and a read of 100 MB from the local store with cp.
 
 Rules
 1. curl gets the same bytes in two ways. One is a single file, as a person copies engines by hand. The other is trtbuild's
-   chunks, for which curl keeps one connection alive. curl only writes files: it compares no digest, and its files are
-   not durable. trtbuild verifies each chunk and the whole blob, and has synced all files at the end. Two more peers have no
-   bound: curl of the file with a sync, and curl of the chunks over several connections.
-2. The server's files are in the page cache. Each run writes to a new place, and its files stay until the end, because
-   removed files would make ext4 slow: ext4 does not reuse an inode within a minute of its removal, but examines such
-   inodes for each new file (0.3 ms for each of the 1,400 chunks).
+   chunks, for which curl keeps one connection alive. curl only writes files: it compares no digest, and its files may be
+   lost in a power failure. trtbuild verifies each chunk and the whole file, and syncs all files to the disk. Two more
+   comparisons have no bound: curl of the file with a sync, and curl of the chunks over several connections.
+2. The server's files are in the page cache. Each run writes to a new folder, which stays until the end, because removed
+   files make ext4 slow. ext4 does not reuse an inode within a minute of its removal, but examines such inodes for each new
+   file (0.3 ms for each of the 1,400 chunks).
 3. The kernel of a virtual machine may have returned unused memory to its host. Getting this memory again takes four times
-   as long as copying the bytes. So before each run, of trtbuild and of its peers, the benchmark writes and removes a file
-   1.5 times as large as the data. The measured time does not contain this.
+   as long as copying the bytes. So before each run, the benchmark writes and removes a file 1.5 times as large as the data.
+   The measured time does not include this.
 4. The bytes are random: no two chunks are equal, and nothing can be compressed. The digest of the pulled bytes is checked
    outside of the measured time.
 """
@@ -38,7 +37,6 @@ from trtbuild.store.transports.settings import RemoteSettings
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure the pull, a pull with half of the chunks already present, and the local hit."""
     folder = session.empty_folder("pull")
     try:
         with run_nginx(folder / "nginx") as server:
@@ -57,9 +55,9 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
         whole = LocalStore(server.root).put_bytes(data)
     del data
     parts = LocalStore(server.root).files_of(whole.sha256)
-    one_file = server.root / "cas" / whole.sha256[:2] / whole.sha256  # curl gets it under the name of an unchunked blob
+    one_file = server.root / "cas" / whole.sha256[:2] / whole.sha256  # where the store would have a file without chunks
     with open(one_file, "wb") as file:
-        file.writelines(_path(server.root, part).read_bytes() for part in parts)
+        file.writelines(_chunk_file(server.root, part).read_bytes() for part in parts)
     urls = folder / "urls"
     urls.write_text(
         "".join(f"url = {server.entry_url('cas', part.sha256)}\noutput = {part.sha256}\n" for part in parts)
@@ -77,18 +75,28 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
     pull = Value("trtbuild", medians["trtbuild"])
     note = f"{size / 1e6:.0f} MB in {len(parts)} chunks; trtbuild's are verified, and durable"
     yield Ratio(
-        "pull from nginx, to curl of the chunks", pull, Value("curl -K", medians["chunks"]), bound=2.0, note=note
+        "pull from nginx, compared with curl of the chunks",
+        pull,
+        Value("curl -K", medians["chunks"]),
+        bound=2.0,
+        note=note,
     )
-    yield Ratio("pull from nginx, to curl of one file", pull, Value("curl -o", medians["file"]), bound=2.0)
-    yield Ratio("pull from nginx, to curl of one file and sync", pull, Value("curl, sync", medians["durable"]))
-    yield Ratio("pull from nginx, to curl of the chunks in parallel", pull, Value("curl -Z", medians["parallel"]))
+    yield Ratio("pull from nginx, compared with curl of one file", pull, Value("curl -o", medians["file"]), bound=2.0)
+    yield Ratio(
+        "pull from nginx, compared with curl of one file and sync", pull, Value("curl, sync", medians["durable"])
+    )
+    yield Ratio(
+        "pull from nginx, compared with parallel curl of the chunks", pull, Value("curl -Z", medians["parallel"])
+    )
     yield _same_bytes(folder, server, whole, parts)
     yield _resume(folder, server, whole, parts)
 
 
 def _pull(place: Path, server: Nginx, whole: Output, parts: Sequence[Output]) -> None:
-    """Fetch the blob into the local store `place`. Raises RuntimeError if the blob is missing afterwards, or if
-    more bytes than its size were fetched."""
+    """Fetch the engine `whole` with its chunks `parts` into the local store `place`.
+
+    Raises RuntimeError if the engine is missing afterwards, or if more bytes than its size were fetched.
+    """
     remote = open_remote(RemoteSettings("team", server.url), TrustAll())
     local = LocalStore(place)
     try:
@@ -116,10 +124,10 @@ def _resume(folder: Path, server: Nginx, whole: Output, parts: Sequence[Output])
     place = folder / "pulled"
     removed = sorted(set(parts), key=lambda part: part.sha256)[::2]
     for part in removed:
-        _path(place, part).unlink()
+        _chunk_file(place, part).unlink()
     earlier_count = len(server.requests())
     _pull(place, server, whole, parts)
-    sent = sum(line.sent for line in server.requests()[earlier_count:] if line.method == "GET")
+    sent = sum(request.sent for request in server.requests()[earlier_count:] if request.method == "GET")
     removed_bytes = sum(part.size for part in removed)
     return Ratio(
         "pull of a half: bytes on the line", Value("sent", sent, "B"), Value("lacking", removed_bytes, "B"), bound=1.01
@@ -173,8 +181,8 @@ def _hits(session: Session, folder: Path) -> Iterator[Row]:
 def _run_alternately(
     session: Session, folder: Path, size: int, **candidates: Callable[[Path], None]
 ) -> dict[str, float]:
-    """Return the median seconds of alternating runs (measure.py, rule 1). Each run gets a path that does not exist."""
-    times_of: dict[str, list[float]] = {name: [] for name in candidates}
+    """Return candidate → median seconds of alternating runs. Each run gets a path that does not exist (rule 2)."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
     for number in range(session.sizes.pull_repeats):
         for name in names if number % 2 == 0 else reversed(names):
@@ -182,13 +190,13 @@ def _run_alternately(
             _claim_memory(folder / "claimed", size)
             started = time.perf_counter()
             candidates[name](place)
-            times_of[name].append(time.perf_counter() - started)
-        session.say("  " + ", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in times_of.items()))
-    return {name: statistics.median(seconds) for name, seconds in times_of.items()}
+            times[name].append(time.perf_counter() - started)
+        session.say("  " + ", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in times.items()))
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def _claim_memory(path: Path, size: int) -> None:
-    """Write and remove 1.5 times `size` bytes, so that the kernel has the memory before the run (rule 3)."""
+    """Write and remove a file of 1.5 times `size` bytes, so that the kernel has the memory before a run (rule 3)."""
     os.sync()
     block = bytes(1 << 20)
     with open(path, "wb", buffering=0) as file:
@@ -197,6 +205,5 @@ def _claim_memory(path: Path, size: int) -> None:
     path.unlink()
 
 
-def _path(root: Path, part: Output) -> Path:
-    """The path of a chunk in the store `root`."""
+def _chunk_file(root: Path, part: Output) -> Path:
     return root / "cas" / part.sha256[:2] / part.sha256

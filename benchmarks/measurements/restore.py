@@ -1,9 +1,8 @@
 """Measure how long trtbuild takes to restore all outputs from the cache, after ``dist/`` and ``.trtbuild/`` were deleted.
 
-The peer is `cp` of the same bytes, then `sha256sum` of the copy, on the same file system: a person who fetches files
-from a cache by hand copies them and checks them. The peer copies whole files. trtbuild plans the project first, then
-joins large outputs from chunks and verifies each output. Neither torch nor TensorRT can be imported in these runs. The
-page cache is warm on both sides.
+The time is compared with that of `cp` and `sha256sum`, by which a person copies and checks files. trtbuild first plans the
+project, then joins large outputs from chunks and verifies each output. Neither torch nor TensorRT can be imported in these
+runs. All files are in the page cache.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ _COPY_AND_HASH = 'cp -r dist "$1" && find "$1" -type f -exec sha256sum {} +'
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Restore ViT-B as one engine, and as an engine for each layer."""
     sizes = session.sizes
     for name, granularity in (("one engine", False), ("an engine for each layer", True)):
         project = projects.write_vit(
@@ -47,11 +45,11 @@ def _measure_restore(session: Session, project: Path, name: str) -> Iterator[Row
     yield Ratio(f"{name}: CPU time", cpu, peer_cpu)
     yield Check(f"{name}: the same files", _contents(project / "dist") == files, f"{len(files)} files")
     found = "built with a torch and a TensorRT that cannot be imported"
-    yield Check(f"{name}: neither torch nor TensorRT", True, found)  # if a build imports one, the benchmark fails
+    yield Check(f"{name}: neither torch nor TensorRT", True, found)  # otherwise a build above would have failed
 
 
 def _restore(session: Session, project: Path) -> Run:
-    """Delete the outputs and the state of the project, and build. Raises RuntimeError if a step runs."""
+    """Delete the outputs and the state of the project, and build it. Raises RuntimeError if a step runs."""
     delete_build(project, cache=False)
     build, document = session.document(project, "build", poison=TORCH + TENSORRT)
     if run_counts(document):

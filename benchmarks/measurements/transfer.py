@@ -1,7 +1,7 @@
-"""Measure a team cache: the bytes of a fine-tune, six engines on a remote, and the cost of a dead remote.
+"""Measure a team cache: the bytes that a fine-tune transfers, six engines on a remote, and the cost of a dead remote.
 
-The working remote is nginx on loopback, with the configuration from the documentation. Its access log counts the bytes.
-The author and the colleague are two checkouts, each with its own cache.
+The working remote (a cache on another machine) is nginx on loopback. Its access log counts the bytes. The *author* and the
+*colleague* are two copies of a project, each with its own cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _LAYER = 5
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure dead remotes, six engines on a remote, and a fine-tune with each granularity."""
     yield from dead_remotes.rows(session)
     yield from _six_engines(session)
     for granularity in (True, False):
@@ -32,7 +31,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
-    """Change the weights of one layer, build and push the model as the author, and build the model as a colleague."""
+    """Change the weights of one layer, build as the author, which also pushes, and build as the colleague."""
     name = "an engine for each layer" if granularity else "one engine"
     short = "layers" if granularity else "whole"
     author = projects.write_vit(
@@ -52,28 +51,32 @@ def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
         earlier_count = len(server.requests())
         _build(session, author, server)
         sent = sum(
-            line.received for line in server.requests()[earlier_count:] if line.method == "PUT" and line.status < 300
+            request.received
+            for request in server.requests()[earlier_count:]
+            if request.method == "PUT" and request.status < 300
         )
         shutil.copy2(weights, colleague / "weights" / "vit.safetensors")
         earlier_count = len(server.requests())
         second = _build(session, colleague, server)
         moved = sum(
-            line.sent for line in server.requests()[earlier_count:] if line.method == "GET" and line.status == 200
+            request.sent
+            for request in server.requests()[earlier_count:]
+            if request.method == "GET" and request.status == 200
         )
     changed = Value("changed weights", _layer_bytes(weights, layer), "B")
-    name_of_row = f"one layer's weights of {session.sizes.layers}, {name}"
-    yield Ratio(f"{name_of_row}: bytes to a colleague", Value("moved", moved, "B"), changed, bound=1.2)
-    yield Ratio(f"{name_of_row}: bytes of the upload", Value("sent, with headers", sent, "B"), changed)
+    row_name = f"one layer's weights of {session.sizes.layers}, {name}"
+    yield Ratio(f"{row_name}: bytes to a colleague", Value("moved", moved, "B"), changed, bound=1.2)
+    yield Ratio(f"{row_name}: bytes of the upload", Value("sent, with headers", sent, "B"), changed)
     yield Check(
-        f"{name_of_row}: the colleague runs nothing", not run_counts(second), f"ran: {run_counts(second) or 'nothing'}"
+        f"{row_name}: the colleague runs nothing", not run_counts(second), f"ran: {run_counts(second) or 'nothing'}"
     )
     same = _contents(author / "dist") == _contents(colleague / "dist")
-    yield Check(f"{name_of_row}: the same outputs", same, f"{len(_contents(author / 'dist'))} files")
+    yield Check(f"{row_name}: the same outputs", same, f"{len(_contents(author / 'dist'))} files")
     shutil.rmtree(colleague)
 
 
 def _six_engines(session: Session) -> Iterator[Row]:
-    """Push the project of `chunks` to an empty remote, and pull it as a colleague."""
+    """Push the project of `chunks` to an empty remote, and pull it as the colleague."""
     project = chunks.project(session)
     session.say(f"  building {project.name}, unless it is built")
     _, document = session.document(project, "build")
@@ -94,7 +97,6 @@ def _six_engines(session: Session) -> Iterator[Row]:
 
 
 def _checkout(session: Session, project: Path) -> Path:
-    """Copy a project's files for a colleague, without cache and outputs."""
     copy = session.empty_folder(f"{project.name}-colleague")
     shutil.rmtree(copy)
     shutil.copytree(project, copy, ignore=shutil.ignore_patterns("cache", "dist", ".trtbuild", ".benchmark*"))
@@ -110,7 +112,7 @@ def _build(session: Session, project: Path, server: Nginx) -> Any:
 
 
 def _call(session: Session, project: Path, server: Nginx, *arguments: str) -> Any:
-    """Run trtbuild with the remote, and return the JSON document. Raises RuntimeError if trtbuild warns."""
+    """Run trtbuild with the remote, and return its JSON document. Raises RuntimeError if trtbuild warns."""
     environment = {**session.environment(), "TRTBUILD_REMOTES": f"team=rw:{server.url}"}
     command = run([session.trtbuild, *arguments, "--json"], project, environment=environment)
     document = json.loads(command.stdout)

@@ -1,13 +1,11 @@
-"""Measure ``trtbuild watch`` from saving a file to the end of the build.
+"""Measure ``trtbuild watch`` from saving a file to the end of the build. An edit changes one layer, or adds a comment.
 
-An edit changes one layer, or adds a comment.
+The time is compared with that of two scripts. A user without trtbuild runs `straight_vit.py` again after each change.
+`warm_export.py` is the *floor*, the least time: it only creates and exports the module, in a process that has loaded the
+libraries. A build does this and more.
 
-Two other programs are measured in the same run. The peer is the script `straight_vit.py`, which a user without trtbuild
-runs again after each change. The floor is `warm_export.py`, which only builds and exports the module in a process that has
-loaded the libraries. A build has to do this and more.
-
-The watcher reports the end of a build after the package is written. CPU time is that of the watcher and of all its
-processes.
+The watcher (the process of ``trtbuild watch``) reports the end of a build after the package is written. The CPU time
+includes all processes of the watcher.
 """
 
 from __future__ import annotations
@@ -27,21 +25,20 @@ from benchmarks.figure import Limit, Ratio, Row, Value
 from benchmarks.measure import CommandFailed, Median, Run
 from benchmarks.session import Session, delete_build
 
-#: A layer in the middle.
+#: The number of a layer in the middle.
 _LAYER = 5
 
-#: Functions that no layer has at the start. Each edit uses another one, so no engine of an edited layer is in the cache.
+#: Functions that no layer has at the start. Each edit uses another one, so that the cache has no engine for it.
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
-#: Seconds after which the processes of a build have ended. CPU time and memory are read after that.
-_REST_S = 3.0
+#: Seconds to wait after a build, because CPU time and memory are read when its processes have ended.
+_WAIT_AFTER_BUILD_S = 3.0
 
-#: Seconds after which a build counts as failed.
-_PATIENCE_S = 600.0
+#: A build that takes longer, in seconds, counts as failed.
+_LONGEST_BUILD_S = 600.0
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Measure edits of one layer's source, then added comments."""
     sizes = session.sizes
     if sizes.cold_repeats > len(_ACTIVATIONS):
         raise ValueError(f"--cold-repeats can be at most {len(_ACTIVATIONS)}, because there are no more activations")
@@ -82,7 +79,6 @@ def _add_comment(source: Path, number: int) -> None:
 
 
 def _floor(session: Session, project: Path) -> Median:
-    """Run `warm_export.py`, and return its medians."""
     sizes = session.sizes
     arguments = map(str, (sizes.layers, sizes.hidden, sizes.image))
     program = subprocess.run(
@@ -92,7 +88,7 @@ def _floor(session: Session, project: Path) -> Median:
         input="\n" * sizes.cold_repeats,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=_PATIENCE_S,
+        timeout=_LONGEST_BUILD_S,
         check=True,
     )
     runs = [Run(float(wall_s), float(cpu_s), b"") for wall_s, cpu_s in map(str.split, program.stdout.splitlines())]
@@ -101,7 +97,7 @@ def _floor(session: Session, project: Path) -> Median:
 
 
 class _Builds:
-    """The builds of the watcher `process`, which reports them in `log`."""
+    """The builds of the watcher `process`, which reports them in the file `log`."""
 
     def __init__(self, session: Session, process: psutil.Popen, log: Path) -> None:
         self._session = session
@@ -109,26 +105,26 @@ class _Builds:
         self._log = log
 
     def after(self, change: Callable[[], object]) -> Run:
-        """Change a file, and wait for the end of the build. Returns the wall time and CPU time of the build."""
+        """Call `change`, and wait for the end of the build. Returns the wall time and CPU time of the build."""
         count, cpu_s, started = self._count(), self._cpu_s(), time.perf_counter()
         change()
         self.wait_for(count + 1)
         wall_s = time.perf_counter() - started
-        time.sleep(_REST_S)
+        time.sleep(_WAIT_AFTER_BUILD_S)
         build = Run(wall_s, self._cpu_s() - cpu_s, b"")
         self._session.say(f"  after the change: {build.wall_s:.2f} s, CPU {build.cpu_s:.2f} s")
         return build
 
     def wait_for(self, count: int) -> None:
         """Wait until the watcher has built `count` times. Raises CommandFailed if it ends, fails or takes too long."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _LONGEST_BUILD_S
         while self._count() < count:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise CommandFailed(f"trtbuild watch:\n{self._log.read_text()[-4000:]}")
             time.sleep(0.005)
 
     def idle_bytes(self) -> int:
-        """The memory (PSS) of the watcher and its processes, between two builds."""
+        """Return the memory (PSS) of the watcher and its processes, in bytes. Call it between two builds."""
         return sum(process.memory_full_info().pss for process in self._processes())
 
     def _count(self) -> int:
@@ -138,7 +134,7 @@ class _Builds:
         return text.count("done: ") + text.count("up to date: ")
 
     def _cpu_s(self) -> float:
-        """The CPU time of the watcher and its processes, also of those that have ended and were waited for."""
+        """Return the CPU time of the watcher and its processes, including those that have ended."""
         all_times = [process.cpu_times() for process in self._processes()]
         totals_s = (times.user + times.system + times.children_user + times.children_system for times in all_times)
         return float(sum(totals_s))
@@ -166,7 +162,7 @@ def _watched(session: Session, project: Path) -> Iterator[_Builds]:
         builds = _Builds(session, process, log_file)
         session.say("  trtbuild watch builds it, with an empty cache")
         builds.wait_for(1)
-        time.sleep(_REST_S)
+        time.sleep(_WAIT_AFTER_BUILD_S)
         yield builds
     finally:
         process.terminate()

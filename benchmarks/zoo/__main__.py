@@ -1,7 +1,7 @@
-"""``python -m benchmarks.zoo``: build and verify the models of the zoo, and write docs/zoo.md.
+"""``python -m benchmarks.zoo``: build and verify public architectures, and write docs/zoo.md.
 
-The exit status is 1 if a model is wrong, and 2 if a name is unknown or the page has no place for the table. A model that
-cannot be built has a row with the reason.
+The exit status is 1 if a model is wrong, and 2 if a name is unknown or the page has no place for the table. The row of a
+model that cannot be built has the reason.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ _PAGE = _FOLDER.parents[1] / "docs" / "zoo.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure the models that are named, or all."""
     options = _parser().parse_args(arguments)
     zoo = Zoo(_FOLDER, options.cache.absolute(), options.size)
     order = [model.name for model in load(_FOLDER).models]
     rows: list[Row] = []
     try:
-        # The page is also written before the verification, so that an interrupted verification does not lose the rows.
+        # The page is written before the verification, too, so that an interrupted verification does not lose the rows.
         for rows in zoo.measure([name for name in options.only.split(",") if name]):
             page = options.page.read_text(encoding="utf-8")
             options.page.write_text(replace(page, options.size, rows, order), encoding="utf-8")

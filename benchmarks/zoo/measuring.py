@@ -1,4 +1,4 @@
-"""Build and verify models of the zoo with the command line, and collect the facts about each."""
+"""Build and verify models of the zoo with trtbuild's commands, and collect the results of each model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ _TARGET = "ada"
 class Row:
     """The results of one model.
 
-    `engines` and `torch_partitions`, the numbers of partitions, are None if the model was not built. `status` and `error`
-    (the worst error of a partition or of the whole model) are None if the model was not verified. `problem` is the reason
-    why the model was not built, or why it could not be verified. Without such a reason, `problem` is empty. `seconds` is
-    the time of all build steps; a cached step counts with the time that it took when it ran.
+    `engines` and `torch_partitions` are numbers, or None if the model was not built. `status` and `error` (the worst error
+    of a partition or of the whole model) are None if the model was not verified. `problem` is the reason, or empty.
+    `seconds` is the time of all build steps. A cached step counts with the time that it took when it ran.
     """
 
     model: str
@@ -41,9 +40,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Zoo:
-    """The project of the models, the cache of its builds, and the size of the models.
+    """The project of the models, its cache, and the size of the models.
 
-    `trtbuild` has the arguments that start the program, and `jobs` is the number of steps that run at the same time.
+    `trtbuild` is the command that starts trtbuild. `jobs` is the number of steps that run at the same time.
     """
 
     project: Path
@@ -65,7 +64,7 @@ class Zoo:
         yield self.verify(rows)
 
     def build(self, models: Mapping[str, str]) -> list[Row]:
-        """Build `models` (name → precision). A model that cannot be built has a row with the reason."""
+        """Build `models` (name → precision), and return their rows."""
         document = self._run("build", [*models, "--keep-going", "--jobs", str(self.jobs)])
         if not document["steps"]:
             raise RuntimeError(f"trtbuild build: {_sentence(document['errors'])}")
@@ -75,7 +74,7 @@ class Zoo:
         ]
 
     def verify(self, rows: Sequence[Row]) -> list[Row]:
-        """Return `rows` with the results of `trtbuild verify` for the models that are built."""
+        """Return `rows` with the results of ``trtbuild verify`` for the models that are built."""
         built = [row.model for row in rows if row.engines is not None]
         if not built:
             return list(rows)
@@ -85,7 +84,6 @@ class Zoo:
         return [_with_verification(row, entries[row.model], problem) if row.model in entries else row for row in rows]
 
     def _row_of_build(self, model: str, precision: str, steps: Sequence[Mapping[str, Any]]) -> Row:
-        """The row of a model with these steps."""
         row = Row(model=model, precision=precision)
         if errors := [step["error"] for step in steps if step.get("error")]:
             return replace(row, problem=_sentence(errors))
@@ -99,7 +97,7 @@ class Zoo:
         )
 
     def _run(self, command: str, arguments: Sequence[str]) -> Any:
-        """The document of ``trtbuild COMMAND ARGUMENTS --json``. The command prints its progress on standard error."""
+        """Run a command with ``--json``, and return its document. Raises RuntimeError if there is no document."""
         command_line = [*self.trtbuild, command, *arguments, "-C", str(self.project), "--offline", "--json"]
         variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), SIZE_VARIABLE: self.size}
         process = subprocess.run(command_line, env=variables, stdout=subprocess.PIPE, text=True, check=False)
@@ -110,9 +108,9 @@ class Zoo:
 
 
 def _with_verification(row: Row, entry: Mapping[str, Any], problem: str) -> Row:
-    """`row` with the results of its verification. `problem` is the first error of the whole command.
+    """Return `row` with the results of its verification. `problem` is the first error of the whole command.
 
-    A cut is one way to divide the model into partitions.
+    A cut is one way to divide the model into partitions. Each entry of `cuts` is one comparison.
     """
     parts = [part for cut in entry["cuts"] for part in (*cut["partitions"], cut["whole"])]
     error = max((part["error"] for part in parts if part["error"] is not None), default=None)

@@ -1,6 +1,8 @@
-"""Update the tables of docs/zoo.md. Each size of the models (published or small) has a table, between two comments. A run
-of `benchmarks.zoo` replaces the rows of the models that it builds, and removes the rows of models that the manifest no
-longer has."""
+"""Update the tables of docs/zoo.md.
+
+Each size of the models (published or small) has a table, between two comments. A run of `benchmarks.zoo` replaces the rows
+of its models, and removes the rows of models that the manifest no longer has.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,11 @@ _HEADER = (
     "| model | precision | engines | partitions in PyTorch | result | worst error | build, seconds |",
     "|---|---|---|---|---|---|---|",
 )
-#: The maximum length of the text of a problem in a table row, in characters.
+#: The longest text of a problem in a row, in characters.
 _LONGEST = 160
 
 
 def line(row: Row) -> str:
-    """Return the row as a line of the table."""
     error = "" if row.error is None else f"{row.error:.1e}"
     seconds = "" if row.seconds is None else f"{row.seconds:.0f}"
     counts = ("" if count is None else str(count) for count in (row.engines, row.torch_partitions))
@@ -26,9 +27,9 @@ def line(row: Row) -> str:
 
 
 def replace(page: str, size: Size, rows: Iterable[Row], order: Sequence[str]) -> str:
-    """Return `page` with `rows` in the table of `size`, in the order of the models in `order`.
+    """Return `page` with `rows` in the table of `size`, in the order of the names in `order`.
 
-    Rows of models that are not in `order` are removed. Raises ValueError if the page has no place for the table.
+    Rows of other models are removed. Raises ValueError if the page has no place for the table.
     """
     start, end = f"<!-- zoo: {size} -->\n", f"<!-- zoo: end of {size} -->\n"
     before, found_start, rest = page.partition(start)
@@ -38,12 +39,12 @@ def replace(page: str, size: Size, rows: Iterable[Row], order: Sequence[str]) ->
     lines = {match[1]: text for text in table.splitlines() if (match := re.match(r"\| `(\w+)` \|", text))}
     lines.update({row.model: line(row) for row in rows})
     in_order = [lines[name] for name in order if name in lines]
-    # Markdown needs empty lines before and after a table.
+    # Markdown needs empty lines around a table.
     return before + start + "\n" + "\n".join([*_HEADER, *in_order]) + "\n\n" + end + after
 
 
 def _result(row: Row) -> str:
-    """Return the result in one or two words, and the problem if there is one."""
+    """Return the result, such as "right", and the problem if there is one."""
     reason = row.problem.replace("|", "\\|").replace("<", "&lt;")
     if len(reason) > _LONGEST:
         reason = reason[: _LONGEST - 1].rstrip() + "…"

@@ -1,4 +1,4 @@
-"""The rows of a benchmark as text: the measured values, the ratio, the bound, and whether the bound is met."""
+"""The rows of a benchmark as text, and whether they meet their bounds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The recorder of TensorRT's answers (`benchmarks.gpu_record`) asks its questions in child processes. If a question ends
-its process, the recorder notes the signal, and asks the other questions in a new process."""
+"""The recorder of TensorRT's answers (`benchmarks.gpu_record`) asks its questions in child processes.
+
+If a question crashes its process, the recorder notes the signal, and asks the other questions in a new process.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import pytest
 from benchmarks.gpu_record import record, record_fake
 from tests.runtime.fake_tensorrt import probes
 
-#: The recorder's worker, with the fake TensorRT as the library. If the fake raises `ProcessEnded`, the worker ends itself.
+#: The recorder's worker, with the fake TensorRT as the library. If the fake raises `ProcessEnded`, the worker kills itself.
 WORKER = """
 import os, signal, sys
 from pathlib import Path
@@ -53,5 +55,5 @@ def test_records_a_question_that_ends_its_process(tmp_path: Path, monkeypatch: p
     assert recording["by"] == {"library": "tensorrt", "version": "8.6.1", "gpu": "a fake", "driver": 0}
     assert recording["answers"] == record_fake()["answers"]
     assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["died"] == -signal.SIGSEGV
-    # `in` is the name of the call that ended the process: here the question chooses a profile that is in use
+    # `in` names the call that ended the process: "the same" is the choice of the same profile in a second context
     assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["in"] == "the same"

@@ -1,4 +1,4 @@
-"""`python -m benchmarks` measures, prints and writes the results. These tests use small sizes."""
+"""`python -m benchmarks` measures, and prints and writes the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured time and memory belong to the command and its child processes only."""
+"""A measurement has the time and memory of the command and its child processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measured projects are valid, and a file is written only if its contents change."""
+"""The measured projects are valid, and a file is written only if its contents differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild import manifest
 
 
 def modification_times(folder: Path) -> dict[str, int]:
-    """The mtime (ns) of each file and folder, by path."""
+    """Return path → modification time, for all files and folders."""
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 

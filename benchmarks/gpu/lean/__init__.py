@@ -1,1 +1,1 @@
-"""Run version-compatible engines with the lean and the dispatch runtimes of other versions."""
+"""Run version-compatible engines with TensorRT's lean and dispatch runtimes of other versions."""

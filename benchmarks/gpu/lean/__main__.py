@@ -1,13 +1,13 @@
-"""Run version-compatible engines with the lean and the dispatch runtimes of other versions:
+"""Run version-compatible engines with TensorRT's lean and dispatch runtimes of other versions:
 ``python -m benchmarks.gpu.lean DIR --wheels WHEELS``.
 
 DIR is the folder of ``python -m benchmarks.gpu write``. First run ``trtbuild build --until convert`` in DIR/lean. WHEELS is
-a folder with wheels of ``tensorrt_lean`` and ``tensorrt_dispatch``. Use a Python that has the full TensorRT of the project.
-Torch is not needed.
+a folder with wheels of the runtimes, ``tensorrt_lean`` and ``tensorrt_dispatch``. Use a Python that has the project's
+version of the full TensorRT. Torch is not needed.
 
 The full TensorRT builds one network in three ways (`benchmarks.gpu.lean.project`), and runs all packages. Then each runtime
-gets a process without the full TensorRT. This process loads the packages with trtbuild, and the outputs are compared. Other
-processes ask the bindings of each runtime about each plan. If a process crashes, the table says so.
+gets a process without the full TensorRT. It runs the packages with trtbuild, and their outputs are compared. Other
+processes ask the Python bindings of each runtime about each plan. If a process crashes, its row says so.
 
 The exit code is 1 if the packages could not be built. Otherwise it is 0, even if a check is not met.
 """
@@ -32,9 +32,9 @@ from benchmarks.gpu.lean.project import MODELS
 from trtbuild.toolchain.libraries.table import installed_version
 
 _ROOT = Path(__file__).parents[3]
-#: The name that rows give to the library that builds the engines.
+#: The name of the library that builds the engines, as rows show it.
 _FULL = "the full TensorRT"
-#: The major versions whose runtimes run plans of 8.6 according to NVIDIA's documentation.
+#: The major versions whose runtimes run plans of TensorRT 8.6, according to NVIDIA's documentation.
 _DOCUMENTED_VERSIONS = (8, 9, 10)
 #: The largest allowed error of float32 engines that may use TF32, as in `benchmarks.gpu.host.tolerance`.
 _TOLERANCE = 1e-3
@@ -55,8 +55,7 @@ class Runtime:
 
     @property
     def is_for_this_python(self) -> bool:
-        """Whether the wheels have bindings for this version of Python. The wheels of 8.6.0 are for Python
-        3.10. With another Python, only the builder uses the library in them."""
+        """Whether the wheels have bindings for this version of Python. Otherwise only the builder uses their library."""
         tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
         return any(f"Tag: {tag}-" in file.read_text() for file in self.folder.glob("*bindings*.dist-info/WHEEL"))
 
@@ -65,10 +64,7 @@ class Runtime:
 
 
 def unpack(wheels: Path, work: Path) -> list[Runtime]:
-    """Unpack the wheels, into one folder for each pair of runtime and version.
-
-    Returns the runtimes in the order of the wheels' names.
-    """
+    """Unpack the wheels, into one folder for each runtime and version. Returns the runtimes in the order of their names."""
     folders: dict[tuple[str, str], Path] = {}
     for wheel in sorted(wheels.glob("*.whl")):
         match = re.match(
@@ -83,8 +79,10 @@ def unpack(wheels: Path, work: Path) -> list[Runtime]:
 
 
 def link_site(folder: Path) -> Path:
-    """Fill `folder` with links to everything that this Python can import, except TensorRT, the standard library and
-    this repository."""
+    """Fill `folder` with links to all modules that this Python can import, and return it.
+
+    TensorRT, the standard library and this repository are left out.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     standard = Path(os.__file__).resolve().parent
     for entry in map(Path, filter(None, sys.path)):
@@ -104,12 +102,12 @@ class Lean:
         self.project = project
         self.results = work / "results"
         self.results.mkdir(parents=True, exist_ok=True)
-        #: A folder with the lean library under the names by which builders open it.
+        #: A folder with the lean library, under the names by which TensorRT's builder opens it.
         self.lean_library = work / "lean-library"
         self.lean_library.mkdir(exist_ok=True)
         self.runtimes = unpack(wheels, work)
         self.site = link_site(work / "site-without-tensorrt")
-        #: The output of each process.
+        #: The name of each process → its output.
         self.details: dict[str, Any] = {}
 
     def rows(self) -> Iterator[Row]:
@@ -158,8 +156,10 @@ class Lean:
     def _packages(
         self, name: str, process: subprocess.CompletedProcess[str], expected: Collection[str] | None
     ) -> Iterator[Row]:
-        """Yield rows about each package in one process. The process should run the packages in `expected`, and refuse the
-        others. If `expected` is None, the process may run or refuse each package."""
+        """Yield rows about each package in one process.
+
+        The process should run the packages in `expected`, and refuse the others. If `expected` is None, it may do either.
+        """
         values = _values(process.stdout)
         self.details[name] = {"values": values, "ended": _end(process)}
         found = {value["model"]: value for value in values if "model" in value}
@@ -180,7 +180,7 @@ class Lean:
             yield Check(f"{name}: the full TensorRT is not imported", "tensorrt" not in imported[0], str(imported[0]))
 
     def _answers(self, runtime: Runtime | None) -> Iterator[Row]:
-        """Yield rows with the answers of the bindings about each plan. ``met`` only says that the process did not crash."""
+        """Yield rows with the answers of the bindings about each plan. A row is met if the process did not crash."""
         module = "tensorrt" if runtime is None else runtime.module
         name = _FULL if runtime is None else str(runtime)
         for model in MODELS:
@@ -204,7 +204,7 @@ class Lean:
         return [str(self.project / "dist"), str(self.results)]
 
     def _process(self, arguments: Sequence[str], runtime: Runtime | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `benchmarks.gpu.lean.process`, with `runtime` in place of the full TensorRT."""
+        """Run `benchmarks.gpu.lean.process` with the full TensorRT, or with `runtime` in its place."""
         command, path = [sys.executable, "-m", "benchmarks.gpu.lean.process", *arguments], [str(_ROOT), *sys.path]
         if runtime is not None:
             command.insert(1, "-S")  # so that no .pth file adds the folder with the full TensorRT
@@ -233,7 +233,6 @@ class Lean:
 
 
 def _errors(document: str) -> list[dict[str, Any]]:
-    """Return the errors in the JSON of a build, also those of its steps."""
     try:
         build = json.loads(document)
     except ValueError:
@@ -262,7 +261,6 @@ def _machine() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and print all rows. With ``--json``, write them and all answers to a file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.lean", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--wheels", type=Path, required=True, metavar="WHEELS", help="wheels of the runtimes")

@@ -1,6 +1,6 @@
 """The program of the processes of `benchmarks.gpu.lean`. Each process has one library that runs engines.
 
-A process prints JSON, one value on each line. So the lines before a crash are not lost.
+A process prints one JSON value on each line, so that a crash does not lose the lines before it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-#: The sizes of the inputs: batch, height and width. They are the min and max of the profile `small`, the max of `large`,
-#: and others.
+#: The sizes of the inputs: batch, height and width. Some are the min or max of a profile.
 POINTS = ((1, 16, 16), (2, 32, 32), (3, 48, 64), (4, 64, 64), (8, 128, 128), (11, 80, 240), (16, 256, 256))
 
 _TIMED_POINT, _TIMED_CALLS = (8, 128, 128), 200
 _WARM_UP_CALLS = 20
 
-#: Objects that must not be freed: TensorRT still uses them, or crashes when they are freed.
+#: Objects that must not be freed, because TensorRT still uses them, or crashes when they are freed.
 _KEPT: list[Any] = []
 
 
 def run(packages: Path, results: Path, *, writes: bool = False, any_version: bool = False) -> Iterator[dict[str, Any]]:
     """Load each package, run it at all points, and compare the outputs with the files in `results`.
 
-    With `writes`, the package `exact` writes these files. With `any_version`, trtbuild also tries runtimes whose versions
-    NVIDIA's documentation does not name for these plans. The value for a package has the library that ran the engines, the
-    worst error and the time of a call in seconds, or trtbuild's error. The last value has the imported TensorRT modules.
+    With `writes`, the outputs of the package `exact` are first written to these files. With `any_version`, trtbuild also
+    tries runtimes whose versions NVIDIA's documentation does not name for these plans.
+
+    Yields a value for each package: the library that ran it, its worst error and the seconds of a call; or the error of
+    trtbuild. The last value has the imported TensorRT modules.
     """
     import trtbuild
     from benchmarks.gpu.lean.project import MODELS
@@ -40,7 +41,7 @@ def run(packages: Path, results: Path, *, writes: bool = False, any_version: boo
     if any_version:
         from trtbuild.core.packages import engine_libraries
 
-        # otherwise trtbuild refuses to run plans of 8.6 with versions from 11 on
+        # otherwise trtbuild refuses to run plans of TensorRT 8.6 with versions from 11 on
         engine_libraries._oldest_plan = lambda version: (8, 6)
     for name in MODELS:
         try:
@@ -85,7 +86,7 @@ def _write_results(module: Any, results: Path) -> None:
 
 
 def _error_at(module: Any, results: Path, point: tuple[int, int, int]) -> float:
-    """The largest max|a-b| / max|b| of all outputs."""
+    """Return the largest max|a-b| / max|b| of all outputs."""
     import numpy as np
 
     from benchmarks.gpu.subjects.without_torch import relative_error
@@ -98,7 +99,7 @@ def _error_at(module: Any, results: Path, point: tuple[int, int, int]) -> float:
 
 
 def _call_s(module: Any) -> float:
-    """The median time of a call, including the wait for its end."""
+    """Return the median seconds of a call, including the wait for its end."""
     from trtbuild.runtime.memory.choosing import choose_memory
 
     memory = choose_memory(0)
@@ -114,7 +115,7 @@ def _call_s(module: Any) -> float:
 
 
 def answers(module: str, plan: Path, *, host_code: bool) -> Iterator[dict[str, Any]]:
-    """Ask a library's bindings about a plan, without trtbuild: whether they deserialize it, and what each call returns."""
+    """Ask a library's bindings about a plan, without trtbuild. Yields each call with its result and its log lines."""
     trt = importlib.import_module(module)
     log: list[str] = []
 
@@ -149,7 +150,7 @@ def answers(module: str, plan: Path, *, host_code: bool) -> Iterator[dict[str, A
 
 
 def _calls(trt: Any, engine: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Calls with which trtbuild, depending on TensorRT's version, reads properties of an engine or creates contexts."""
+    """Yield the calls by which trtbuild reads properties of an engine and creates contexts in all TensorRT versions."""
     names = ("num_io_tensors", "num_optimization_profiles", "device_memory_size", "device_memory_size_v2")
     for name in names:
         yield name, lambda name=name: getattr(engine, name)  # type: ignore[misc]
@@ -179,7 +180,6 @@ def _calls(trt: Any, engine: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the values of one process."""
     command, *rest = arguments
     if command == "answers":
         module, plan, host_code = rest

@@ -1,7 +1,7 @@
 """Write the project of `benchmarks.gpu.lean`: one network with three sets of builder settings.
 
-One engine needs the TensorRT version that built it, one is version-compatible, and one is version-compatible without the
-lean runtime in the plan.
+One engine needs the TensorRT version that built it. Two are version-compatible: one contains the lean runtime, the other
+does not.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def build() -> torch.nn.Module:
 '''
 
 
-#: The models, and their builder settings.
+#: The name of a model → its builder settings.
 MODELS = {
     "exact": (),
     "compatible": ("version_compatible: true",),
@@ -64,7 +64,6 @@ MODELS = {
 
 
 def write_lean(folder: Path, hardware: Hardware) -> Path:
-    """Write the project, with one model for each entry of `MODELS`."""
     if hardware.tactic_sources is not None:
         hardware = replace(hardware, tactic_sources=BUILT_IN_CONVOLUTIONS)
     write(folder / "manifests" / "targets.yaml", hardware.manifest())

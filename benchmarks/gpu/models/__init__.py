@@ -1,1 +1,1 @@
-"""Source files of the projects that are measured on a GPU: models, and their calibration data."""
+"""Models of the projects that are measured on a GPU, and their calibration data."""

@@ -1,7 +1,7 @@
 """BERT's encoder (Devlin et al. 2018, https://arxiv.org/abs/1810.04805) with random weights, for int32 tokens.
 
-TensorRT 8.6 takes no int64 inputs. With int32 tokens the whole model is one engine. The vocabulary has 2,048 tokens instead
-of 30,522, because looking up a row takes the same time in a smaller table. There are no token types.
+With int32 tokens the whole model is one engine in TensorRT 8.6, which takes no int64 inputs. The vocabulary has 2,048
+tokens instead of 30,522, because looking up a row takes the same time in a smaller table. There are no token types.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ class Bert(nn.Module):  # type: ignore[misc]
 
 
 def build(layers: int, hidden: int) -> nn.Module:
-    """The model, whose weights are drawn as those of BERT: normal, with a standard deviation of 0.02. BERT's biases start
-    at 0. Here those of linear layers are drawn like the weights, because a lost bias of 0 would not change a result."""
+    """Return the model. Its weights are drawn as those of BERT: normal, with a standard deviation of 0.02.
+
+    BERT's biases start at 0. Here, linear layers have random biases, because a lost bias of 0 would not change a result.
+    """
     torch.manual_seed(0)
     model = Bert(layers, hidden)
     for module in model.modules():

@@ -1,8 +1,7 @@
-"""Models of calls whose direct translation into ONNX is wrong, or for which TensorRT may compute other numbers than
-PyTorch.
+"""Models of calls whose direct translation into ONNX is wrong, or for which TensorRT may compute other numbers.
 
-Each model has one dynamic size. The function `inputs` of a model draws values such as ties, rows that are masked entirely,
-numbers near 0, large integers and negative indices. For these values, a wrong translation gives wrong results.
+Each model has one dynamic size. Its inputs are values for which a wrong translation gives wrong results: ties, rows that
+are masked entirely, numbers near 0, large integers, and negative indices.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ Tensors = tuple[torch.Tensor, ...]
 class Calls:
     """The calls of a model. `run` computes its outputs. `inputs` draws its inputs for a size.
 
-    `sizes` are the smallest, the usual and the largest size. `shapes` are the shapes of the inputs ``x`` and ``y``, as text
-    for a manifest, in which ``n`` is the size. `integers` maps the inputs that are int32 to their ranges.
+    `shapes` maps each input to its shape, as text for a manifest, in which ``n`` is the size. `sizes` are the smallest, the
+    usual and the largest size. `integers` maps the inputs that are int32 to their ranges.
     """
 
     run: Callable[..., Tensors]
@@ -55,7 +54,7 @@ def _masked_rows(x: torch.Tensor, y: torch.Tensor) -> Tensors:
 
 
 def _mask(n: int, generator: torch.Generator) -> Tensors:
-    """The first sequence is masked entirely."""
+    """Return a tensor and its mask. The first sequence is masked entirely."""
     mask = _normal(2, n, generator=generator)
     mask[0] = -mask[0].abs() - 1
     return _normal(2, 2, n, 16, generator=generator), mask
@@ -81,7 +80,7 @@ def _means(x: torch.Tensor) -> Tensors:
 
 
 def _near_zero(x: torch.Tensor) -> Tensors:
-    """Return quotients by `x`, because an error of a small result is not visible beside a large result."""
+    """Divide by `x`, because otherwise the error of a small result is not visible beside a large result."""
     return torch.expm1(x) / x, torch.log1p(x) / x, torch.sinh(x) / x, torch.tanh(x) / x
 
 
@@ -158,7 +157,7 @@ def _quarters(n: int, generator: torch.Generator) -> Tensors:
 
 
 def _not_a_number(x: torch.Tensor) -> Tensors:
-    """relu, clamp and maxima are left out, because TensorRT 8.6 ignores NaN in them (docs/verify.md)."""
+    """Call operators with NaN. relu, clamp and maxima are left out: TensorRT 8.6 ignores NaN in them (docs/verify.md)."""
     return torch.nan_to_num(x, 1.0, 2.0, -3.0), torch.where(x > 0, x, 0.0), torch.isnan(x)
 
 
@@ -221,6 +220,5 @@ class _ModelOfTwoInputs(_Model):
 
 
 def build(name: str) -> nn.Module:
-    """The model of `CALLS` with this name."""
     calls = CALLS[name]
     return (_Model if len(calls.shapes) == 1 else _ModelOfTwoInputs)(calls).eval()

@@ -1,7 +1,7 @@
-"""A model whose engine calls a TensorRT plugin in place of an operator that averages values in regions of feature maps.
+"""A model with a custom operator that averages values in regions of feature maps. Its engine calls a TensorRT plugin.
 
 The operator computes the same as ONNX's RoiAlign with average pooling, half_pixel coordinates and a fixed number of samples
-(https://onnx.ai/onnx/operators/onnx__RoiAlign.html). In the engine it is TensorRT's own plugin ROIAlign_TRT.
+(https://onnx.ai/onnx/operators/onnx__RoiAlign.html). The plugin is TensorRT's ROIAlign_TRT.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from torch import nn
 
 
 def _positions(low: torch.Tensor, high: torch.Tensor, bins: int, samples: int) -> torch.Tensor:
-    """The coordinates of all samples along one axis: [regions, bins * samples]."""
+    """Return the coordinates of all samples along one axis: [regions, bins * samples]."""
     steps = (torch.arange(bins * samples, dtype=low.dtype, device=low.device) + 0.5) / (bins * samples)
     return low[:, None] + (high - low)[:, None] * steps
 
 
 def _weights(positions: torch.Tensor, size: int) -> torch.Tensor:
-    """The share of each of `size` rows or columns in each sample: [regions, samples, size]. For positions below -1 or
-    above `size`, all shares are 0."""
+    """Return the share of each of `size` rows (or columns) in each sample: [regions, samples, size].
+
+    For positions below -1 or above `size`, all shares are 0.
+    """
     inside = (positions >= -1) & (positions <= size)
     clamped = positions.clamp(0, size - 1)
     rows = torch.arange(size, dtype=positions.dtype, device=positions.device)
@@ -30,10 +32,11 @@ def _weights(positions: torch.Tensor, size: int) -> torch.Tensor:
 def align(
     maps: torch.Tensor, boxes: torch.Tensor, images: torch.Tensor, height: int, width: int, scale: float, samples: int
 ) -> torch.Tensor:
-    """The means of `samples` x `samples` values in each of `height` x `width` bins of each region.
+    """Return the means of `samples` x `samples` values in `height` x `width` bins of each region.
 
-    `maps` is [images, channels, rows, columns], `boxes` is [regions, 4] as x1, y1, x2, y2, and `images` has the number of
-    the image of each region. The result is [regions, channels, height, width]."""
+    `maps` is [images, channels, rows, columns]. `boxes` is [regions, 4], as x1, y1, x2, y2. `images` has the number of each
+    region's image. The result is [regions, channels, height, width].
+    """
     left, top, right, bottom = (boxes * scale - 0.5).unbind(1)
     rows = _weights(_positions(top, bottom, height, samples), maps.shape[2])
     columns = _weights(_positions(left, right, width, samples), maps.shape[3])
@@ -49,7 +52,7 @@ def _(
 
 
 class Regions(nn.Module):  # type: ignore[misc]
-    """Features of regions. `corners` has x, y, width - 1 and height - 1 of each region, so that no region is empty."""
+    """Scores of regions. `corners` has x, y, width - 1 and height - 1 of each region, so that no region is empty."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,6 +67,5 @@ class Regions(nn.Module):  # type: ignore[misc]
 
 
 def build() -> nn.Module:
-    """The model with random weights."""
     torch.manual_seed(0)
     return Regions().eval()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-#: Width, number of blocks and stride of each stage.
+#: The width, the number of blocks and the stride of each stage.
 _STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 
 
@@ -32,7 +32,7 @@ class Bottleneck(nn.Module):  # type: ignore[misc]
 
 
 def build() -> nn.Module:
-    """The model. The statistics of its batch norms are in the range that trained models have."""
+    """Return the model. The statistics of its batch norms are in the range that trained models have."""
     torch.manual_seed(0)
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, 2, 3, bias=False),

@@ -1,7 +1,7 @@
 """Input values for the quantized models: seeded, and with the statistics of images and texts.
 
-`images` and `texts` yield the samples with which a model is calibrated. With another `seed` they yield the inputs with
-which the model's errors are measured.
+A model is calibrated with the samples of `images` or `texts`. With another `seed`, these functions yield the inputs with
+which its errors are measured.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 import torch
 
-#: The number of tokens in the vocabulary of `bert.py`, and the length to which each text is padded.
+#: The number of tokens in the vocabulary of `bert.py`, and the length of a padded text.
 _VOCABULARY, _LENGTH = 2048, 128
 
 
 def images(count: int, batch: int, seed: int = 0, size: int = 224) -> Iterator[tuple[torch.Tensor]]:
     """Yield `count` samples of shape (batch, 3, size, size), float32.
 
-    As in photographs, the amplitude of a frequency falls with the frequency, and the colors are correlated. Each image
-    has a brightness and a contrast; over all images, values have about the mean 0 and the deviation 1, as after the usual
-    normalization."""
+    As in photographs, the amplitude of a frequency falls with the frequency, and the colors are correlated. Images differ
+    in brightness and contrast. Over all images, values have about the mean 0 and the deviation 1, as normalized images do.
+    """
     random = torch.Generator().manual_seed(seed)
     vertical, horizontal = torch.fft.fftfreq(size)[:, None], torch.fft.rfftfreq(size)[None]
     frequencies = (vertical.square() + horizontal.square()).sqrt().clamp_min(1 / size)
@@ -36,7 +36,8 @@ def images(count: int, batch: int, seed: int = 0, size: int = 224) -> Iterator[t
 def texts(count: int, batch: int, seed: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield `count` samples: token ids and a mask, int32 of shape (batch, 128). The mask is 0 after the end of a text.
 
-    The frequency of a token falls with its id (Zipf's law), and texts have different lengths."""
+    The frequency of a token falls with its id (Zipf's law), and texts have different lengths.
+    """
     random = torch.Generator().manual_seed(seed)
     frequencies = 1 / torch.arange(1, _VOCABULARY + 1, dtype=torch.float64)
     for _ in range(count):

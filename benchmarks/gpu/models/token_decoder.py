@@ -1,6 +1,6 @@
 """A decoder (Llama's architecture, https://arxiv.org/abs/2302.13971) that reads one token in each call.
 
-TensorRT 8.6 does not compute int64. Here tokens and positions are int32, and the model writes its cache with a mask. So the
+Tokens and positions are int32, because TensorRT 8.6 does not compute int64. The model writes its cache with a mask. So the
 whole model is one engine.
 """
 
@@ -44,8 +44,11 @@ class Layer(nn.Module):  # type: ignore[misc]
         is_here: torch.Tensor,
         is_future: torch.Tensor,
     ) -> torch.Tensor:
-        """`rotation` has the cosines and sines of the token's position. `is_here` selects this position in the cache, and
-        `is_future` selects the later positions."""
+        """Return the new hidden state of a token.
+
+        `rotation` has the cosines and sines of the token's position. `is_here` selects this position in the cache, and
+        `is_future` selects the later positions.
+        """
         normal = self.norm1(x)
         query, key, value = (
             layer(normal).reshape(1, 1, self.heads, 64).transpose(1, 2) for layer in (self.query, self.key, self.value)
@@ -95,7 +98,7 @@ class TokenDecoder(nn.Module):  # type: ignore[misc]
 
 
 def build(layers: int, hidden: int) -> nn.Module:
-    """The model, for at most 128 tokens."""
+    """Return the model, for at most 128 tokens."""
     torch.manual_seed(0)
     model = TokenDecoder(layers, hidden, 128)
     for module in model.modules():

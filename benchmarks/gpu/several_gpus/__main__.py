@@ -1,10 +1,10 @@
-"""Build the examples' engines on one GPU, on all GPUs of the host at once, and by workers of a Dask scheduler. Then
-verify the engines on the workers: ``python -m benchmarks.gpu.several_gpus DIR``.
+"""Build the examples' engines on one GPU, on all GPUs of the host, and by workers of a Dask scheduler. Then verify them:
+``python -m benchmarks.gpu.several_gpus DIR``.
 
 First write DIR with ``python -m benchmarks.gpu write``, and run ``trtbuild build --until convert`` in DIR/examples. Each
-build starts from a copy of DIR/examples and its cache. The Python that runs the benchmark needs TensorRT and `distributed`,
-and the host needs at least two GPUs. `verify_on_workers` has the part that verifies; it also needs torch for CUDA, onnx and
-onnxruntime. ``--parts`` chooses parts, and ``--models`` chooses models, because all parts together take ten minutes.
+build starts from a copy of DIR/examples and its cache. The host needs at least two GPUs, and its Python needs TensorRT and
+`distributed`. The part ``verify`` (`verify_on_workers`) also needs torch for CUDA, onnx and onnxruntime. All parts together
+take ten minutes.
 
 The exit code is 0 when all parts have run, even if a check is not met.
 """
@@ -26,17 +26,18 @@ from benchmarks.gpu.several_gpus import verify_on_workers
 from benchmarks.gpu.several_gpus.processes import Machine
 from trtbuild.toolchain.libraries.table import installed_version
 
-#: The parts of the measurement. ``workers`` and ``verify`` use the same copy of the project.
+#: The parts of the measurement. ``verify`` uses the engines of ``workers``.
 PARTS = ("one", "all", "workers", "verify")
 
 
 def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PARTS) -> Iterator[Row]:
-    """Build the same engines in the three ways, compare the wall times of the builds, and verify the engines."""
+    """Build the same engines in three ways, compare the wall times of the builds, and verify the engines."""
     count = len(_gpus())
     yield Check("the host has several GPUs", count > 1, f"{count} GPUs")
     on_one_gpu = None
     with_torch = machine
-    if find_spec("torch") is not None:  # another version of torch has traced the models, so trtbuild would trace again
+    # The models may have been traced with another version of torch. With the installed torch, a build would trace again.
+    if find_spec("torch") is not None:
         machine = verify_on_workers.without_torch(machine)
     if "one" in parts:
         on_one_gpu = _build(machine, machine.copy_project("one"), *models, gpus="0")
@@ -50,7 +51,7 @@ def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PA
         with machine.scheduler(project, "scheduler") as scheduler:
             address = scheduler.wait_for_scheduler()
             with machine.worker(project, "worker", address):
-                built = _build(machine, project, "--workers", address, *models)  # begins before the workers have joined
+                built = _build(machine, project, "--workers", address, *models)  # the build waits for the workers
         yield from _facts("Dask workers", built)
         names = {step["worker"] for step in built["steps"] if step.get("worker")}
         yield Check("each GPU has a worker that built engines", len(names) == count, ", ".join(sorted(names)))
@@ -60,7 +61,6 @@ def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PA
 
 
 def _build(machine: Machine, project: Path, *arguments: str, gpus: str | None = None) -> Any:
-    """Build the engines in `project`, and return the JSON document that the build prints."""
     variables = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
     command = ["build", "--until", "engine", "--keep-going", *arguments]
     return machine.trtbuild(project, project.name, *command, variables=variables)
@@ -75,11 +75,10 @@ def _facts(name: str, document: Any) -> Iterator[Row]:
     engines = document["totals"].get("engine", {})
     errors = "; ".join(str(error["text"])[:300] for error in document["errors"])
     yield Check(f"{name}: all engines are built", document["ok"], errors or str(engines))
-    yield Limit(f"{name}: the build", Value("wall time", document["duration_s"]))
+    yield Limit(f"{name}: the build", Value("wall time", document["duration_s"]))  # a number without a bound
 
 
 def _ratio(name: str, document: Any, on_one_gpu: Any) -> Iterator[Row]:
-    """Compare the times of two builds, if there was a build on one GPU."""
     if on_one_gpu is not None:
         yield Ratio(
             name,
@@ -89,7 +88,6 @@ def _ratio(name: str, document: Any, on_one_gpu: Any) -> Iterator[Row]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print all rows, and write them to the file of ``--json``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.several_gpus", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--work", type=Path, default=Path("several-gpus"), metavar="DIR", help="default %(default)s")

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-#: Seconds in which a background process must have started, and in which a command must end.
+#: The longest time, in seconds, in which a background process may start, and in which a command may run.
 _START_S, _COMMAND_S = 60, 400
 _ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The project `examples`, and the folder `work` for copies and logs. `python` is the command of the interpreter.
+    """The project `examples`, the folder `work` for copies and logs, and the interpreter's command `python`.
 
     `variables` are environment variables for all processes.
     """
@@ -32,21 +32,19 @@ class Machine:
     variables: Mapping[str, str] | None = None
 
     def copy_project(self, name: str) -> Path:
-        """A copy of the project and its cache, without outputs."""
         folder = self.work / name
         shutil.rmtree(folder, ignore_errors=True)
         ignored = shutil.ignore_patterns("dist", ".trtbuild", "__pycache__")
         return Path(shutil.copytree(self.examples, folder, ignore=ignored))
 
     def environment(self, project: Path, variables: Mapping[str, str]) -> dict[str, str]:
-        """The environment variables of a process that works in `project`."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
         inherited |= self.variables or {}
         path = os.pathsep.join(filter(None, [str(_ROOT), inherited.get("PYTHONPATH", "")]))
         return {**inherited, "PYTHONPATH": path, "TRTBUILD_CACHE_DIR": str(project / "cache"), **variables}
 
     def trtbuild(self, project: Path, name: str, *arguments: str, variables: Mapping[str, str] | None = None) -> Any:
-        """Return the JSON document of a command in `project`. The output is kept as ``<name>.json`` and ``<name>.stderr``.
+        """Return the JSON document of a command in `project`. Its output is kept in ``<name>.json`` and ``<name>.stderr``.
 
         Raises RuntimeError if the command printed no document.
         """
@@ -67,12 +65,11 @@ class Machine:
             raise RuntimeError(f"trtbuild {' '.join(arguments)} printed no document: {command.stderr[-800:]}") from None
 
     def scheduler(self, project: Path, name: str) -> Process:
-        """A Dask scheduler on a port of 127.0.0.1."""
         command = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
         return Process(self, project, name, [*command, "--dashboard-address", "127.0.0.1:0"])
 
     def worker(self, project: Path, name: str, address: str) -> Process:
-        """``trtbuild worker`` for the scheduler at `address`."""
+        """Start ``trtbuild worker`` for the scheduler at `address`. It starts a worker for each GPU."""
         return Process(self, project, name, ["-m", "trtbuild", "worker", address])
 
 
@@ -112,7 +109,7 @@ class Process:
         Raises RuntimeError if the process ends first, or takes longer than `_START_S`.
         """
         for _ in range(10 * _START_S):
-            has_ended = self._process.poll() is not None  # before the read, so that no output is missed
+            has_ended = self._process.poll() is not None  # asked before the read, so that no output is missed
             found = re.search(pattern, self._path.read_text())
             if found is not None:
                 return found[1]

@@ -1,10 +1,9 @@
-"""Verify the engines of a project on the workers of a Dask scheduler, and compare the results with a verification on one
-GPU.
+"""Verify the engines of a project on one GPU and on the workers of a Dask scheduler, and compare the results.
 
-1. A Python that does not find torch writes the packages and locks the project, because the traces come from
-   another version of torch than the installed one. After ``trtbuild lock``, the Python with torch uses these traces.
-2. One process verifies on one GPU, without workers. Then a scheduler, one worker for each GPU, and ``verify --workers``
-   run. Both verifications run all comparisons. Both must have the same keys, because GPU, driver and versions are the same.
+1. The models may have been traced with another version of torch than the installed one. So a Python that does not find
+   torch writes the packages and runs ``trtbuild lock``. Then the Python with torch uses these traces.
+2. One process verifies on one GPU. Then ``verify --workers`` verifies on one worker for each GPU. Both run all comparisons.
+   The results must have the same keys, because GPU, driver and versions are the same.
 """
 
 from __future__ import annotations
@@ -68,13 +67,15 @@ def rows(machine: Machine, project: Path, models: Sequence[str], gpus: int) -> I
 
 
 def _engine_cuts(document: Any) -> list[tuple[str, Any]]:
-    """The key and the entry (`CutEntry`) of each comparison of engines with a reference."""
+    """Return the key and the entry (`CutEntry`) of each comparison of a model's engines with PyTorch."""
     return [(cut["key"], cut) for model in document["models"] for cut in model["cuts"] if cut["by"] == "engine"]
 
 
 def _verdicts(document: Any, here: Any) -> Iterator[Row]:
-    """Yield a row for each model, and print errors and warnings. A model must have equally many comparisons of engines in
-    both documents."""
+    """Yield a row for each model, and print errors and warnings.
+
+    Both documents must have equally many comparisons of a model's engines. An entry of `cuts` is such a comparison.
+    """
     for model, model_here in zip(document["models"], here["models"], strict=True):
         cuts, cuts_here = ([cut for cut in each["cuts"] if cut["by"] == "engine"] for each in (model, model_here))
         texts = [_text(decode(CutEntry, cut)) for cut in cuts]
@@ -93,7 +94,7 @@ def _text(cut: CutEntry) -> str:
 
 
 def without_torch(machine: Machine) -> Machine:
-    """Return the machine with a Python that does not find torch. A folder in PYTHONPATH has links to all other packages."""
+    """Return the machine with a Python that does not find torch. It finds all other packages by links in a folder."""
     folder = machine.work / "site-packages-without-torch"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

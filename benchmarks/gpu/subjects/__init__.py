@@ -1,2 +1,2 @@
-"""The measurements of ``python -m benchmarks.gpu measure``, one file each. The function `rows` of each file yields
-rows of the printed table."""
+"""The measurements of ``python -m benchmarks.gpu measure``, one file each. The function `rows` of a file yields the rows
+of a table."""

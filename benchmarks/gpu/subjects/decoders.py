@@ -1,9 +1,8 @@
 """Generate 64 tokens with decoders, and compare the tokens (greedy decoding) and the tokens per second with PyTorch.
 
-`static_decoder` and `growing_decoder` are Llama models of transformers. `static_decoder` has a cache of a fixed size as
-state. The caller of `growing_decoder` passes the cache. `token_decoder` (`benchmarks.gpu.models.token_decoder`) uses no
-int64, so it is one engine in TensorRT 8.6, too. A machine without a GPU has converted all models. Their engines are built
-here.
+`static_decoder` and `growing_decoder` are Llama models of transformers. `static_decoder` keeps a cache of a fixed size as
+its state. The caller of `growing_decoder` passes the cache in and gets a longer one back. `token_decoder` uses no int64, so
+it is one engine even in TensorRT 8.6. All models were converted on a machine without a GPU. Their engines are built here.
 """
 
 from __future__ import annotations
@@ -19,18 +18,17 @@ from benchmarks.gpu.cases import import_file
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.subjects.numerics import verify_rows
 
-#: The number of tokens in the prompt, and the number of tokens that are generated.
+#: The numbers of tokens in the prompt, and of generated tokens.
 _PROMPT, _NEW = 16, 64
-#: Each speed is the median over this number of generated texts.
+#: The number of generated texts whose median speed is reported.
 _TEXTS = 5
 
-#: Returns the tokens that a decoder generates after the prompt.
+#: A function that returns the tokens that a decoder generates after the prompt.
 Generate = Callable[[], list[int]]
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build the models, verify them, and compare texts and speed."""
-    # use the Python without torch, if the host has one
+    # a Python with another version of torch would trace the models again
     build = host.trtbuild(
         host.decoders, "build", "--json", "--keep-going", without_torch=host.python_without_torch is not None
     )
@@ -51,7 +49,7 @@ def rows(host: Host) -> Iterator[Row]:
     built = {path.name for path in packages}
     for name, needed, compare in (
         ("static_decoder", {"static_decoder"}, _static),
-        ("growing_decoder", {"prefill", "growing_decoder"}, _growing),  # prefill computes the first token
+        ("growing_decoder", {"prefill", "growing_decoder"}, _growing),  # `prefill` computes the first token
         ("token_decoder", {"token_decoder"}, _token_by_token),
     ):
         if needed <= built:
@@ -59,7 +57,6 @@ def rows(host: Host) -> Iterator[Row]:
 
 
 def _rows_of(name: str, candidates: dict[str, Generate], host: Host) -> Iterator[Row]:
-    """Compare the texts and the speed of all candidates with eager PyTorch."""
     expected = candidates["eager"]()
     yield Check(
         f"{name}: the text has many tokens", len(set(expected)) > _NEW // 2, f"{len(set(expected))} different tokens"
@@ -105,12 +102,12 @@ def _prompt(host: Host) -> Any:
     import torch
 
     generator = torch.Generator().manual_seed(1)
-    vocabulary_size = 8 * _size(host)["hidden"]  # of all three decoders
+    vocabulary_size = 8 * _size(host)["hidden"]  # in all three decoders
     return torch.randint(0, vocabulary_size, (1, _PROMPT), generator=generator).to(host.device)
 
 
 def _packages(host: Host, name: str) -> dict[str, Any]:
-    """Return the package's module without and with CUDA graphs, by the name of the candidate."""
+    """Return candidate → the package's module, without and with CUDA graphs."""
     import trtbuild
 
     loaded = trtbuild.load(host.decoders / "dist" / name, device=host.device)

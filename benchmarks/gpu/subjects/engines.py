@@ -1,7 +1,7 @@
 """Build the engines and packages of the examples, with a Python that has no torch.
 
-The project of the examples comes with a cache that has the results of all steps before the engine steps.
-``trtbuild build --until convert`` filled this cache on a machine without a GPU.
+The cache of the project already has the results of all steps before the engine steps. ``trtbuild build --until convert``
+filled it on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from benchmarks.gpu.host import Host
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build the examples on this machine."""
     probe = host.python(host.examples, ["-c", "import torch"], without_torch=True)
     found = "torch is imported" if probe.returncode == 0 else probe.stderr.strip().rpartition("\n")[2]
     yield Check("the Python that builds has no torch", probe.returncode != 0, found)

@@ -1,8 +1,7 @@
-"""Run a package in other forms than a plain call.
+"""Run a package with CUDA graphs, in several threads, as a `.pt2` file in another process, and by commands.
 
-The forms are CUDA graphs, several threads with one stream each, a `.pt2` file in another process, and the commands
-``run``, ``bench`` and ``inspect --memory``. The results of all forms except the commands are compared with those of eager
-PyTorch.
+The commands are ``run``, ``bench`` and ``inspect --memory``. The results of the other forms are compared with those of
+eager PyTorch.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ assert not any(name.startswith("models") for name in sys.modules)
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Measure every form. If one form fails, the other forms are still measured."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -65,7 +63,7 @@ def _graphs(case: Case, host: Host) -> Iterator[Row]:
     eager = case.eager(host.device)
     worst = 0.0
     with torch.inference_mode():
-        for _ in range(2):  # the first round records the graphs, the second replays them
+        for _ in range(2):  # the first round records the graphs, the second runs them
             for point in case.points(host.points):
                 args, kwargs = case.inputs(point, host.device)
                 got = graphed(*args, **kwargs)
@@ -75,12 +73,12 @@ def _graphs(case: Case, host: Host) -> Iterator[Row]:
         calls = {"plain": partial(plain, *args, **kwargs), "graph": partial(graphed, *args, **kwargs)}
         times = latencies(calls, host.synchronize, host.repeats)
     yield Check(f"{case.name}: CUDA graphs, equal to eager", worst <= tolerance(case.model.precision), f"{worst:.1e}")
-    for name, time in times.items():  # a `Limit` without a bound is only a measurement
+    for name, time in times.items():
         yield Limit(f"{case.name} at min, {name}", Value("call", round(time.p50_us, 1), "µs"))
 
 
 def _threads(case: Case, host: Host) -> Iterator[Row]:
-    """Each thread has its own stream. All threads use the same points (sizes of all dims), but begin at different ones."""
+    """Each thread has its own CUDA stream. All threads use the same input sizes, but begin at different ones."""
     import torch
 
     import trtbuild
@@ -143,6 +141,6 @@ def _commands(host: Host) -> Iterator[Row]:
 
 
 def _keys(command: str, text: str) -> str:
-    """Return the command and the keys of its document."""
+    """Return the command and the top-level keys of its JSON document."""
     document: dict[str, Any] = json.loads(text)
     return f"{command}: {', '.join(document)}"

@@ -1,7 +1,7 @@
 """Compare ViT-B as one engine with ViT-B as 14 engines: one for each of its 12 layers, one before them and one after them.
 
-With an engine for each layer, only the engine of a changed layer is built again. The benchmark measures what the 14 engines
-cost at run time.
+With an engine for each layer, only the engine of a changed layer is built again. The benchmark measures how much slower
+the 14 engines are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from benchmarks.gpu.timing import latencies
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build ViT-B on this machine, in float32 and float16; then measure latency at min, opt and max."""
     import torch
 
     import trtbuild

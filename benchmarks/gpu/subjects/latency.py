@@ -1,8 +1,8 @@
 """Compare the latencies of packages, eager PyTorch and torch.compile, at min, opt and max of every profile.
 
-Eager and torch.compile use TF32, as TensorRT does. If the package was built for float16, the whole PyTorch module uses
-float16. torch.compile compiles each shape separately (``dynamic=False``), which is its fastest mode. The latency is the
-time of one call and the wait for the GPU.
+Eager and torch.compile use TF32, as TensorRT does. For a float16 package, the whole PyTorch module uses float16.
+torch.compile compiles each shape separately (``dynamic=False``), which is its fastest mode. The latency includes the wait
+for the GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ MODELS = ("class_token", "class_token_half", "detector", "detector_half", "any_i
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Compare the package of each model with eager PyTorch and with torch.compile, at each shape."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -31,7 +30,7 @@ def rows(host: Host) -> Iterator[Row]:
 
 
 def compare_latency(case: Case, host: Host) -> Iterator[Row]:
-    """Compare the latencies of one model, at min, opt and max of each profile."""
+    """Compare the latencies of one model."""
     import torch
 
     import trtbuild
@@ -61,7 +60,7 @@ def compare_latency(case: Case, host: Host) -> Iterator[Row]:
 def _candidates(
     case: Case, package: Any, eager: Any, compiled: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> dict[str, Callable[[], object]]:
-    """Return functions that run the package, eager PyTorch and torch.compile, by name.
+    """Return name → function, which runs the package, eager PyTorch or torch.compile.
 
     PyTorch gets the inputs in the model's precision.
     """
@@ -82,7 +81,7 @@ def _candidates(
         with torch.inference_mode():
             compiled(*eager_args, **eager_kwargs)
         candidates["torch.compile"] = lambda: compiled(*eager_args, **eager_kwargs)
-    except Exception as error:  # for example, a host without a C compiler: skip torch.compile, with a message
+    except Exception as error:  # for example on a host without a C compiler
         print(f"    torch.compile of {case.name}: {type(error).__name__}: {str(error)[:200]}")
     return candidates
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from benchmarks.figure import Limit, Ratio, Row, Value
 from benchmarks.gpu.host import Host
 
-#: Each measurement of `load` runs this program in a separate process. The program loads TensorRT and creates the CUDA
-#: context before it starts the clock.
+#: The program that measures one load. It loads TensorRT and creates the CUDA context before it starts the clock.
 _LOAD_PROGRAM = """\
 import json, sys, time
 import torch, tensorrt
@@ -35,7 +34,6 @@ print(json.dumps({"load": opened - started, "module": finished - opened}))
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Measure the package that has ViT-B as one engine."""
     package = host.vit / "dist" / "whole"
     plans = _plans(package)
     size = sum(plan.stat().st_size for plan in plans)
@@ -60,7 +58,6 @@ def _plans(package: Path) -> list[Path]:
 
 
 def _read_and_hash(paths: list[Path]) -> float:
-    """Seconds to read and hash the files on one thread, one file after the other."""
     started = time.perf_counter()
     for path in paths:
         hashlib.sha256(path.read_bytes()).hexdigest()

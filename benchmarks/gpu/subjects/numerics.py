@@ -1,12 +1,11 @@
-"""Run ``trtbuild verify`` on the GPU: on every package, on one model of the project, and on a package with an engine
-that is wrong on purpose.
+"""Run ``trtbuild verify`` on the GPU: on every package, on a model of the project, and on a package with a wrong engine.
 
-Another machine, with another version of torch, traced the models of the project. After ``trtbuild lock``, which a
-Python without torch runs, this machine uses these traces.
+Another machine, with another version of torch, traced the models of the project. This machine uses these traces after
+``trtbuild lock``, which a Python without torch runs.
 
-The wrong engine belongs to another model with the same inputs and outputs. It replaces the right engine in a copy of
-the package, and the copy's index contains the wrong engine's digest. All digests are correct, so only a run can show the
-error. `verify` must fail and name the partition.
+The wrong engine belongs to another model with the same inputs and outputs. It replaces the right engine in a copy of the
+package. The index of the copy has the digest of the wrong engine, so only a run can show the error. `verify` must fail and
+name the partition.
 """
 
 from __future__ import annotations
@@ -24,14 +23,13 @@ from trtbuild.core.model.verification_messages import worst_error
 from trtbuild.core.model.verified import CutEntry
 from trtbuild.core.values.codec import decode
 
-#: The model and partition whose engine is replaced, and the model whose engine replaces it. The inputs and outputs of
-#: both engines have the shape (batch, 64).
+#: The model and the partition whose engine is replaced, and the model whose engine replaces it. Inputs and outputs of both
+#: engines have the shape (batch, 64).
 _WRONG_MODEL, _WRONG_PARTITION, _REPLACEMENT_MODEL = "three_parts", "p0", "chosen"
 _PROJECT_MODEL = "attention"
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Yield a row for each package, then rows for the project's model, then a row for the wrong engine."""
     packages = [str(index.parent) for index in sorted((host.examples / "dist").glob("*/index.json"))]
     yield from verify_rows(host, host.examples, "its engines", packages)
     locked = host.trtbuild(host.examples, "lock", _PROJECT_MODEL, without_torch=True)
@@ -44,7 +42,8 @@ def rows(host: Host) -> Iterator[Row]:
 def verify_rows(host: Host, project: Path, by: str, names: list[str]) -> Iterator[Row]:
     """Verify the models or packages `names` of a project. The title of each row ends with `by`.
 
-    A cut is one way to divide a model into partitions."""
+    Each entry of `cuts` is one comparison. A cut is one way to divide a model into partitions.
+    """
     process = host.trtbuild(project, "verify", "--json", *names)
     (host.work / f"verify-{project.name}.json").write_text(process.stdout)
     (host.work / f"verify-{project.name}.stderr").write_text(process.stderr)
@@ -59,7 +58,6 @@ def verify_rows(host: Host, project: Path, by: str, names: list[str]) -> Iterato
 
 
 def _text(cut: CutEntry) -> str:
-    """The result of one comparison as text."""
     error, tolerance = worst_error(cut)
     return f"{cut.status}, worst {error:.1e} of {tolerance:.0e} at {len(cut.points)} points"
 

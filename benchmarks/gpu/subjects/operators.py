@@ -1,7 +1,7 @@
 """Compare the engines of the models of `operator_calls` with eager PyTorch, in one row for each model.
 
-The reference is eager PyTorch on the CPU, which has no TF32. The row also shows the error of eager on the device. The
-builder does not use TF32. Integers and bools must be equal.
+The reference is eager PyTorch on the CPU, which has no TF32. The engines do not use TF32 either. The row also shows the
+error of eager PyTorch on the GPU. Integers and bools must be equal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.gpu.project import Hardware
 from benchmarks.gpu.subjects.shapes import error_of
 from benchmarks.projects import write
 
-#: Every third size and the sizes of the profile are compared.
+#: The step between compared sizes: every third size is compared, and the sizes of the profile.
 _SIZE_STEP = 3
 
 _MANIFEST = """\
@@ -36,7 +36,6 @@ _MODEL = """\
 
 
 def write_operators(folder: Path, hardware: Hardware) -> Path:
-    """Write a project with the models of `operator_calls`."""
     from benchmarks.gpu.models.operator_calls import CALLS
 
     profiles = models = ""
@@ -66,11 +65,10 @@ def write_operators(folder: Path, hardware: Hardware) -> Path:
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build the models, and compare each with eager PyTorch."""
     from benchmarks.gpu.models.operator_calls import CALLS
 
     project = host.operators
-    # The Python without torch uses the cached traces. A Python with another version of torch would trace again.
+    # A Python with another version of torch would trace the models again.
     without_torch = host.python_without_torch is not None
     process = host.trtbuild(project, "build", "--json", "--keep-going", without_torch=without_torch)
     (host.work / "build-operators.json").write_text(process.stdout)
@@ -96,7 +94,7 @@ def _compare(name: str, package: Path, host: Host) -> Row:
     loaded = trtbuild.load(package, device=host.device)
     module = loaded.module()
     low, _, high = calls.sizes
-    errors: dict[int, tuple[float, int]] = {}  # number of an output → its worst error, and the size where it occurs
+    errors: dict[int, tuple[float, int]] = {}  # number of an output → its worst error, and the size of the input
     eager_error, output_count = 0.0, 0
     with torch.no_grad():
         for size in sorted({*calls.sizes, *range(low, high, _SIZE_STEP)}):

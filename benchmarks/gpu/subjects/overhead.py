@@ -1,11 +1,10 @@
 """Compare a package's call with a bare loop, and count the allocations of the call.
 
-The bare loop runs the same engine by calls of ``execute_async_v3`` only. All shapes are set and all buffers are bound
-before the loop starts. If two shapes take turns, each call of the loop sets the shapes and binds the buffers again.
+The bare loop runs the same engine by calls of ``execute_async_v3`` only. Shapes and buffers are set before the loop starts.
+If two shapes take turns, each call of the loop sets them again.
 
-The measured time is the time for which a call keeps the host busy (`benchmarks.gpu.timing.host_times_us`). torch's
-allocator counts the allocations. After the first calls, a call must allocate only its outputs, and no memory from the
-system.
+The measured time is the time for which a call keeps the host busy (`benchmarks.gpu.timing.host_times_us`). After the first
+calls, a call must allocate only its outputs, from memory that torch's allocator already has.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from benchmarks.gpu.cases import Case, cases, output_tensors
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.timing import host_times_us
 
-#: The largest allowed difference between a package's call and the bare loop if all calls have the same shapes, in µs.
+#: The largest allowed difference between a package's call and the bare loop at equal shapes, in µs.
 BOUND_US = 20.0
-#: Models with one engine each. `detector` has two profiles and two outputs; the others have one of each.
+#: Models with one engine each. `detector` has two profiles and two outputs.
 MODELS = ("any_image", "class_token", "attention", "detector")
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Yield for each model two rows for the time (one shape, two shapes in turns) and one row for the allocations."""
     for case in cases(host.examples):
         if case.name in MODELS and case.package.exists():
             yield from _measure(case, host)
@@ -43,7 +41,7 @@ def _measure(case: Case, host: Host) -> Iterator[Row]:
     min_point, opt_point = case.points(count=0)[:2]
     args, kwargs = case.inputs(min_point)
     opt_args, opt_kwargs = case.inputs(opt_point)
-    stream = torch.cuda.Stream()  # not the legacy default stream, on which TensorRT waits for the device
+    stream = torch.cuda.Stream()  # on the legacy default stream, TensorRT would wait for the device
     with torch.inference_mode(), torch.cuda.stream(stream):
         sets = [
             (args + list(kwargs.values()), output_tensors(module(*args, **kwargs))),
@@ -97,13 +95,13 @@ def _allocations(case: Case, module: Any, args: list[Any], kwargs: dict[str, Any
 
 
 def _alternating(calls: list[Callable[[], object]]) -> Callable[[], object]:
-    """Return a function that calls one of the functions `calls` each time, in turns."""
+    """Return a function that calls the functions `calls` in turns."""
     turns = itertools.cycle(calls)
     return lambda: next(turns)()
 
 
 def _plan_path(loaded: Any) -> str:
-    """The path, inside the package, of the only plan of the loaded target."""
+    """Return the path, inside the package, of the only plan of the loaded target."""
     (part,) = loaded.target.partitions.partitions
     return str(loaded.target.engines[part.name])
 
@@ -131,14 +129,14 @@ class BareLoop:
         self._first_set_is_bound = True
 
     def run(self) -> None:
-        """Run at the shapes of the first set. After `run_at_next_shapes`, bind the first set again."""
+        """Run at the shapes of the first set."""
         if not self._first_set_is_bound:
             self._bind(self._sets[0])
             self._first_set_is_bound = True
         self._execute(self._stream)
 
     def run_at_next_shapes(self) -> None:
-        """Run at the shapes of the two sets in turn. Each call first sets the shapes and the addresses."""
+        """Set the shapes and addresses of the other set, and run."""
         self._first_set_is_bound = False
         self._bind(next(self._sets_in_turn))
         self._execute(self._stream)
@@ -151,6 +149,6 @@ class BareLoop:
 
 
 def _by_name(names: list[str], values: list[Any]) -> dict[str, Any]:
-    """Return tensor name → value. The number in a name (i0, i1, … or o0, o1, …) is the position of its value."""
-    in_order = sorted(names, key=lambda name: int(name[1:]))  # without the letter
+    """Return tensor name → value. The number in a name, such as i0 or o1, is the position of its value."""
+    in_order = sorted(names, key=lambda name: int(name[1:]))
     return dict(zip(in_order, values, strict=True))

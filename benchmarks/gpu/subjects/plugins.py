@@ -1,6 +1,6 @@
 """Compare the results and the times of eager PyTorch and of an engine that calls a TensorRT plugin.
 
-A machine without a GPU has converted the model. The engine is built here.
+The model was converted on a machine without a GPU. The engine is built here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.gpu.cases import import_file
 from benchmarks.gpu.host import Host
 
-#: Numbers of regions (rectangles of the pictures): those of the profile, and one between its min and opt.
+#: Numbers of regions (rectangles in the pictures): those of the profile, and one between its min and opt.
 _REGIONS = (1, 7, 32, 128)
 #: The largest allowed error, relative to eager's largest absolute value. TensorRT computes convolutions in TF32.
 _TOLERANCE = 5e-3
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build the model, compare it with eager PyTorch at each number of regions, and measure the times of both."""
     project = host.plugins
     build = host.trtbuild(project, "build", "--json", "--keep-going")
     (host.work / "build-plugins.json").write_text(build.stdout)
@@ -69,7 +68,7 @@ def _compare(host: Host) -> Iterator[Row]:
 
 
 def eager_model(project: Path) -> Any:
-    """The model of the project. Importing its file registers the operator."""
+    """Return the PyTorch model of the project. The import of its file registers the operator."""
     return import_file(project / "models" / "regions.py").build()
 
 

@@ -1,15 +1,14 @@
 """Compare int8 with float16 and float32 on ResNet-50 and BERT-base, each as one engine.
 
-A machine without a GPU has calibrated and converted the models. The engines are built here. All precisions of a model have
-the same weights. The inputs are samples that the calibration has not used (`benchmarks.gpu.models.samples`).
+The models were calibrated and converted on a machine without a GPU. The engines are built here. All precisions of a model
+have the same weights. The inputs are samples that the calibration has not used (`benchmarks.gpu.models.samples`).
 
 Errors
 1. *total*: the engine compared with the float32 model in PyTorch on the CPU.
-2. *rounding*: the model with its quantizers compared with the float32 model, both in PyTorch. No engine is involved.
-3. *engine*: the engine compared with the model with its quantizers in PyTorch.
-Errors 2 and 3 are measured only for the int8 model whose layers without quantizers are float32, because a CPU has no
-fast float16. `verify` compares float16 models with PyTorch on the GPU.
-Each of these errors has two numbers. The largest error is max|a-b| / max|b|, as in `verify`. The mean error is ‖a-b‖ / ‖b‖.
+2. *rounding*: the quantized model compared with the float32 model, both in PyTorch.
+3. *engine*: the engine compared with the quantized model in PyTorch.
+Errors 2 and 3 are measured only for the int8 model whose other layers are float32, because a CPU has no fast float16.
+Each error has two numbers: the largest error, max|a-b| / max|b|, as in `verify`, and the mean error, ‖a-b‖ / ‖b‖.
 """
 
 from __future__ import annotations
@@ -27,18 +26,17 @@ from benchmarks.gpu.models import samples
 from benchmarks.gpu.subjects.numerics import verify_rows
 from benchmarks.gpu.timing import latencies
 
-#: The name of a model → its samples. A precision's model is ``<name>_<precision>``.
+#: The name of a model → its samples. In a precision, the model is called ``<name>_<precision>``.
 FAMILIES: Mapping[str, Callable[..., Iterator[tuple[Any, ...]]]] = {"resnet": samples.images, "bert": samples.texts}
-#: The precision of the reference for errors and times.
+#: The precision with which errors and times are compared.
 _FLOAT = "float32"
-#: The number, the size and the seed of the batches for errors. Calibration has another seed, 0.
+#: The number, the size and the seed of the batches for errors. The calibration uses the seed 0.
 _BATCHES, _BATCH, _SEED = 4, 4, 1
 #: The batch sizes that are timed: min and opt of the profile.
 _TIMED_BATCHES = (1, 16)
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build all models, then verify, compare and time those that were built."""
     yield from _build(host)
     built = [case for case in cases(host.quantized) if (case.package / "index.json").exists()]
     packages = [str(case.package) for case in built]
@@ -53,7 +51,7 @@ def rows(host: Host) -> Iterator[Row]:
 
 
 def _guarded(what: str, found: Iterator[Row]) -> Iterator[Row]:
-    """Yield rows. If an error ends them, yield it as a row, so that the other measurements still run."""
+    """Yield the rows `found`. An exception becomes a row, so that the other measurements still run."""
     try:
         yield from found
     except Exception as error:
@@ -61,7 +59,7 @@ def _guarded(what: str, found: Iterator[Row]) -> Iterator[Row]:
 
 
 def _build(host: Host) -> Iterator[Row]:
-    """Build with the Python without torch if the host names one, otherwise with the Python of this process."""
+    """Build the models with the Python without torch if there is one, otherwise with this Python."""
     build = host.trtbuild(
         host.quantized, "build", "--json", "--keep-going", without_torch=host.python_without_torch is not None
     )
@@ -79,7 +77,6 @@ def _build(host: Host) -> Iterator[Row]:
 
 
 def _errors(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Row]:
-    """Yield the errors of each precision, over all batches."""
     import torch
 
     import trtbuild
@@ -100,7 +97,6 @@ def _errors(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Ro
 
 
 def _results(module: Any, inputs: list[tuple[Any, ...]], device: str) -> Any:
-    """The outputs for all batches, one after the other, as one float64 tensor on the CPU."""
     import torch
 
     return torch.cat([module(*(value.to(device) for value in values)).cpu().double() for values in inputs])
@@ -116,7 +112,6 @@ def errors_of(actual: Any, expected: Any) -> tuple[float, float]:
 
 
 def _times(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Row]:
-    """Compare the time of each precision with that of float32, at each batch size."""
     import torch
 
     import trtbuild
@@ -139,6 +134,5 @@ def _times(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Row
 
 
 def _plans(case: Case) -> list[Path]:
-    """The plans of a package for its only target."""
     (target,) = json.loads((case.package / "index.json").read_text())["targets"].values()
     return [case.package / path for path in target["engines"].values()]

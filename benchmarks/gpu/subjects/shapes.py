@@ -1,10 +1,8 @@
 """Compare every package with eager PyTorch on the same GPU, at min, opt, max and random shapes of every profile.
 
-For a model that comes as an ONNX file, onnxruntime on the CPU takes the place of eager PyTorch.
-Eager computes in float32 without TF32. For a float32 model that is not an ONNX file, the row also shows the error of eager
-itself with TF32. The error of an output is max|a-b| / max|b| (b: eager). The worst error over outputs and shapes may be at
-most 1e-3 in float32 (TensorRT uses TF32) and 1e-2 in float16. Integers and bools must be equal. The number of outputs,
-their dtypes and the keys of dicts must be those of eager.
+For an ONNX file, onnxruntime on the CPU takes the place of eager PyTorch. Eager computes in float32 without TF32. The row
+of a float32 model also shows the error of eager with TF32, except for ONNX files. The worst error over outputs and shapes
+may be at most 1e-3 in float32 (TensorRT uses TF32) and 1e-2 in float16. Integers and bools must be equal.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from benchmarks.gpu.host import Host, tolerance
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Yield a row for each model of the examples that has an eager model."""
     _allow_tf32(False)
     for case in cases(host.examples):
         try:
@@ -38,7 +35,7 @@ def _compare(case: Case, host: Host) -> Row:
     eager = case.eager(host.device)
     loaded = trtbuild.load(case.package, device=host.device)
     module = loaded.module()
-    errors: list[tuple[float, str]] = []  # with the description of the point
+    errors: list[tuple[float, str]] = []  # with the description of the sizes
     eager_tf32_error = 0.0
     with torch.no_grad():
         for point in case.points(host.points):
@@ -70,7 +67,7 @@ def _allow_tf32(allowed: bool) -> None:
 def error_of(actual: Any, expected: Any) -> float:
     """Return the largest max|a-b| / max|b| (b: `expected`) over all outputs.
 
-    The result is infinite if the number of outputs, a dtype, a shape or the structure of a dict differs.
+    The result is infinite if the number of outputs, a dtype, a shape or the keys of a dict differ.
     """
     import torch.utils._pytree as pytree
 

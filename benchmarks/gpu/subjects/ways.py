@@ -23,7 +23,7 @@ _BATCHES = (1, 2, 5, 8, 17, 32)
 
 
 def settings(case: Case, device: str) -> dict[str, Any]:
-    """Return the example's target, the device, and the example's builder settings that differ from the defaults."""
+    """Return the options of a compilation: the example's target and builder settings, and the device."""
     default = BuilderSettings()
     options: dict[str, Any] = {"target": case.model.targets[0], "device": device}
     for field in fields(BuilderSettings):
@@ -34,7 +34,6 @@ def settings(case: Case, device: str) -> dict[str, Any]:
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Yield a row for the errors of each way, and then a row for the time of each way at batch 8."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

@@ -1,8 +1,8 @@
 """Load and run the examples' packages with a Python that has no torch.
 
-This process writes inputs and eager's outputs to files. The other Python runs
-``python -m benchmarks.gpu.subjects.without_torch FOLDER``: it loads and runs each package, and compares the outputs with
-eager's. It must reject a package with a Torch partition, with a message that names torch.
+This process writes inputs and eager PyTorch's outputs to files. The other Python runs
+``python -m benchmarks.gpu.subjects.without_torch FOLDER``: it runs each package, and compares the outputs with those of
+eager PyTorch. A package with a Torch partition must be rejected with a message that names torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from benchmarks.figure import Check, Row
 
 
 def rows(host: Any) -> Iterator[Row]:
-    """Yield a row for each example model that PyTorch or onnxruntime can run."""
     import numpy as np
     import torch
 
@@ -61,7 +60,7 @@ def rows(host: Any) -> Iterator[Row]:
 
 
 def _run(folder: Path) -> list[dict[str, Any]]:
-    """Run all jobs in the Python without torch."""
+    """Run all jobs, and return a result for each model. Raises AssertionError if torch was imported."""
     import trtbuild
 
     jobs = json.loads((folder / "jobs.json").read_text())
@@ -87,10 +86,7 @@ def _run(folder: Path) -> list[dict[str, Any]]:
 
 
 def _error_of_job(module: Any, file: Path) -> float:
-    """Run a module with the inputs in `file`, and return the largest error of the module's outputs.
-
-    The error is infinite if the number of outputs differs.
-    """
+    """Run a module with the inputs in `file`, and return its largest error (infinite for a wrong number of outputs)."""
     import numpy as np
 
     from trtbuild.runtime.memory.choosing import choose_memory
@@ -115,7 +111,10 @@ def _error_of_job(module: Any, file: Path) -> float:
 
 
 def relative_error(actual: Any, expected: Any) -> float:
-    """max|actual - expected| / max|expected|; infinite if shapes or dtypes differ, or if `actual` has non-finite values."""
+    """Return max|actual - expected| / max|expected|.
+
+    The result is infinite if shapes or dtypes differ, or if `actual` has values that are not finite.
+    """
     import numpy as np
 
     if actual.shape != expected.shape or actual.dtype != expected.dtype or not np.isfinite(actual).all():
@@ -128,7 +127,6 @@ def relative_error(actual: Any, expected: Any) -> float:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the arrays of a structure of dicts and sequences, in order."""
     if hasattr(value, "__dlpack__"):
         yield value
     elif isinstance(value, dict):

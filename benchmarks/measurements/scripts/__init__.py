@@ -1,2 +1,4 @@
-"""The scripts that `benchmarks.measurements` runs, each in its own process. trtbuild is compared with all of
-these scripts, except `compile_modules`, which calls `trtbuild.compile`."""
+"""Scripts that `benchmarks.measurements` runs in separate processes. trtbuild is compared with most of them.
+
+Only `compile_modules` calls trtbuild.
+"""

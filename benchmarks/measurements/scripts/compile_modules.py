@@ -1,7 +1,7 @@
-"""Compile small modules one after the other in one process. No cache has any of them.
+"""Compile small modules that are in no cache, one after the other in one process.
 
 Usage: ``python compile_modules.py CACHE COUNT``. Prints a line for each module: the seconds of `trtbuild.compile`, and
-those of torch.export.export, which exports the same module first.
+the seconds of torch.export.export, which runs first.
 """
 
 import sys

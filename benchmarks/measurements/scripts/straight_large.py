@@ -1,9 +1,9 @@
 """Export or compile the large model without trtbuild, in one process, with the documented calls.
 
 Usage: ``python straight_large.py export|compile FOLDER LAYERS WIDTH``, with ``models/wide.py`` in the working directory.
-Prints the peak of the resident memory of the process in bytes.
+Prints the peak of the process's resident memory in bytes.
 
-`large.py` compares trtbuild with this script, so do not tune it for or against trtbuild. ``export`` follows PyTorch's
+`large.py` compares trtbuild with this script, so do not make the script faster or slower. ``export`` follows PyTorch's
 tutorial for the exporter (torch.onnx.export with dynamo=True, weights as external data). ``compile`` parses the file, and
 writes the plan to a file in pieces (IBuilder::buildSerializedNetworkToStream), so the plan is never in memory as a whole.
 """
@@ -59,7 +59,7 @@ def compile_plan(folder: Path, width: int) -> None:
 
 
 def peak_bytes() -> int:
-    """The peak of the resident memory of this process since its execve (proc_pid_status(5), VmHWM)."""
+    """Return the peak of the resident memory of this process (proc_pid_status(5), VmHWM)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 

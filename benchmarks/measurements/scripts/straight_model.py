@@ -1,8 +1,8 @@
 """Build a TensorRT-RTX plan of one module without trtbuild, in one process, as `straight_vit.py` does for ViT.
 
 Usage: ``python straight_model.py OUTPUT_FOLDER NAME INPUTS``, in a folder that has ``models/NAME.py``. INPUTS is JSON: the
-name, the dtype and the shape of each input. The shape is without the batch (1 to 8). `cold_architectures.py` compares
-trtbuild with this script, so do not tune this script for or against trtbuild.
+name, the dtype and the shape of each input. The shape leaves out the batch, which is 1 to 8. `cold_architectures.py`
+compares trtbuild with this script, so do not make the script faster or slower.
 """
 
 import importlib

@@ -2,10 +2,10 @@
 
 Usage: ``python straight_vit.py OUTPUT_FOLDER [LAYERS HIDDEN IMAGE]``, in a folder that has ``models/vit.py``.
 
-`cold_build.py` compares trtbuild with this script. Do not make the script faster or slower. The script follows PyTorch's
-tutorial for the exporter (torch.onnx.export with dynamo=True and named dynamic shapes, weights as external data beside the
-model) and NVIDIA's sample for its parser (parse_from_file, an optimization profile, build_serialized_network). Except
-for the SM, it uses the builder's default settings.
+`cold_build.py` compares trtbuild with this script, so do not make the script faster or slower. It follows PyTorch's
+tutorial for the exporter (torch.onnx.export with dynamo=True, named dynamic shapes, weights as external data) and NVIDIA's
+sample for its parser (parse_from_file, an optimization profile, build_serialized_network). Except for the SM, it uses the
+builder's default settings.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 Usage: ``python warm_export.py LAYERS HIDDEN IMAGE``, in a folder that has ``models/vit.py``. For each line of standard
 input, a copy (fork) imports ``models/vit.py``, builds the module and exports it. The answer is one line: the seconds of
-wall time and of CPU time. These times are lower bounds for a build of ``trtbuild watch``.
+wall time and of CPU time.
 """
 
 import os

@@ -10,20 +10,20 @@ from .sizes import by_size, is_published_size, prepare_module
 
 
 def resnet50() -> nn.Module:
-    """ResNet-50. The small size has one block in each stage."""
+    """ResNet-50."""
     torch.manual_seed(0)
     return prepare_module(resnet.ResNet(resnet.Bottleneck, by_size([3, 4, 6, 3], [1, 1, 1, 1])))
 
 
 def mobilenet_v3() -> nn.Module:
-    """MobileNetV3-Large. The small size is MobileNetV3-Small."""
+    """MobileNetV3-Large."""
     torch.manual_seed(0)
     build = by_size(mobilenetv3.mobilenet_v3_large, mobilenetv3.mobilenet_v3_small)
     return prepare_module(build(weights=None))
 
 
 def efficientnet_v2() -> nn.Module:
-    """EfficientNetV2-S. The small size has its first four stages with one block each."""
+    """EfficientNetV2-S."""
     torch.manual_seed(0)
     if is_published_size():
         return prepare_module(efficientnet.efficientnet_v2_s(weights=None))
@@ -37,7 +37,7 @@ def efficientnet_v2() -> nn.Module:
 
 
 def convnext_tiny() -> nn.Module:
-    """ConvNeXt-Tiny. The small size has one block in each stage."""
+    """ConvNeXt-Tiny."""
     torch.manual_seed(0)
     blocks = by_size((3, 3, 9, 3), (1, 1, 1, 1))
     widths = ((96, 192), (192, 384), (384, 768), (768, None))
@@ -46,7 +46,7 @@ def convnext_tiny() -> nn.Module:
 
 
 def swin_tiny() -> nn.Module:
-    """Swin-T. The small size has two stages of two blocks."""
+    """Swin-T."""
     torch.manual_seed(0)
     return prepare_module(
         swin_transformer.SwinTransformer(

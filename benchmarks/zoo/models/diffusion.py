@@ -22,7 +22,7 @@ class Denoiser(nn.Module):  # type: ignore[misc]
 
 
 def unet() -> nn.Module:
-    """The UNet of tiny-sd (a smaller Stable Diffusion) with 323 million parameters. The small size has two blocks."""
+    """The UNet of tiny-sd (a smaller Stable Diffusion) with 323 million parameters."""
     torch.manual_seed(0)
     widths = by_size((320, 640, 1280), (32, 64))
     network = UNet2DConditionModel(
@@ -52,7 +52,7 @@ class ClassDenoiser(nn.Module):  # type: ignore[misc]
 
 
 def dit() -> nn.Module:
-    """DiT-B/2. The small size has two layers of 96 channels."""
+    """DiT-B/2."""
     torch.manual_seed(0)
     heads, layers, head_channels = by_size((12, 12, 64), (4, 2, 24))
     network = DiTTransformer2DModel(
@@ -74,7 +74,7 @@ class Decoder(nn.Module):  # type: ignore[misc]
 
 
 def vae_decoder() -> nn.Module:
-    """The decoder of Stable Diffusion's autoencoder. The small size has two blocks of 32 and 64 channels."""
+    """The decoder of Stable Diffusion's autoencoder."""
     torch.manual_seed(0)
     widths = by_size((128, 256, 512, 512), (32, 64))
     autoencoder = AutoencoderKL(

@@ -30,14 +30,14 @@ class Prefill(nn.Module):  # type: ignore[misc]
 
 
 def gpt2() -> nn.Module:
-    """GPT-2, 124 million parameters. The small size has two layers of 128 channels."""
+    """GPT-2, 124 million parameters."""
     torch.manual_seed(0)
     small = GPT2Config(n_embd=128, n_layer=2, n_head=4, vocab_size=1000)
     return prepare_module(Prefill(GPT2LMHeadModel(by_size(GPT2Config(), small))))
 
 
 def _llama(layers: int) -> LlamaConfig:
-    """Llama with 12 heads of 64 channels. The small size has the hidden size 96, and a vocabulary of 1,000 tokens."""
+    """Llama with 12 heads of 64 channels."""
     hidden, feed_forward, words = by_size((768, 3072, 32000), (96, 256, 1000))
     return LlamaConfig(
         hidden_size=hidden,
@@ -51,16 +51,15 @@ def _llama(layers: int) -> LlamaConfig:
 
 
 def llama_prefill() -> nn.Module:
-    """Llama with 160 million parameters in 12 layers: all positions of a text at once. The small size has two layers."""
+    """Llama with 160 million parameters in 12 layers: all positions of a text at once."""
     torch.manual_seed(0)
     return prepare_module(Prefill(LlamaForCausalLM(_llama(by_size(12, 2)))))
 
 
 class DecodeStep(nn.Module):  # type: ignore[misc]
-    """One step of a generator. The inputs are a token and the caches of keys and values.
+    """One step of a generator: a token and the caches of keys and values → the scores of the next token, and longer caches.
 
-    Each cache is [layer, batch, head, position, channel]. The outputs are the scores of the next token, and the caches with
-    one more position.
+    Each cache is [layer, batch, head, position, channel].
     """
 
     def __init__(self, generator: nn.Module, layers: int) -> None:
@@ -85,7 +84,7 @@ def llama_decode() -> nn.Module:
 
 
 def qwen2_prefill() -> nn.Module:
-    """Qwen2 with 0.5 billion parameters. The small size has two layers of 128 channels."""
+    """Qwen2 with 0.5 billion parameters."""
     torch.manual_seed(0)
     if is_published_size():
         config = Qwen2Config(

@@ -21,7 +21,7 @@ from .sizes import by_size, prepare_module
 
 
 def clip_vision() -> nn.Module:
-    """The image model of CLIP ViT-B/32; small (see `by_size`): two layers of 128 channels."""
+    """The image model of CLIP ViT-B/32."""
     torch.manual_seed(0)
     small = CLIPVisionConfig(
         hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, projection_dim=64
@@ -30,7 +30,7 @@ def clip_vision() -> nn.Module:
 
 
 def clip_text() -> nn.Module:
-    """The text model of CLIP ViT-B/32. The small size has two layers of 128 channels."""
+    """The text model of CLIP ViT-B/32."""
     torch.manual_seed(0)
     small = CLIPTextConfig(
         hidden_size=128,
@@ -45,7 +45,7 @@ def clip_text() -> nn.Module:
 
 
 def sam_encoder() -> nn.Module:
-    """The image encoder of SAM ViT-B. The small size has two layers, one with attention to the whole image."""
+    """The image encoder of SAM ViT-B."""
     torch.manual_seed(0)
     small = SamVisionConfig(
         hidden_size=96,
@@ -61,13 +61,13 @@ def sam_encoder() -> nn.Module:
 
 
 def segformer() -> nn.Module:
-    """SegFormer-B0. The small size has one block in each stage."""
+    """SegFormer-B0."""
     torch.manual_seed(0)
     return prepare_module(SegformerForSemanticSegmentation(SegformerConfig(depths=by_size([2, 2, 2, 2], [1, 1, 1, 1]))))
 
 
 def dinov2() -> nn.Module:
-    """DINOv2 ViT-S/14 with position embeddings for 518 × 518 images. The small size has two layers of 96 channels."""
+    """DINOv2 ViT-S/14 with position embeddings for 518 × 518 images."""
     torch.manual_seed(0)
     hidden, layers, heads = by_size((384, 12, 6), (96, 2, 3))
     config = Dinov2Config(

@@ -16,7 +16,7 @@ from .sizes import by_size, is_published_size, prepare_module
 
 
 def deeplab_v3() -> nn.Module:
-    """DeepLabV3 on ResNet-50. The small size has one block in each stage, and 32 channels in the head."""
+    """DeepLabV3 on ResNet-50."""
     torch.manual_seed(0)
     if is_published_size():
         return prepare_module(segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None))
@@ -40,7 +40,7 @@ class Flow(nn.Module):  # type: ignore[misc]
 
 
 def raft() -> nn.Module:
-    """RAFT-small with 12 updates. The small size makes 2 updates."""
+    """RAFT-small with 12 updates."""
     torch.manual_seed(0)
     return prepare_module(Flow(by_size(12, 2)))
 
@@ -55,8 +55,7 @@ class Boxes(nn.Module):  # type: ignore[misc]
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         features = list(self.detector.backbone(image).values())
         outputs = self.detector.head(features)
-        # All images have the same anchors, so one image is enough. A list of the anchors of all images would make the
-        # batch size static.
+        # All images have the same anchors. A list of the anchors of each image would make the batch size static.
         (anchors,) = self.detector.anchor_generator(
             ImageList(image[:1], [(image.shape[-2], image.shape[-1])]), features
         )
@@ -81,15 +80,16 @@ class Regions(Boxes):
 
 
 def retinanet() -> nn.Module:
-    """RetinaNet on ResNet-50 for 91 classes. The small size is on ResNet-18 for 4 classes."""
+    """RetinaNet on ResNet-50 for 91 classes."""
     return prepare_module(Boxes(_retinanet()))
 
 
 def retinanet_regions() -> nn.Module:
     """RetinaNet as in `retinanet`, with torchvision's nms and roi_align.
 
-    torchvision's initial weights give all boxes nearly the same score, and rounding would decide their order. So the last
-    layer of the classification head gets larger weights."""
+    The last layer of the classification head gets larger weights. With torchvision's initial weights, all boxes would have
+    nearly the same score, so that rounding would decide their order.
+    """
     detector = _retinanet()
     nn.init.normal_(detector.head.classification_head.cls_logits.weight, std=0.5)
     return prepare_module(Regions(detector))

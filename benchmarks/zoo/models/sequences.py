@@ -23,21 +23,21 @@ class Tagger(nn.Module):  # type: ignore[misc]
 
 
 def gru() -> nn.Module:
-    """A bidirectional GRU of two layers of 512 channels. The small size has 64 channels."""
+    """A bidirectional GRU of two layers of 512 channels."""
     torch.manual_seed(0)
     width = by_size(512, 64)
     return prepare_module(Tagger(nn.GRU(128, width, num_layers=2, batch_first=True, bidirectional=True), 2 * width))
 
 
 def lstm() -> nn.Module:
-    """An LSTM of two layers of 512 channels. The small size has 64 channels."""
+    """An LSTM of two layers of 512 channels."""
     torch.manual_seed(0)
     width = by_size(512, 64)
     return prepare_module(Tagger(nn.LSTM(128, width, num_layers=2, batch_first=True), width))
 
 
 def transformer_encoder() -> nn.Module:
-    """`nn.TransformerEncoder` of six layers, as in "Attention Is All You Need". The small size has one layer."""
+    """`nn.TransformerEncoder` of six layers, as in "Attention Is All You Need"."""
     torch.manual_seed(0)
     layers, feed_forward = by_size((6, 2048), (1, 256))
     layer = nn.TransformerEncoderLayer(512, 8, feed_forward, batch_first=True)

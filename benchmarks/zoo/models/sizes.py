@@ -1,4 +1,4 @@
-"""The sizes of the models: the published size, or a small one (usually fewer layers or channels) with the same inputs."""
+"""Choose the size of the models: the published size, or a small one with the same inputs but fewer layers or channels."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ SIZE_VARIABLE = "ZOO_SIZE"
 
 
 def is_published_size() -> bool:
-    """Return whether the environment chooses the published size."""
+    """Return whether the environment variable chooses the published size."""
     return os.environ.get(SIZE_VARIABLE) != "small"
 
 
 def by_size(published: T, small: T) -> T:
-    """Return the value for the size that the environment chooses."""
+    """Return the value for the chosen size."""
     return published if is_published_size() else small
 
 
 def prepare_module(module: nn.Module) -> nn.Module:
-    """Return `module` in evaluation mode. Random numbers, which are the same in each process, are added to its vectors.
+    """Return `module` in evaluation mode. Random numbers, the same in each process, are added to its vectors and zeros.
 
-    Vectors are biases, layer scales, and the weights and running statistics of normalization layers. Their usual
-    initial values (zero, one or 1e-6) would hide an error in their use. Tensors of zeros are changed, too.
+    Vectors are biases, layer scales, and the weights and running statistics of normalization layers. Their usual initial
+    values (zero, one or 1e-6) would hide errors in their use.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -10,10 +10,7 @@ from .sizes import by_size, prepare_module
 
 
 def _whisper() -> WhisperForConditionalGeneration:
-    """Whisper-tiny. The small size has one layer in the encoder and in the decoder, and a vocabulary of 1,000 tokens.
-
-    Both sizes have 384 channels.
-    """
+    """Whisper-tiny."""
     torch.manual_seed(0)
     layers, words = by_size((4, 51865), (1, 1000))
     config = WhisperConfig(
@@ -58,7 +55,7 @@ def whisper_decoder() -> nn.Module:
 
 
 def wav2vec2() -> nn.Module:
-    """wav2vec 2.0 base with letters as outputs. The small size has two layers of 128 channels."""
+    """wav2vec 2.0 base with letters as outputs."""
     torch.manual_seed(0)
     small = Wav2Vec2Config(
         hidden_size=128,

@@ -10,7 +10,7 @@ from .sizes import by_size, is_published_size, prepare_module
 
 
 def bert() -> nn.Module:
-    """BERT-base. The small size has two layers of 128 channels."""
+    """BERT-base."""
     torch.manual_seed(0)
     small = BertConfig(
         hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, vocab_size=1000
@@ -19,7 +19,7 @@ def bert() -> nn.Module:
 
 
 class SentenceEmbedding(nn.Module):  # type: ignore[misc]
-    """The mean of the token vectors that the mask selects. The mean is scaled to norm 1."""
+    """The mean of the token vectors that the mask selects, scaled to norm 1."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class SentenceEmbedding(nn.Module):  # type: ignore[misc]
 
 
 def minilm() -> nn.Module:
-    """all-MiniLM-L6: sentence embeddings. The small size has one layer of 96 channels."""
+    """all-MiniLM-L6: sentence embeddings."""
     torch.manual_seed(0)
     layers, hidden, words = by_size((6, 384, 30522), (1, 96, 1000))
     config = BertConfig(
@@ -47,8 +47,7 @@ def minilm() -> nn.Module:
 
 
 def _t5_config() -> T5Config:
-    """The configuration of T5-small. The small size has one layer in the encoder and in the decoder, narrower feed-forward
-    layers, and a vocabulary of 1,000 tokens. Both sizes have 512 channels."""
+    """The configuration of T5-small."""
     if is_published_size():
         return T5Config(use_cache=False)
     return T5Config(use_cache=False, num_layers=1, num_decoder_layers=1, d_ff=256, num_heads=4, vocab_size=1000)

@@ -24,7 +24,7 @@ class Detections(nn.Module):  # type: ignore[misc]
 
 
 def yolo11n() -> nn.Module:
-    """YOLO11n. The small size has half of its channels, and a quarter in the widest layers."""
+    """YOLO11n."""
     torch.manual_seed(0)
     layout = yaml_model_load("yolo11n.yaml")
     # the factors of depth and width, and the largest number of channels

@@ -1,4 +1,4 @@
-"""The measurement does not compare a decoder with PyTorch if a package that this decoder needs was not built."""
+"""The measurement of decoders does not compare a decoder with PyTorch if a package that it needs was not built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.gpu.subjects.decoders import rows
 
 
 class FakeHost(Host):
-    """A host on which each command of trtbuild prints a document without steps, models or errors."""
+    """A host on which each command of trtbuild prints an empty document."""
 
     def trtbuild(self, project: Path, *arguments: str, without_torch: bool = False) -> subprocess.CompletedProcess[str]:
         document = {"totals": {}, "steps": [], "models": [], "errors": []}

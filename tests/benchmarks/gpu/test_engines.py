@@ -1,4 +1,4 @@
-"""The first row of the measurement of the engines says whether the Python that runs the build has torch."""
+"""The measurement of engines checks that the Python that builds has no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurement of the lean and dispatch runtimes: its project, and the folders and answers of its processes."""
+"""The measurement of TensorRT's lean and dispatch runtimes: its project, its processes and its rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def write_wheel(folder: Path, name: str, *members: str, tag: str = "py3-none-any
 THIS_PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}-none-linux_x86_64"
 
 
-def test_the_wheels_of_a_version_get_a_folder(tmp_path: Path) -> None:
+def test_the_wheels_of_each_runtime_and_version_get_a_folder(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     write_wheel(wheels, "tensorrt_lean-8.6.0", "tensorrt_lean/libnvinfer_lean.so.8", tag="cp310-none-linux_x86_64")
     write_wheel(wheels, "tensorrt_lean_cu13_libs-10.16.1.11", "tensorrt_lean_libs/libnvinfer_lean.so.10")
@@ -93,7 +93,7 @@ def test_a_process_with_a_lean_runtime_does_not_find_the_full_tensorrt(tmp_path:
 
 
 class FakeModule:
-    """A network with two outputs. The first is wrong by `error`."""
+    """A network with two outputs. The first output is wrong by `error`."""
 
     def __init__(self, rig: Rig, error: float) -> None:
         self.rig = rig
@@ -148,9 +148,9 @@ def test_any_version_is_tried_only_on_request(monkeypatch: pytest.MonkeyPatch, t
 
 
 def answers_by_call(rig: Rig, monkeypatch: pytest.MonkeyPatch, plan: Path) -> dict[str, Any]:
-    """The answer to each call of the fake TensorRT, which replaces the bindings."""
+    """Return call → answer of the fake TensorRT, which takes the place of the bindings."""
     monkeypatch.setitem(sys.modules, "tensorrt_lean_bindings", rig.trt)  # type: ignore[arg-type]
-    rig.trt.logger = None  # TensorRT uses the first logger of a process
+    rig.trt.logger = None  # otherwise the fake would keep its first logger, as TensorRT does
     answers = process.answers("tensorrt_lean_bindings", plan, host_code=True)
     return {answer["call"]: answer for answer in answers}
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu`: each name of a measurement has a module, and `write` writes each project."""
+"""`python -m benchmarks.gpu`: each measurement has a module, and `write` writes all projects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of numerics puts the engine of one package into another. All digests of the changed package are correct."""
+"""The measurement of ``trtbuild verify`` puts a wrong engine into a package, with its right digest."""
 
 from __future__ import annotations
 

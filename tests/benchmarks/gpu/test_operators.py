@@ -1,4 +1,4 @@
-"""Each entry of `CALLS` has a model in the benchmark project, and the drawn inputs reveal wrong translations."""
+"""Each entry of `CALLS` has a model in the project, and its inputs show a wrong translation into ONNX."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def test_every_model_has_inputs_within_its_profile(tmp_path: Path) -> None:
 def test_inputs_show_a_wrong_translation(name: str, translation: Callable[..., Tensors]) -> None:
     calls = CALLS[name]
     inputs = calls.inputs(calls.sizes[1] + 1, torch.Generator().manual_seed(0))
-    # A translation may lack the last outputs of its model.
+    # A translation may have only the first outputs of its model.
     for wrong, right in zip(translation(*inputs), build(name)(*inputs), strict=False):
         assert error_of(wrong, right) > 1e-2

@@ -1,5 +1,4 @@
-"""The measurement of plugins. Its operator computes ONNX's RoiAlign, as TensorRT's plugin does. The model is
-imported from the project of this measurement."""
+"""The measurement of plugins: its operator computes ONNX's RoiAlign, and its model comes from its own project."""
 
 from __future__ import annotations
 
@@ -54,10 +53,10 @@ def test_the_operator_computes_onnx_roi_align(regions: Any) -> None:
     np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
-def test_imports_the_model_of_its_project_after_the_models_of_another(
+def test_imports_the_model_of_its_project_if_another_project_has_a_package_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "models", ModuleType("models"))  # the measurement of the examples imports it
+    monkeypatch.setitem(sys.modules, "models", ModuleType("models"))  # of another project
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "regions.py").write_text("def build():\n    return 'the model of the project'\n")
     assert eager_model(tmp_path) == "the model of the project"

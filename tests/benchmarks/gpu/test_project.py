@@ -1,4 +1,4 @@
-"""The projects that are measured on a GPU are complete, and their cases are the models of the manifests."""
+"""The projects that are measured on a GPU have all their models, with points, inputs and eager PyTorch for each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from benchmarks.gpu.cases import cases, output_tensors
 from benchmarks.gpu.project import Hardware, write_examples, write_quantized, write_resnet, write_vit
 
+#: An H100 host that has neither cuBLAS nor cuDNN.
 _HOPPER = Hardware(90, "tensorrt", "8.6.0", tactic_sources=())
 
 

@@ -1,4 +1,4 @@
-"""The measurement of quantized models: its inputs, and the numeric errors that it computes."""
+"""The measurement of quantized models: its inputs, and the errors that it computes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_texts_are_tokens_and_masks_that_bert_takes() -> None:
     model = bert.build(layers=1, hidden=64)
     with torch.inference_mode():
         whole = model(ids, mask)
-        changed = torch.where(mask.bool(), ids, 7)  # masked tokens do not change the results of other tokens
+        changed = torch.where(mask.bool(), ids, 7)  # other values of masked tokens
         assert torch.allclose(whole[mask.bool()], model(changed, mask)[mask.bool()], atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/zoo.md: a run replaces only rows of its models, and removes rows of models that no longer exist."""
+"""The tables of docs/zoo.md: a run replaces the rows of its models, and removes rows of removed models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Models of the zoo at their small sizes. Each model that is built here becomes one engine with correct results.
-
-The tests build three models, which need only PyTorch and transformers.
-"""
+"""Models of the zoo: three small ones are built and verified, and the manifest agrees with the sources and the page."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ from trtbuild.manifest import load
 ROOT = Path(__file__).parents[3]
 ZOO = ROOT / "benchmarks" / "zoo"
 MODELS: dict[str, Model] = {model.name: model for model in load(ZOO).models}
-#: A float16 model with a mask, a model that reads and returns its KV cache, and a PyTorch module whose mask is a
-#: keyword argument.
+#: The models that are built. They need only PyTorch and transformers: a float16 model with a mask, a model that reads and
+#: returns its cache of keys and values, and a PyTorch module whose mask is a keyword argument.
 NAMES = ("minilm", "llama_decode", "transformer_encoder")
 BROKEN_MANIFEST = """\
 version: 1
@@ -37,10 +34,11 @@ models:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
-    """The rows of `NAMES` by name, after one build and one verification."""
+    """Name → row of the models in `NAMES`, after one build and one verification."""
     folder = tmp_path_factory.mktemp("zoo")
     shutil.copytree(ZOO / "models", folder / "models", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(ZOO / "trtbuild.yaml", folder / "trtbuild.yaml")
+    # trtbuild, forked from a process that has loaded torch
     program = (sys.executable, *servers.command("trtbuild.cli.main", os.environ))
     built, verified = Zoo(folder, folder / "cache", "small", program, jobs=2).measure(NAMES)
     assert [row.status for row in built] == [None] * len(NAMES)

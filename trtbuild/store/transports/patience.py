@@ -69,16 +69,17 @@ class _Counts:
 
 @dataclass
 class _LostTime:
-    """The time that calls have cost, since the last answer and in the whole run. The time of simultaneous calls counts
-    once."""
+    """The time that calls have cost. The time of simultaneous calls counts once."""
 
+    #: Calls and seconds since the last answer.
     failed_calls: int = 0
     since_answer_s: float = 0.0
+    #: Seconds in the whole run.
     total_s: float = 0.0
     last_end: float = field(default=float("-inf"))
 
     def add(self, start: float, end: float) -> None:
-        """Add the time of one call, from `start` to `end` (in seconds, by the same clock)."""
+        """Add the time of one call, from `start` to `end` (seconds of the same clock)."""
         lost_s = max(0.0, end - max(start, self.last_end))
         self.last_end = max(self.last_end, end)
         self.failed_calls += 1

@@ -89,7 +89,7 @@ class Connection:
             raise Silence(self._pace.patience_s, received_any=False) from None
 
     def is_usable(self) -> bool:
-        """Whether the connection can be used again: sending worked, and the server has sent and closed nothing since."""
+        """Whether the connection can be used again: the server has read all, sent no more bytes, and not closed it."""
         return self._sock is not None and not self._sending_failed and not self._is_readable(0)
 
     def exchange(self, method: str, head: bytes, body: memoryview | None) -> http.client.HTTPResponse:

@@ -132,7 +132,6 @@ def _header(name: str, size: int) -> bytes:
 
 
 def _padding(size: int) -> bytes:
-    """The zero bytes after `size` bytes of data."""
     return bytes(-size % _BLOCK_SIZE)
 
 
@@ -147,7 +146,7 @@ def _index_document(records: int, files: int, size_bytes: int, sha256: str) -> b
 
 
 class Bundle(Transport):
-    """An open bundle: a read-only `Transport`."""
+    """An open bundle: a `Transport` whose `put` raises RemoteRefused."""
 
     decides_races = True
 
@@ -162,7 +161,6 @@ class Bundle(Transport):
         return tuple(name for kind, name in self._members if kind == "ac")
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
-        """See `transport.Transport`."""
         if (kind, name) not in self._members:
             return None
         offset, size = self._members[kind, name]
@@ -177,15 +175,12 @@ class Bundle(Transport):
         return data
 
     def has(self, kind: Kind, name: str) -> bool:
-        """See `transport.Transport`."""
         return (kind, name) in self._members
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
-        """Raises RemoteRefused, because a bundle cannot be changed."""
         raise RemoteRefused(f"{self.place} is a bundle, which cannot be written")
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -252,7 +247,7 @@ class _Reader:
             self._progress(self._offset, self._size)
 
     def _check_member(self, kind: Kind, name: str, data: bytes, start: int) -> None:
-        """Check the bytes of a file in ``cas/`` or ``ac/`` (rules 4 and 5)."""
+        """Check a file in ``cas/`` or ``ac/`` (rules 4 and 5)."""
         if kind == "cas":
             if hashlib.sha256(data).hexdigest() != name:
                 raise self._refusal(f"cas/{name} does not match its digest", at=start)

@@ -141,9 +141,9 @@ class RemoteFiles:
     ) -> Iterator[Any]:
         """Yield the result of `work` for each of `items`, in order.
 
-        `work` runs in one thread for each connection, a few items ahead. It runs once for equal items that are close to
-        each other. The first error is raised after the running calls have ended. `work` must not call this method, because
-        it could wait for its own thread."""
+        There is one thread for each connection, and `work` runs a few items ahead. For equal items that are close to each
+        other, it runs once. The first error is raised after the running calls have ended. `work` must not call this method,
+        because it could wait for its own thread."""
         with self._lock:
             if sending not in self._pools:
                 self._pools[sending] = ThreadPoolExecutor(self._connections, thread_name_prefix=f"remote-{self.name}")

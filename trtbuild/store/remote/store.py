@@ -68,7 +68,7 @@ class RemoteStore:
 
     @property
     def decides_races(self) -> bool:
-        """Whether the remote decides which of several simultaneous writers is the first (`Transport.decides_races`)."""
+        """See `Transport.decides_races`."""
         return self.transport.decides_races
 
     def current_record(self, found: Found) -> Found:
@@ -133,7 +133,6 @@ class RemoteStore:
         self._files.send(files, read)
 
     def close(self) -> None:
-        """End the threads and close the connections."""
         self._files.close()
 
     # -- the methods of `Store` (core/recipes/ports.py)

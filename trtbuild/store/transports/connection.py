@@ -145,7 +145,6 @@ class Connection:
                 return
 
     def close(self) -> None:
-        """Close the socket, if there is one."""
         if self._sock is not None:
             self._sock.close()
 

@@ -85,7 +85,7 @@ def is_entry(kind: Kind, name: str, status: os.stat_result) -> bool:
 
 
 class DirectoryTransport(Transport):
-    """See `transport.Transport`. Raises ConfigurationError when the URL is not ``file:///path``."""
+    """See `transport.Transport`. Raises ConfigurationError if the URL is not ``file:///path``."""
 
     decides_races = True
 
@@ -188,7 +188,7 @@ class DirectoryTransport(Transport):
             raise self._fault(error, "read") from error
 
     def _wait_for_answer(self) -> None:
-        """Wait until the first access to the directory has returned. Raises RemoteDown after `patience_s` (rule 5)."""
+        """Wait until the first access to the root has returned (rule 5). Raises RemoteDown."""
         if self._answered.is_set():
             return
         with self._lock:

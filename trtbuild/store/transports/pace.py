@@ -81,8 +81,7 @@ class Pace:
             self._received_any = True
         self.count_moved(size)
 
-    def count_moved(self, size: int) -> None:
-        """Count bytes that were received or sent."""
+    def count_moved(self, size: int) -> None:  # received or sent
         self._traffic.bytes_moved += size
         self._own_bytes += size
         if size:

@@ -93,7 +93,7 @@ class MachineKey:
 
 
 class Keyring:
-    """A machine's policy. Several threads may share an object.
+    """A machine's policy: a `core.recipes.trust.Trust`. Several threads may share an object.
 
     `trusted` are the trusted keys. `revoked` are public keys that are never trusted. `read_domains` are the domains to
     read, besides this machine's domain. By default, they are the domains of all trusted keys, and the name of each key
@@ -155,7 +155,6 @@ class Keyring:
         return None
 
     def to_json(self) -> dict[str, object] | None:
-        """See `core.recipes.trust.Trust`."""
         if not self.enforced:
             return None
         machine_key = self._trusted_machine_key()
@@ -170,14 +169,12 @@ class Keyring:
 
     @property
     def own_domain(self) -> str | None:
-        """See `core.recipes.trust.Trust`."""
         if self._domain is not None:
             return self._domain
         machine_key = self._trusted_machine_key()
         return None if machine_key is None else machine_key.domains[0]
 
     def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
-        """See `core.recipes.trust.Trust`."""
         signer, domain = self._signer, self._domain
         if signer is None and self.enforced and self._machine is not None:
             signer = self._machine.get_or_create()
@@ -190,20 +187,17 @@ class Keyring:
         return (signer.sign(key, document, domain, self._builder, signed_at),)
 
     def sendable_signatures(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
-        """See `core.recipes.trust.Trust`."""
         return tuple(signature for signature in signatures if not signature.domain.startswith(LOCAL_DOMAIN_PREFIX))
 
     # -- verifying
 
     def trusted_signature(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
-        """See `core.recipes.trust.Trust`."""
         if not self.enforced:
             return None
         accepted = (signature for signature in signatures if self._objection(key, document, signature) is None)
         return next(accepted, None)
 
     def refusal(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
-        """See `core.recipes.trust.Trust`."""
         if not self.enforced:
             return None
         objections: list[str] = []
@@ -241,7 +235,6 @@ class Keyring:
         return None if expiry is None else f"key {name!r} expired on {expiry}"
 
     def _trusted_keys_of(self, signature: Signature) -> Sequence[TrustedKey]:
-        """The trusted keys with the public key of a signature."""
         if not signature.domain.startswith(LOCAL_DOMAIN_PREFIX):
             return self._trusted_keys.get(signature.public_key, ())
         machine_key = self._trusted_machine_key()
@@ -269,7 +262,6 @@ class Keyring:
         return f"{max(expired).isoformat()} (this machine's clock says {today.isoformat()})"
 
     def _is_valid(self, key: str, document: Output, signature: Signature) -> bool:
-        """Whether the signature was made with its key for this record."""
         arguments = (key, document, signature)
         is_valid = self._checked_signatures.get(arguments)
         if is_valid is None:

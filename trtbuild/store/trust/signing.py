@@ -2,7 +2,7 @@
 
 Rules
 1. No error, log or repr contains a private key, and a private key is not passed to another process.
-2. The texts of private and public keys begin differently, so that nobody publishes or configures the wrong key by mistake.
+2. The texts of private and public keys begin differently, so that a person does not publish the wrong key.
 3. Only the owner of a private key's file can read and write it. The file is never overwritten, and appears complete or not
    at all.
 """

@@ -89,7 +89,7 @@ class Connection:
             raise Silence(self._pace.patience_s, received_any=False) from None
 
     def is_usable(self) -> bool:
-        """Whether the connection can be used again: the server has read all, sent no more bytes, and not closed it."""
+        """Whether the connection can be used again: all was sent, the server sent no more, and did not close it."""
         return self._sock is not None and not self._sending_failed and not self._is_readable(0)
 
     def exchange(self, method: str, head: bytes, body: memoryview | None) -> http.client.HTTPResponse:
@@ -194,8 +194,8 @@ class Connection:
         return as soon as an answer arrives.
 
         Linux reports the number of bytes in the kernel's buffers, which must decrease. Bytes in the buffers of proxies are
-        not reported. So the time limit is extended by the time of the body at `MIN_BYTES_PER_S`, on Linux without a
-        configured proxy by at most `_MAX_EXTENSION_FACTOR` times `patience_s`.
+        not reported. So the time limit is extended by a second for each `MIN_BYTES_PER_S` bytes. On Linux, without a
+        configured proxy, the extension is at most `_MAX_EXTENSION_FACTOR` times `patience_s`.
         """
         self._pace.begin_longer_window(0)
         queued, step_s = self._queued_bytes(), 0.001
@@ -255,7 +255,7 @@ class Connection:
 def read_chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
     """Read at most `limit` + 1 bytes of a body in chunked encoding (RFC 9112, 7.1). Raises the errors of `exchange`.
 
-    HTTPResponse is not used, because it accepts a chunk of -1 bytes, and then reads without end.
+    `HTTPResponse.read` is not used, because it accepts a chunk of -1 bytes, and then reads without end.
     """
     pieces: list[bytes] = []
     received = 0

@@ -1,7 +1,7 @@
 """A store in memory, with the contract of `trtbuild.core.recipes.ports`.
 
-It stores blobs without chunks, and records as JSON documents. A read checks a blob against its digest, or a record against
-its key. So a test can damage `blobs` and `records`. There is no garbage collection, so a session does nothing.
+A read checks a blob against its digest, and a record against its key. So a test can damage `blobs` and `records`. There is
+no garbage collection.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class MemoryStore:
     def __init__(self, trust: Trust | None = None) -> None:
         self.trust: Trust = trust or TrustAll()
         self.blobs: dict[str, bytes] = {}
-        #: The documents and signatures of records, by key in the action cache (AC): the record's key or a `domain_key`.
+        #: The record's key, or a `domain_key` of it → the document of the record, and its signatures.
         self.records: dict[str, bytes] = {}
         self.signatures: dict[str, tuple[Signature, ...]] = {}
-        #: The bytes of corrupt entries, by ("cas" or "ac", name).
+        #: ("cas" or "ac", name) → the bytes of a corrupt entry.
         self.quarantine: dict[tuple[str, str], bytes] = {}
         self._lock = threading.RLock()
         self._building: dict[str, threading.Lock] = {}
@@ -93,15 +93,16 @@ class MemoryStore:
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
         """The record, or None. Reading is faster if the record has the `wanted` recipe.
 
-        A corrupt record is moved to quarantine. If there are only corrupt or untrusted records, the error of the
-        first one is raised: EntryCorrupt or RecordUntrusted.
+        A corrupt record is moved to quarantine. Without a trusted record, the first error is raised: EntryCorrupt or
+        RecordUntrusted.
         """
         with self._lock:
             return self._first_trusted(key, wanted)[1]
 
     def _first_trusted(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
-        """The AC key of the first trusted record, and this record; `key` and None if there is no record. Raises
-        EntryCorrupt or RecordUntrusted."""
+        """The first trusted record, after its key in `records`. If there is no record: `key` and None.
+
+        Raises EntryCorrupt or RecordUntrusted."""
         problem: EntryCorrupt | RecordUntrusted | None = None
         for name in lookup_keys(self.trust, key):
             try:
@@ -153,7 +154,7 @@ class MemoryStore:
         return record
 
     def _free_place(self, key: str, signatures: tuple[Signature, ...]) -> str | None:
-        """The AC key for a new record. None if an untrusted record is under `key` and this store does not sign."""
+        """The key in `records` for a new record. None if an untrusted one is under `key` and this store does not sign."""
         try:
             self._read(key, key, None)
         except RecordUntrusted:

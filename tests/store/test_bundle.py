@@ -32,7 +32,7 @@ Payload = Callable[[int, int], bytes]
 
 @pytest.fixture
 def records(local: LocalStore, record_of: Callable[..., Record], payload: Payload) -> list[Record]:
-    """Three records of `local`: one with a large blob, one with an edited copy of this blob, and one with small blobs."""
+    """Three records of `local`: with a large blob, with an edited copy of this blob, and with small blobs."""
     large = payload(1, 3 * MIB)
     first = record_of(1, plan=local.put_bytes(large), info=local.put_bytes(b"information"))
     second = record_of(2, plan=local.put_bytes(large[:MIB] + b"!" + large[MIB:]))
@@ -449,7 +449,7 @@ fetch_records(remote, bundle.keys, store, lambda _: print("a record", flush=True
 """
 
 
-# The program prints one line when the bundle is open, and one for each imported record.
+# The program prints a line when the bundle is open, and a line for each record. Then it is killed.
 @pytest.mark.parametrize("line_count", [1, 2, 3])
 def test_a_killed_import_leaves_complete_records_and_can_be_repeated(
     bundle: Path, records: list[Record], tmp_path: Path, child: Callable[..., Any], line_count: int

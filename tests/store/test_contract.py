@@ -1,4 +1,4 @@
-"""The contract of all stores. For a new kind of store, add a line to `STORES`."""
+"""The contract of all stores (core/recipes/ports.py). For a new kind of store, add a line to `STORES`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def remote(url: str) -> RemoteStore:
 
 
 def sqlite(folder: Path, get_fixture: GetFixture) -> RemoteStore:
-    """A remote whose kind is not part of trtbuild: the test adds this kind to the table of kinds."""
+    """A remote of a kind that only tests have."""
     sqlite_transport.add_row(get_fixture("monkeypatch"))
     (folder / "share").mkdir(exist_ok=True)
     return remote(f"sqlite://{folder}/share/entries")
@@ -64,7 +64,7 @@ NEVER_REPLACE = ("nginx",)
 
 MIB = 1 << 20
 ABSENT = "ab" * 32
-# Sizes below, at and above 1 MiB, the largest size of a blob that is not split into chunks.
+# A blob of more than 1 MiB is split into chunks.
 SIZES = [0, 1, MIB - 1, MIB, MIB + 1, 3 * MIB + 17]
 
 

@@ -15,8 +15,8 @@ PROCESSES, KEYS = 24, 8
 #: The number of local stores that the processes use in the test of a shared directory.
 MACHINES = 4
 
-# The program imports all modules, then forks the processes, so that they begin at the same moment. The test replaces `RUN`
-# by statements that call `work`.
+# The program forks the processes after all imports, so that they begin at the same moment. The test replaces `RUN` by
+# statements that call `work`.
 PROGRAM = """
 import json, os, random, sys, traceback
 from trtbuild.core.recipes.recipe import Recipe
@@ -133,8 +133,10 @@ def test_24_processes_on_one_local_store(tmp_path: Path, child: Callable[..., An
 
 
 def test_24_processes_on_one_shared_directory(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """The processes use four local stores, as on four machines. At the start, the shared directory contains old blobs of
-    half of the later records, but no record. So collections can move blobs to gc/hidden while writers look for them."""
+    """The processes use four local stores, as on four machines.
+
+    At the start, the shared directory has old blobs of half of the later records, but no record. So collections can move
+    blobs to gc/hidden while writers look for them."""
     share = tmp_path / "share"
     child(PREPARE_PROGRAM, share, KEYS // 2).finish()
     results = run(child, tmp_path, RUN_ON_A_SHARED_DIRECTORY)

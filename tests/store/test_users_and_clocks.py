@@ -20,8 +20,8 @@ from trtbuild.store.local.local import LocalStore
 MIB = 1 << 20
 YEAR_S = 365 * 86400.0
 
-# The program imports everything before it changes its user, because possibly only root can read the interpreter's folder.
-# The store imports ctypes when it writes.
+# The program imports everything before it changes its user, because the interpreter's folder may be readable by root only.
+# ctypes is for the store, which imports it when it writes.
 USER_PROGRAM = """
 import ctypes, os, sys
 from trtbuild.core.recipes.recipe import Recipe
@@ -56,8 +56,8 @@ except StoreUnavailable as error:
 
 
 def run_as(umask: str, root: Path, number: int, statements: str, uid: int = 0, groups: str = "") -> str:
-    """Run `statements` with this umask, the user ID and group ID `uid`, and the supplementary `groups`. The `uid` 0
-    stands for the current user. The statements may use `store`, `number`, `record` and `build`. Returns the output."""
+    """Run `statements` of `USER_PROGRAM` with this umask, user ID, equal group ID, and supplementary `groups`. Returns the
+    output. `uid` 0 stands for the current user."""
     process = subprocess.run(
         [sys.executable, "-c", USER_PROGRAM, umask, str(uid), groups, str(root), str(number), statements],
         capture_output=True,

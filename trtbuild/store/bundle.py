@@ -1,18 +1,18 @@
 """A bundle: records and their blobs in one tar file, for machines without a network. Format: docs/bundle.md.
 
 Rules
-1. A bundle is a plain tar (POSIX ustar) of the files of a store, in this order: ``format``, ``cas/…``, ``ac/…``, ``index``.
-   The files of a folder are sorted by name. Their headers contain no time and no owner. So bundles with equal contents have
-   equal bytes.
-2. A member is a file of the tar. For each name and size there is exactly one valid header. The reader builds this header,
-   and compares it with the header in the file. So a bundle cannot contain links, devices or paths outside a store.
-3. The index is the last member, and contains the SHA-256 of everything before it. `open_bundle` reads the whole file before
-   it uses any part. It rejects a bundle that was truncated, extended or altered.
-4. Before a member is read, its size is compared with a limit and with the size of the rest of the file. The name of
-   each file in ``cas/`` and ``ac/`` must be a digest. The SHA-256 of each file in ``cas/`` is compared with its name.
-5. An entry (a file in ``ac/``) names only files that are in the bundle, with their right sizes. Each file in ``cas/`` is
-   named by an entry.
-6. An open bundle is a `Transport`: its entries are verified like those from a server. The check in `open_bundle` is not
+1. A bundle is a plain tar (POSIX ustar) with these members: ``format``, ``cas/…``, ``ac/…``, ``index``, in this order. The
+   files of a folder are sorted by name. Headers contain no time and no owner. So bundles with equal contents have equal
+   bytes.
+2. For each name and size of a member there is exactly one valid header. The reader builds this header, and compares it with
+   the header in the file. So a bundle cannot contain links, devices or paths outside a store.
+3. The last member is the index, with the SHA-256 of everything before it. `open_bundle` reads the whole file before it uses
+   any part. It rejects a bundle that was truncated, extended or altered.
+4. Before a member is read, its size is compared with a limit and with the size of the rest of the file. The name of each
+   file in ``cas/`` and ``ac/`` must be a digest, and a file in ``cas/`` must have this digest.
+5. A file in ``ac/`` is the entry of a record: it lists the record's files in ``cas/``. An entry lists only files that are
+   in the bundle, with their right sizes. Each file in ``cas/`` is listed by an entry.
+6. An open bundle is a `Transport`, so its files are verified again when they are read. The check in `open_bundle` is not
    enough, because the file may change after the check.
 """
 
@@ -47,7 +47,7 @@ _SIZE_LIMITS = {"cas": MAX_ENTRY_SIZE, "ac": MAX_ENTRY_SIZE}  # a file in ``cas/
 _MAX_FORMAT_SIZE = 64
 _MAX_INDEX_SIZE = 4096
 
-# Type flag of a header → the kind of member (POSIX pax, "ustar Header Block", and the flags of GNU tar).
+# Type flag of a header → the kind of member (POSIX pax, "ustar Header Block"; "K", "L" and "S" are from GNU tar).
 _MEMBER_KINDS = {
     b"1": "a hard link",
     b"2": "a symbolic link",
@@ -62,13 +62,13 @@ _MEMBER_KINDS = {
     b"L": "an extended header",
 }
 
-#: A function that is called with the number of processed bytes, and the total number of bytes.
+#: A function that is called with the number of processed bytes and the number of all bytes.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class WrittenBundle:
-    """A written bundle: the number of its records, the number of its files in ``cas/``, and its size in bytes."""
+    """The numbers of records and of files in ``cas/`` of a written bundle, and its size."""
 
     records: int
     files: int
@@ -78,11 +78,11 @@ class WrittenBundle:
 def write_bundle(
     path: str, entries: Mapping[str, ActionResult], read: ReadFile, progress: Progress | None = None
 ) -> WrittenBundle:
-    """Write records and their CAS files to `path`. `entries` maps the records' keys to their entries. `read` returns the
-    bytes of a CAS file.
+    """Write records and their files to `path`. `entries` maps the records' keys to their entries. `read` returns the bytes
+    of a file in ``cas/``.
 
-    The file appears complete or not at all. Raises the errors of `read`, EntryCorrupt when the bytes of a CAS file do not
-    have the SHA-256 in its name, and OSError when `path` cannot be written.
+    The file at `path` appears complete or not at all. Raises the errors of `read`, EntryCorrupt if the bytes from `read` do
+    not match their digest, and OSError if `path` cannot be written.
     """
     files = {file.sha256: file for entry in entries.values() for _, file in entry.files}
     data_sizes = [
@@ -132,12 +132,11 @@ def _header(name: str, size: int) -> bytes:
 
 
 def _padding(size: int) -> bytes:
-    """The zero bytes after `size` bytes of data."""
     return bytes(-size % _BLOCK_SIZE)
 
 
 def _member_size(size: int) -> int:
-    """The size of a member in the bundle: its header, `size` bytes of data, and the padding."""
+    """The size of a member with its header, `size` bytes of data, and its padding."""
     return _BLOCK_SIZE + size + -size % _BLOCK_SIZE
 
 
@@ -147,7 +146,7 @@ def _index_document(records: int, files: int, size_bytes: int, sha256: str) -> b
 
 
 class Bundle(Transport):
-    """An open bundle: a read-only `Transport`."""
+    """An open bundle: a `Transport` whose `put` raises RemoteRefused."""
 
     decides_races = True
 
@@ -162,7 +161,6 @@ class Bundle(Transport):
         return tuple(name for kind, name in self._members if kind == "ac")
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
-        """See `transport.Transport`."""
         if (kind, name) not in self._members:
             return None
         offset, size = self._members[kind, name]
@@ -177,20 +175,17 @@ class Bundle(Transport):
         return data
 
     def has(self, kind: Kind, name: str) -> bool:
-        """See `transport.Transport`."""
         return (kind, name) in self._members
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
-        """Raises RemoteRefused, because a bundle cannot be changed."""
         raise RemoteRefused(f"{self.place} is a bundle, which cannot be written")
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
 def open_bundle(path: str, progress: Progress | None = None) -> Bundle:
-    """Read a whole bundle and check it (rules 2 to 5).
+    """Read a whole bundle and check it (rules 1 to 5).
 
     Raises BundleRefused, and OSError if `path` cannot be read.
     """
@@ -225,7 +220,8 @@ class _Reader:
         self._named_sizes: dict[str, int] = {}  # the files that entries name: SHA-256 → size
 
     def read_members(self) -> dict[tuple[Kind, str], tuple[int, int]]:
-        """Read and check the whole file. Returns the offset and size of each file in ``cas/`` and ``ac/``."""
+        """Read and check the whole file. Returns the folder and name of each file in ``cas/`` and ``ac/`` → its offset and
+        size."""
         name, size = self._read_header()
         if name != "format" or self._read_data(size, _MAX_FORMAT_SIZE) != _FORMAT_LINE:
             raise self._refusal("it does not begin as a bundle of this format", at=0)
@@ -251,7 +247,7 @@ class _Reader:
             self._progress(self._offset, self._size)
 
     def _check_member(self, kind: Kind, name: str, data: bytes, start: int) -> None:
-        """Check the bytes of a file in ``cas/`` or ``ac/`` (rules 4 and 5)."""
+        """Check a file in ``cas/`` or ``ac/`` (rules 4 and 5)."""
         if kind == "cas":
             if hashlib.sha256(data).hexdigest() != name:
                 raise self._refusal(f"cas/{name} does not match its digest", at=start)
@@ -269,8 +265,9 @@ class _Reader:
             self._named_sizes[file.sha256] = file.size
 
     def _check_end(self, start: int, digest: str, data: bytes) -> None:
-        """Check the index `data` and the end of the file. Check that each file in ``cas/`` is named by an entry. The index
-        begins at `start`, and `digest` is the SHA-256 of everything before it."""
+        """Check the index and the end of the file, and that an entry names each file in ``cas/``.
+
+        `data` is the index. It begins at byte `start`, and `digest` is the SHA-256 of everything before it."""
         files = [name for kind, name in self._members if kind == "cas"]
         if data != _index_document(len(self._members) - len(files), len(files), start, digest):
             raise self._refusal("its index does not match its contents: the file was altered", at=start)
@@ -285,8 +282,8 @@ class _Reader:
 
     def _read_header(self) -> tuple[str, int]:
         """Read the next header. Returns the member's name and size."""
-        # The fields of a ustar header: name (bytes 0 to 99), size in octal digits (124 to 134), type flag (156), magic (257
-        # to 261).
+        # A ustar header has these fields: name (bytes 0 to 99), size in octal digits (124 to 134), type flag (156), magic
+        # bytes "ustar" (257 to 261).
         start, block = self._offset, self._read_bytes(_BLOCK_SIZE)
         name = block[:100].partition(b"\0")[0]
         digits = block[124:135]

@@ -1,4 +1,4 @@
-"""Records in a remote to which machines of several trust domains write."""
+"""Machines of several domains write records to one remote. A domain is the origin of a record, such as ``ci``."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_first_writer_does_not_block_other_domains(put: Callable[..., Record
 
 
 def test_a_forwarded_record_is_stored_under_its_signers_domain(put: Callable[..., Record], tmp_path: Path) -> None:
-    """A machine copies a record of another domain to a remote. The remote already has an untrusted record."""
+    """A machine copies another domain's record to a remote, which already has an untrusted record."""
     local = LocalStore(tmp_path / "a", signing(CI))
     key = put(local, "ci").recipe.key
     transport = MemoryTransport()

@@ -27,8 +27,8 @@ Build = Callable[[LayeredStore, str], Record]
 
 
 def signing(signer: Signer, *trusted: Signer, domain: str | None = None, read_domains: tuple[str, ...] = ()) -> Keyring:
-    """The trust policy of a machine that signs with `signer`, for `domain`: the origin of its records, by default the
-    signer's name. It also reads the records of `read_domains`."""
+    """The trust policy of a machine that signs with `signer` and also reads the records of `read_domains`. `domain` is the
+    origin of its records, by default the signer's name."""
     return Keyring([other.trusted for other in trusted], signer=signer, domain=domain, read_domains=read_domains)
 
 
@@ -44,7 +44,7 @@ def team() -> MemoryTransport:
 
 @pytest.fixture
 def open_as(tmp_path: Path, team: MemoryTransport) -> Callable[..., LayeredStore]:
-    """A function that opens a store with an empty local cache and the team's remote, for a trust policy."""
+    """A function that opens a store with an empty local cache and the team's remote. Its argument is the trust policy."""
     numbers = itertools.count()
 
     def open_store(trust: Trust) -> LayeredStore:
@@ -56,7 +56,7 @@ def open_as(tmp_path: Path, team: MemoryTransport) -> Callable[..., LayeredStore
 
 @pytest.fixture
 def build(record_of: RecordOf) -> Build:
-    """A function that stores a record of recipe 1 and sends it. The second argument is the content of the plan."""
+    """A function that stores a record under one fixed key and sends it. Its second argument is the plan of the record."""
 
     def put_and_send(store: LayeredStore, who: str) -> Record:
         record = store.put_record(record_of(1, who=who, plan=store.put_bytes(who.encode())))
@@ -126,9 +126,8 @@ def test_an_unsigned_record_is_rejected_and_does_not_block_a_signed_one(
 def test_reports_why_the_record_of_a_read_domain_is_rejected(
     open_as: Callable[..., LayeredStore], build: Build, tmp_path: Path, where: str
 ) -> None:
-    """Two records are rejected: the one under the step's key is not signed, and the one under the key for the domain
-    ``ci`` is signed with a revoked key. The error names the revoked key.
-    """
+    """The record under the step's key is not signed. The record under the key for the domain ``ci`` is signed with a
+    revoked key. The error names the revoked key."""
 
     def open_store(trust: Trust) -> LayeredStore:
         return open_as(trust) if where == "remote" else LayeredStore(LocalStore(tmp_path / "one", trust))

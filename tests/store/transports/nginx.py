@@ -16,7 +16,7 @@ from tests.programs import program
 
 DOCS = Path(__file__).parents[3] / "docs"
 
-#: The main configuration file. Like Debian's /etc/nginx/nginx.conf, it includes the documented file.
+#: The main configuration file. It includes the documented file, as Debian's /etc/nginx/nginx.conf does.
 _MAIN_CONFIGURATION = """
 {user}
 daemon off;

@@ -69,8 +69,8 @@ class SqliteTransport(Transport):
 
     @contextlib.contextmanager
     def _database(self, *, timed: bool = False) -> Iterator[sqlite3.Connection]:
-        """Lock the connection for this thread. Raises RemoteDown for an operational error of SQLite, or if
-        other threads hold the lock for too long during a timed call."""
+        """Lock the connection for this thread. Raises RemoteDown for an operational error of SQLite, and in a timed call
+        also if other threads hold the lock for too long."""
         limit_s = TIMED_FACTOR * self._patience_s
         if not self._lock.acquire(timeout=limit_s - self._patience_s if timed else -1):
             raise faults.overdue_fault(self.place, limit_s)

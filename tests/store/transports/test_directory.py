@@ -338,7 +338,7 @@ def test_root_of_accepts_only_an_absolute_local_path() -> None:
             directory.root_of(url)
 
 
-# The program imports everything before it changes its user, because possibly only root can read the interpreter's folder.
+# The program imports everything before it changes its user, because the interpreter's folder may be readable by root only.
 USER_PROGRAM = """
 import os, sys
 from trtbuild.store.transports.directory import DirectoryTransport
@@ -440,7 +440,7 @@ except RemoteRefused:
 
 
 def test_simultaneous_first_writers_do_not_lose_entries(tmp_path: Path) -> None:
-    """At first no directory exists. A new directory of one writer can replace an empty directory of another writer."""
+    """At first no directory exists. So a new directory of one writer can replace another writer's empty directory."""
     errors: list[Exception] = []
     for number in range(20):
         store = remote(tmp_path / f"shared{number}")

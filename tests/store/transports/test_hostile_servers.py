@@ -1,4 +1,4 @@
-"""Servers that misbehave, and servers that are only slow. Most tests also check the requests that their server received."""
+"""Servers that misbehave, and servers that are only slow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 NAME = "ab" * 32
 LIMIT = 1 << 20
 PATIENCE_S = 0.4
-#: A call must fail within this time. It is far above the patience, because the machine may have other load.
+#: A call must fail within this time. It is far longer than the patience, because the machine may have other load.
 SOON_S = 5.0
 
 

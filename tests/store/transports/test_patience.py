@@ -1,4 +1,4 @@
-"""Retries, the circuit breaker and the failures that it counts: with a fake clock, and with real threads and servers."""
+"""Retries and the circuit breaker, with a fake clock and with real threads and servers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Entries that a remote sends too slowly. Most tests with a server also check the requests that it received,
-or the bytes that it sent."""
+"""Entries that a remote sends too slowly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Records in stores whose users trust only some signers."""
+"""Records in stores whose users trust only some signers.
+
+A domain is the origin of a record, such as ``ci``. If an untrusted record is under a key, a trusted record is stored as a
+domain entry: under another key, which is computed from its domain (`domain_key`).
+"""
 
 from __future__ import annotations
 
@@ -85,7 +89,7 @@ def test_an_unsigned_record_is_found_without_a_policy(open_store: OpenStore, put
 
 
 def test_an_untrusted_record_does_not_block_a_trusted_one(open_store: OpenStore, put: Callable[..., Record]) -> None:
-    """The first writer cannot prevent others from sharing (core/recipes/trust.py, rule 4)."""
+    """See rule 4 of core/recipes/trust.py."""
     key = put(open_store(policy(STRANGER)), "stranger").recipe.key
     assert builder_of(put(open_store(policy(CI)), "ci")) == "ci"
     assert builder_of(open_store(policy(CI)).get_record(key)) == "ci"
@@ -388,7 +392,7 @@ def test_finds_records_by_their_outputs_in_every_domain(at_ci: LocalStore, put: 
     assert check.verify(at_ci).damage == (), "the search moves nothing to quarantine"
 
 
-def test_collection_keeps_blobs_and_pins_of_domain_entries(
+def test_collection_keeps_pinned_domain_entries_and_their_blobs(
     at_ci: LocalStore, put: Callable[..., Record], age: Callable[[LocalStore, float], None]
 ) -> None:
     for number in (1, 2):

@@ -1,15 +1,17 @@
 """Fetches, verifies and sends the CAS files of a remote, several in parallel.
 
+A CAS file is named by its SHA-256. It is a blob, a chunk of a large blob, or the document of a record.
+
 Rules
-1. Each file is compared with its digest and its size. No more bytes are read than the file should have. A file that differs
-   raises RemoteLied, and counts as missing.
+1. Each file is compared with its digest and its size, and is not read beyond its size. A file that differs raises
+   RemoteLied, and counts as missing.
 2. A file that is in the remote is not sent again, unless it is damaged there. So an interrupted upload continues where it
    stopped.
-3. `send` does not look up a file that was seen in the remote less than half of `PRESENCE_S` ago. The other half is for
+3. `send` looks up a file again half of `PRESENCE_S` after it last saw the file in the remote. The other half remains for
    publishing the entry that names the file. A collection of the remote waits longer than `PRESENCE_S` before it removes a
    file (collection/shared_directory.py).
-4. Files are transferred over several connections in parallel. Only a few files are fetched ahead of the consumer, so
-   that memory stays bounded. Uploads have separate threads, so that planning does not wait for an upload.
+4. Only a few files are fetched ahead of the consumer, because they are in memory. Uploads have separate threads, so that
+   planning does not wait for an upload.
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ MAX_FILE_SIZE = 4 << 20
 #: The longest time, in seconds, between seeing a file in the remote and publishing the entry that names it (rule 3).
 PRESENCE_S = 1800.0
 
-# A file of at most this many bytes has the time limit of an entry (`Transport`, rule 3), because planning reads mostly
-# such files.
+# Reading a file of at most this many bytes has a total time limit (`timed`, rule 3 of transport.py), because planning reads
+# mostly such files.
 _SMALL_FILE_SIZE = 64 << 10
 
-# The number of files that may wait in addition to the files that the connections are transferring.
+# The number of files that may wait, besides those that the connections are transferring.
 _MAX_WAITING_FILES = 16
 
-# The limit, in bytes, of the contents that came with entries and are kept. The chain links
-# (core/recipes/chain.py) of a hundred traces have a few MiB.
+# The limit, in bytes, of the files that came inside entries and are kept in memory. The lists of dependencies of a hundred
+# traces (core/recipes/chain.py) have a few MiB.
 _MAX_CONTENTS_SIZE = 64 << 20
 
 #: A function that returns the bytes of a CAS file.
@@ -59,14 +61,14 @@ class RemoteFiles:
         self._pools: dict[bool, ThreadPoolExecutor] = {}
         #: SHA-256 of a file → the time at which it was seen in the remote (monotonic).
         self._seen: dict[str, float] = {}
-        #: The bytes of small files that came with an entry, and their total size.
+        #: SHA-256 → the bytes of a small file that came inside an entry.
         self._contents: dict[str, bytes] = {}
         self._contents_size = 0
-        #: Files and blobs that are damaged in the remote. They are sent again, if the remote allows it.
+        #: SHA-256 of the files and blobs that are damaged in the remote. `send` replaces them, if the remote allows it.
         self.damaged_names: set[str] = set()
 
     def add_contents(self, file: Output, data: bytes) -> None:
-        """Store the bytes of a file that came with an entry, if they have the file's size and digest."""
+        """Keep the bytes of a file that came inside an entry, if they have the file's size and digest."""
         if (
             file.sha256 not in self._contents
             and self._contents_size + len(data) <= _MAX_CONTENTS_SIZE
@@ -76,8 +78,8 @@ class RemoteFiles:
             self._contents_size += len(data)
 
     def get(self, file: Output, *, timed: bool = False) -> bytes | None:
-        """The bytes of a file, or None if it is missing. `timed` is passed to `Transport.get`, and is always true for
-        small files. Raises RemoteFault."""
+        """The bytes of a file, or None if it is missing. `timed` limits the total time, as in `Transport.get`. Small files
+        always have this limit. Raises RemoteFault."""
         if file.sha256 in self._contents:
             return self._contents[file.sha256]
         try:
@@ -100,8 +102,8 @@ class RemoteFiles:
         return data
 
     def send(self, files: Iterable[Output], read: ReadFile, *, recheck: bool = False) -> None:
-        """Send the files that the remote lacks. `read` returns their bytes. With `recheck`, files that were seen before are
-        looked up again. Raises RemoteFault, and the errors of `read`."""
+        """Send the files that the remote lacks. `read` returns their bytes. With `recheck`, rule 3 does not apply. Raises
+        RemoteFault, and the errors of `read`."""
 
         def send_one(file: Output) -> None:
             if file.sha256 in self.damaged_names:
@@ -129,7 +131,7 @@ class RemoteFiles:
         return all(self.map_in_parallel(is_there, dict.fromkeys(files)))
 
     def report_lie(self, text: str) -> RemoteLied:
-        """Count a fault of the remote: wrong content. Return the error to raise."""
+        """Count wrong content as a fault of the remote, and return the error to raise."""
         fault = RemoteLied(f"{self.transport.place}: {text}")
         self.transport.count_fault(fault)
         return fault
@@ -137,9 +139,11 @@ class RemoteFiles:
     def map_in_parallel(
         self, work: Callable[[Any], Any], items: Iterable[Any], *, sending: bool = False
     ) -> Iterator[Any]:
-        """Yield the results of `work` for each of `items`, in order. `work` runs in one thread for each connection, a few
-        items ahead. For equal items that are close to each other, `work` runs once. The first error is raised after the
-        running calls have ended. `work` must not call this method."""
+        """Yield the result of `work` for each of `items`, in order.
+
+        There is one thread for each connection, and `work` runs a few items ahead. For equal items that are close to each
+        other, it runs once. The first error is raised after the running calls have ended. `work` must not call this method,
+        because it could wait for its own thread."""
         with self._lock:
             if sending not in self._pools:
                 self._pools[sending] = ThreadPoolExecutor(self._connections, thread_name_prefix=f"remote-{self.name}")

@@ -1,24 +1,27 @@
 """Finds, verifies and publishes the records of a remote. docs/store-format.md describes the format.
 
+A record has an entry: a file in ``ac/`` that is named by the record's key. The entry lists the record's document and the
+files of its blobs, which are in ``cas/`` (files.py).
+
 Rules
 1. Everything is verified. The document of a record must have the digest that its entry names, and its recipe must have the
    key under which the record was found. A difference raises RemoteLied. If trusted keys are configured, a signature is
    verified before the document is parsed. Without a trusted signature, RecordUntrusted is raised.
-2. Sizes are limited: an entry and a document each have at most `MAX_ENTRY_SIZE` bytes. The files of a blob have together
-   the size that the record names.
+2. An entry and a document each have at most `MAX_ENTRY_SIZE` bytes. The sizes of a blob's files add up to the size that
+   the record names.
 3. CAS files are sent first, then the record's document, then the entry. If sending the files took long, they are looked up
    again before the entry is written (files.py, rule 3).
-4. Small files are also in the entry (action_result.py, rule 6). So one request is enough for a link. A link is a
-   record that names the dependencies to observe next (core/recipes/chain.py).
-5. Entries are write-once. An unusable entry is replaced, if the remote allows it. An entry that this machine does not trust
-   stays. If the new record has a trusted signature, another entry is written under the key of this record's domain
-   (core/recipes/trust.py, rule 4).
-6. If several machines write an entry at the same moment, and the remote does not decide which write is the first
-   (`Transport.decides_races`), the last writer's entry stays. After `SETTLE_S` all machines find it
+4. The bytes of small files are also in the entry (action_result.py, rule 6). So a small record needs only one request. The
+   lookup of a trace reads several small records, one after another (core/recipes/chain.py).
+5. An existing entry stays if this machine can use it, or does not trust it. An unusable entry is replaced, if the remote
+   allows it. Beside an untrusted entry, a record with a trusted signature gets a second entry, under the key of its
+   domain (core/recipes/trust.py, rules 3 and 4).
+6. If several machines write an entry at the same moment, some remotes do not decide which write is the first
+   (`Transport.decides_races`). There, the last writer's entry stays. After `SETTLE_S` all machines find it
    (`current_record`). This time is long enough, because most requests are one packet.
-7. A package is replaced, if the remote allows it, by a later package with other engines. If two builds run at once, the
-   remote may have the engine of one build and the package of the other. Then the engine and the package do not match,
-   which `--frozen` rejects.
+7. A package with other engines replaces an existing package, if the remote allows it. If two builds run at once, the remote
+   may have the engine of one build and the package of the other. `--frozen` rejects a package that does not match its
+   engines.
 """
 
 from __future__ import annotations
@@ -37,8 +40,8 @@ from trtbuild.store.remote.files import MAX_FILE_SIZE, PRESENCE_S, ReadFile, Rem
 from trtbuild.store.trust import action_result
 from trtbuild.store.trust.action_result import ActionResult
 
-#: The maximum size of an entry in bytes. The largest part of an entry is the list of the record's chunks: 0.7 MB for
-#: each GB. This limit is enough for records of 80 GB.
+#: The maximum size of an entry in bytes. The largest part of an entry is the list of chunks: 0.7 MB for each GB of the
+#: record's blobs. So the limit is enough for blobs of 80 GB.
 MAX_ENTRY_SIZE = 64 << 20
 
 #: For this many seconds after a write, another machine's simultaneous write may still replace the entry (rule 6).
@@ -46,33 +49,34 @@ SETTLE_S = 0.25
 
 # A document of at most this many bytes is also in the entry (rule 4).
 _INLINE_DOCUMENT_SIZE = 48 << 10
-#: Any other file of at most this many bytes is also in the entry.
+#: A file of a blob with at most this many bytes is also in the entry.
 INLINE_FILE_SIZE = 4 << 10
-# The limit, in bytes, of these other files together.
+# The limit, in bytes, for all such files of blobs in one entry.
 _INLINE_TOTAL_SIZE = 64 << 10
 
 
 @dataclass(frozen=True)
 class Found:
-    """A record that was found in a store, with its document's bytes, its signatures, and the CAS files of each blob."""
+    """A record as a store has it: with its document's bytes, its signatures, and the CAS files of its blobs."""
 
     record: Record
     document: bytes
     signatures: tuple[Signature, ...]
+    #: SHA-256 of a blob → its CAS files: the blob itself, or its chunks in order.
     files_by_blob: Mapping[str, tuple[Output, ...]]
 
     def entry(self, contents: Mapping[str, bytes]) -> ActionResult:
-        """Make the AC entry of the record, with the `contents` of some files."""
+        """Make the record's entry. `contents` maps the SHA-256 of small files to their bytes (rule 4)."""
         entry = action_result.record_entry(document_file(self.document), self.files_by_blob, self.signatures)
         return dataclasses.replace(entry, contents=contents)
 
 
 class _DocumentMissing(Exception):
-    """The document that an entry names is missing: it was collected."""
+    """The document that an entry names is missing, because a collection removed it."""
 
 
 def document_file(text: bytes) -> Output:
-    """The CAS file of a record document."""
+    """The digest and size of a record's document."""
     return Output(hashlib.sha256(text).hexdigest(), len(text))
 
 
@@ -85,7 +89,8 @@ class RemoteRecords:
         self._trust = trust
 
     def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
-        """The trusted record under a key, or None. Raises RecordUntrusted, RemoteFault."""
+        """The trusted record under a key, or None. Reading is faster if the record's recipe is `wanted`. Raises
+        RecordUntrusted, RemoteFault."""
         try:
             return self._read_record_at(key, key, wanted)
         except (RecordUntrusted, RemoteLied, _DocumentMissing) as error:
@@ -139,7 +144,7 @@ class RemoteRecords:
         return Found(record, text, entry.signatures, self._files_of_blobs(name, record, entry))
 
     def _files_of_blobs(self, name: str, record: Record, entry: ActionResult) -> dict[str, tuple[Output, ...]]:
-        """The CAS files of each output of the record. Raises RemoteLied if the entry does not list them."""
+        """SHA-256 of each blob of the record → its CAS files. Raises RemoteLied if the entry does not list them."""
         try:
             blobs = entry.blobs()
         except ValueError as error:
@@ -147,7 +152,7 @@ class RemoteRecords:
         files_by_blob = {}
         for output in record.outputs.values():
             files = blobs.get(output.sha256, ())
-            # A single file is the blob itself, not a chunk of another blob.
+            # A blob with one file has no chunks, so this file must be the blob itself.
             can_be_blob = len(files) != 1 or files[0].sha256 == output.sha256
             if not files or not can_be_blob or sum(file.size for file in files) != output.size:
                 raise self._files.report_lie(f"ac/{name} does not list the files of blob {output.sha256}")
@@ -157,7 +162,7 @@ class RemoteRecords:
         return files_by_blob
 
     def publish(self, found: Found, read: ReadFile) -> Found:
-        """Publish a record, after its CAS files, which `read` returns. Returns the result of `write_entry`.
+        """Publish a record after its CAS files. `read` returns the bytes of a file. Returns the result of `write_entry`.
 
         Raises RemoteFault (RemoteRefused if the key has an unusable entry that cannot be replaced), and the errors of
         `read`.
@@ -171,16 +176,16 @@ class RemoteRecords:
         return self.write_entry(found, read)
 
     def write_entry(self, found: Found, read: ReadFile, *, replace: bool = False) -> Found:
-        """Write the entry of a record whose files are in the remote. With `replace`, an existing entry is
-        replaced, if the remote allows it.
+        """Write the entry of a record whose files are in the remote. With `replace`, an existing entry is replaced, if the
+        remote allows it.
 
-        Returns another machine's record, if that was published first, is usable, and stays. Otherwise returns `found`, even
-        if an untrusted entry stays and `found` has no trusted signature. Raises RemoteFault, and the errors of `read`.
+        If another machine's usable record stays (rules 5 and 7), returns that record, otherwise `found`. If an untrusted
+        entry stays, a record without a trusted signature is not written. Raises RemoteFault, and the errors of `read`.
         """
         key, data = found.record.recipe.key, found.entry(_small_files(found, read)).to_bytes()
         if self._transport.put("ac", key, data, once=not replace):
             return found
-        # The key has an entry: find out whether this machine can use it.
+        # Otherwise the key has an entry already. Find out whether this machine can use it.
         other, may_replace = None, True
         try:
             other = self.find(key)
@@ -205,7 +210,7 @@ class RemoteRecords:
         return found
 
     def current_record(self, found: Found) -> Found:
-        """The record that is in the remote now: `found`, or a record that another machine wrote at the same moment. Raises
+        """The record that is in the remote now: `found`, or another machine's simultaneous record (rule 6). Raises
         RemoteFault."""
         try:
             current = self.find(found.record.recipe.key)
@@ -225,12 +230,12 @@ class RemoteRecords:
         )
 
     def _write_domain_entry(self, found: Found, data: bytes) -> bool:
-        """Write an entry under the key of its domain. Returns whether a trusted entry is there now."""
+        """Write the entry `data` under the key of the record's domain. Returns whether a trusted entry is there now."""
         key = found.record.recipe.key
         trusted_signature = self._trust.trusted_signature(key, document_file(found.document), found.signatures)
         if trusted_signature is None:
             return False
-        # This is the record's domain, not this machine's: the record may be from another machine.
+        # The domain is the record's, not this machine's, because the record may be from another machine.
         name = domain_key(trusted_signature.domain, key)
         if self._transport.put("ac", name, data, once=False):
             return True
@@ -241,7 +246,7 @@ class RemoteRecords:
 
 
 def _small_files(found: Found, read: ReadFile) -> dict[str, bytes]:
-    """The bytes of a record's small files (rule 4), by digest."""
+    """SHA-256 of each small file of a record (rule 4) → its bytes."""
     document = document_file(found.document)
     small = {document.sha256: found.document} if document.size <= _INLINE_DOCUMENT_SIZE else {}
     remaining_size = _INLINE_TOTAL_SIZE

@@ -1,7 +1,7 @@
 """A remote store over any transport, with the contract of core/recipes/ports.py.
 
-It consists of `files` (CAS files over a transport) and `records` (entries and their documents). The rules of these two
-modules apply here. Large blobs have the same form as in the local store: chunks, and a list of the chunks.
+`files` handles the files in ``cas/``, and `records` handles the entries in ``ac/``. Their rules apply here. As in the local
+store, a large blob is stored as chunks and a list of the chunks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Found", "RemoteStore"]
 class RemoteStore:
     """A `Store` (core/recipes/ports.py) over a transport. `name` is the remote's name in the configuration.
 
-    Each method may raise RemoteFault in addition to the errors that it names. `store.layers.layered` handles RemoteFault.
+    Each method may also raise RemoteFault, which `store.layers.layered` handles.
     """
 
     def __init__(self, transport: Transport, name: str, trust: Trust | None = None, *, connections: int = 16) -> None:
@@ -46,11 +46,12 @@ class RemoteStore:
     # -- methods that LayeredStore calls
 
     def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
-        """The trusted record under a key, or None. Raises RecordUntrusted."""
+        """The trusted record under a key, or None. Reading is faster if the record's recipe is `wanted`. Raises
+        RecordUntrusted."""
         return self._records.find(key, wanted)
 
     def find_many(self, keys: Iterable[str]) -> Iterator[tuple[str, Found | Exception | None]]:
-        """Call `find` for several keys at once. Yields each key with its record, None or the error, which is not raised."""
+        """Call `find` for several keys at once. Yields each key with its record, with None, or with the error of `find`."""
 
         def find_one(key: str) -> tuple[str, Found | Exception | None]:
             try:
@@ -61,27 +62,25 @@ class RemoteStore:
         return self._files.map_in_parallel(find_one, dict.fromkeys(keys))
 
     def publish(self, found: Found, read: ReadFile) -> Found:
-        """Publish the CAS files of `found`, which `read` returns, and then its record. If another machine's record was
-        published first, is usable, and is not replaced, returns that record, otherwise `found`.
-
-        Raises the errors of `read`."""
+        """Publish the CAS files of `found`, which `read` returns, and then its record. If another machine's usable record
+        stays, returns that record, otherwise `found`. Raises the errors of `read`."""
         return self._records.publish(found, read)
 
     @property
     def decides_races(self) -> bool:
-        """Whether the remote decides which of several simultaneous writers is the first (`Transport.decides_races`)."""
+        """See `Transport.decides_races`."""
         return self.transport.decides_races
 
     def current_record(self, found: Found) -> Found:
-        """The record that is in the remote now: `found`, or a record that another machine wrote at the same moment. Call
-        this method at least `records.SETTLE_S` seconds after the publication of `found`."""
+        """The record that is in the remote now: `found`, or another machine's simultaneous record. Call this at least
+        `records.SETTLE_S` seconds after `publish`."""
         return self._records.current_record(found)
 
     def fetch(self, sha256: str, files: Sequence[Output], into: LocalStore) -> int:
         """Fetch those files of a blob that a local store lacks. Returns the number of fetched bytes.
 
-        Raises StoreUnavailable, or BlobMissing if the remote lacks a file. The files that were fetched before the error
-        stay, so the next call continues from there.
+        Raises StoreUnavailable, or BlobMissing if the remote lacks a file. After an error, the files that were already
+        fetched stay in the local store.
         """
         fetched = 0
         is_chunked = len(files) != 1 or files[0].sha256 != sha256
@@ -125,7 +124,7 @@ class RemoteStore:
             raise self._blob_mismatch(sha256)
 
     def _blob_mismatch(self, sha256: str) -> RemoteLied:
-        """The error for chunks that do not make up the blob `sha256`."""
+        """The error if the chunks together do not have the digest `sha256`."""
         self._files.damaged_names.add(sha256)
         return self._files.report_lie(f"the chunks that it names are not blob {sha256}")
 
@@ -134,13 +133,12 @@ class RemoteStore:
         self._files.send(files, read)
 
     def close(self) -> None:
-        """End the threads and close the connections."""
         self._files.close()
 
     # -- the methods of `Store` (core/recipes/ports.py)
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
-        """Write `data`."""
+        """Write a blob, in chunks if it is large."""
         view = memoryview(data).cast("B")
         if len(view) <= MAX_SIZE:
             output = Output(hashlib.sha256(view).hexdigest(), len(view))
@@ -149,7 +147,7 @@ class RemoteStore:
         return self._put_large(windows_of_bytes(view))
 
     def put_file(self, path: str) -> Output:
-        """Write the bytes of a file, which is read once. Raises OSError when `path` cannot be read."""
+        """Write a file's bytes. Raises OSError if `path` cannot be read."""
         with open(path, "rb", buffering=0) as file:
             head = bytearray()
             while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
@@ -210,14 +208,15 @@ class RemoteStore:
         return None if found is None else found.record
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
-        """Return the `keys` that have an entry."""
+        """The `keys` that have an entry."""
         all_keys = list(keys)
         results = self._files.map_in_parallel(lambda key: self.transport.has("ac", key), all_keys)
         return {key for key, has_entry in zip(all_keys, results, strict=True) if has_entry}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record of this machine. The remote must have the record's blobs (core/recipes/ports.py). Raises
-        BlobMissing, or EntryCorrupt for an invalid chunk list."""
+        """Sign and publish a record. The remote must have its blobs. Returns the record that is in the remote afterwards.
+
+        Raises BlobMissing, or EntryCorrupt for an invalid chunk list."""
         files_by_blob = {}
         for output in record.outputs.values():
             with _raise_lies_as_corrupt():
@@ -237,12 +236,12 @@ class RemoteStore:
         return published.record
 
     def session(self) -> AbstractContextManager[None]:
-        """Does nothing: a file that was removed from the remote is a miss."""
+        """Does nothing. A collection may remove files meanwhile: a missing file is a miss."""
         return nullcontext()
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold the lock of `key`. The lock works between the threads of this process only."""
+        """Hold the lock of `key`. It excludes only other threads of this process."""
         with self._lock:
             lock = self._key_locks.setdefault(key, threading.Lock())
         with lock:

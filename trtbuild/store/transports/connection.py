@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection with time limits (timeouts) for resolving, connecting, sending and reading.
+"""One HTTP/1.1 connection with time limits for resolving, connecting, sending and reading.
 
-The standard library's HTTPResponse reads the answer; the rest uses sockets. In a measurement with 1,400 entries of 256 KiB
-from nginx on loopback and Python 3.11, each entry took 0.15 ms of CPU time, half of urllib3's time.
+Requests are written to a socket, and the standard library's HTTPResponse reads the answer. This takes half of urllib3's CPU
+time: 0.15 ms for an entry of 256 KiB (measured with 1,400 entries from nginx on loopback, Python 3.11).
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from trtbuild.store.transports.transport import MIN_BYTES_PER_S
 #: ``100 Continue`` answers.
 _MAX_HEAD_SIZE = 256 << 10
 
-#: After the last byte of an upload was sent, the upload may still be in the buffers of proxies. So the time limit for the
-#: answer is extended. Without a configured proxy, there may still be proxies that trtbuild does not know, for example in
-#: front of the server. In this case, on Linux, the extension is at most this multiple of `patience_s`. The factor is small,
-#: because trtbuild also waits that long for a server that never answers. So a connection through such proxies must transfer
-#: 1 MiB (the largest chunk) within three times `patience_s`.
-_MAX_HIDDEN_FACTOR = 2
+#: The largest extension of the time limit for the answer to an upload, as a multiple of `patience_s`. It applies on Linux,
+#: if no proxy is configured. There may still be unknown proxies, for example in front of the server. With this factor, they
+#: must pass on 1 MiB (the largest chunk) within three times `patience_s`. The factor is small, because trtbuild also waits
+#: that long for a server that never answers.
+_MAX_EXTENSION_FACTOR = 2
 
 
 class NotHttp(Exception):
@@ -49,13 +48,12 @@ class Connection:
         self._aborted = False
         #: Whether no request was sent since `connect`.
         self._is_new = False
-        #: Whether sending a request failed.
-        self._was_cut_short = False
-        #: Bytes of the answer that were received so far.
+        self._sending_failed = False
+        #: The number of received bytes of the answer.
         self.received_bytes = 0
 
     def limit_total_time(self, total_s: float | None) -> None:
-        """Limit the total time of the following operations to `total_s` seconds. With None, remove the limit."""
+        """Limit the total time of all following calls to `total_s` seconds. With None, remove the limit."""
         self._pace.limit_total_time(total_s)
 
     def connect(self) -> None:
@@ -91,9 +89,8 @@ class Connection:
             raise Silence(self._pace.patience_s, received_any=False) from None
 
     def is_usable(self) -> bool:
-        """Whether the connection can be used again. If so, nothing was received since the last answer, and the server has
-        not closed the connection."""
-        return self._sock is not None and not self._was_cut_short and not self._is_readable(0)
+        """Whether the connection can be used again: all was sent, the server sent no more, and did not close it."""
+        return self._sock is not None and not self._sending_failed and not self._is_readable(0)
 
     def exchange(self, method: str, head: bytes, body: memoryview | None) -> http.client.HTTPResponse:
         """Send a request and read the head of its answer. Raises OSError, Silence, NotHttp, http.client.HTTPException."""
@@ -107,8 +104,8 @@ class Connection:
                 self._send(body)
                 self._wait_until_sent(len(body))
         except (OSError, Silence):
-            # A server may reject a body without reading all of it. Then its answer is more precise than this error.
-            self._was_cut_short = True
+            # A server may reject a body before it has read all of it. Then its answer is more precise than this error.
+            self._sending_failed = True
             if not self._is_readable(0.05):
                 raise
             self._pace.begin_attempt()
@@ -119,12 +116,12 @@ class Connection:
         return response
 
     def makefile(self, *_: object) -> io.BufferedReader:
-        """The file that HTTPResponse reads from."""
+        """The file from which HTTPResponse reads the answer."""
         return io.BufferedReader(_IncomingStream(self._receive), 32 << 10)
 
     def drain_answer(self, response: http.client.HTTPResponse) -> bool:
-        """Read the rest of a short answer. Give up if too few bytes arrive in 0.2 s (rule 2 of pace.py). Returns whether
-        the connection can be used again."""
+        """Read the rest of a short answer. Returns whether the connection can be used again. It cannot if too few bytes
+        arrive in 0.2 s (rule 2 of pace.py)."""
         if response.will_close or response.chunked or response.length is None or response.length > 16 << 10:
             return False
         self._pace.patience_s, patience_s = min(0.2, self._pace.patience_s), self._pace.patience_s
@@ -148,7 +145,6 @@ class Connection:
                 return
 
     def close(self) -> None:
-        """Close the socket, if there is one."""
         if self._sock is not None:
             self._sock.close()
 
@@ -173,7 +169,7 @@ class Connection:
         login = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
         self._head_left = _MAX_HEAD_SIZE
         self._send(memoryview(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{login}\r\n".encode()))
-        # The answer is read byte by byte: the bytes after it belong to TLS.
+        # The answer is read byte by byte, because the bytes after it belong to TLS.
         response = http.client.HTTPResponse(cast(socket.socket, _UnbufferedSocket(self._receive)), method="CONNECT")
         try:
             response.begin()
@@ -194,32 +190,31 @@ class Connection:
             data = data[sent:]
 
     def _wait_until_sent(self, size: int) -> None:
-        """Wait until a body of `size` bytes is sent, then extend the time limit for the answer. Without TLS, return as soon
-        as an answer arrives.
+        """Wait until the kernel has sent a body of `size` bytes, then extend the time limit for the answer. Without TLS,
+        return as soon as an answer arrives.
 
-        The kernel of Linux reports the number of bytes in its buffers, which must decrease. Bytes in the buffers of proxies
-        are not reported. So the time limit for the answer grows with the size. On Linux, and without a configured proxy, it
-        grows by at most `_MAX_HIDDEN_FACTOR` times `patience_s`.
+        Linux reports the number of bytes in the kernel's buffers, which must decrease. Bytes in the buffers of proxies are
+        not reported. So the time limit is extended by a second for each `MIN_BYTES_PER_S` bytes. On Linux, without a
+        configured proxy, the extension is at most `_MAX_EXTENSION_FACTOR` times `patience_s`.
         """
         self._pace.begin_longer_window(0)
         queued, step_s = self._queued_bytes(), 0.001
         while queued:
             step_s = min(2 * step_s, self._pace.patience_s / 8, self._pace.remaining_s())
-            if isinstance(self._sock, ssl.SSLSocket):  # readable bytes need not be an answer
+            if isinstance(self._sock, ssl.SSLSocket):  # the received bytes may be TLS's own, not an answer
                 time.sleep(step_s)
             elif self._is_readable(step_s):
                 return
             still_queued = self._queued_bytes()
             self._pace.count_moved(max(queued - still_queued, 0))
             queued = still_queued
-        hidden_s = size / MIN_BYTES_PER_S
+        extension_s = size / MIN_BYTES_PER_S
         if self._route.proxy is None and sys.platform.startswith("linux"):
-            hidden_s = min(hidden_s, _MAX_HIDDEN_FACTOR * self._pace.patience_s)
-        self._pace.begin_longer_window(hidden_s)
+            extension_s = min(extension_s, _MAX_EXTENSION_FACTOR * self._pace.patience_s)
+        self._pace.begin_longer_window(extension_s)
 
     def _queued_bytes(self) -> int:
-        """The number of bytes that were sent and not yet acknowledged, or 0 if the kernel does not report it (not
-        Linux)."""
+        """The number of sent bytes that the other side has not acknowledged. It is 0 if the kernel does not report it."""
         if not sys.platform.startswith("linux") or self._sock is None:
             return 0
         import fcntl
@@ -258,10 +253,9 @@ class Connection:
 
 
 def read_chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
-    """Read a body in chunked encoding (RFC 9112, 7.1). If the body is longer than `limit`, the result is its first
-    `limit` + 1 bytes. Raises the same errors as `exchange`.
+    """Read at most `limit` + 1 bytes of a body in chunked encoding (RFC 9112, 7.1). Raises the errors of `exchange`.
 
-    The library's own code accepts a chunk of -1 bytes, and then reads without end.
+    `HTTPResponse.read` is not used, because it accepts a chunk of -1 bytes, and then reads without end.
     """
     pieces: list[bytes] = []
     received = 0
@@ -295,8 +289,6 @@ def read_chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
 
 
 class _IncomingStream(io.RawIOBase):
-    """The received bytes as a raw file."""
-
     def __init__(self, receive: Callable[[Any], int]) -> None:
         self._receive = receive
 
@@ -308,7 +300,7 @@ class _IncomingStream(io.RawIOBase):
 
 
 class _UnbufferedSocket:
-    """A socket whose file reads one byte at a time, for HTTPResponse."""
+    """A socket for HTTPResponse, whose file reads one byte at a time."""
 
     def __init__(self, receive: Callable[[Any], int]) -> None:
         self._receive = receive

@@ -1,13 +1,12 @@
-"""Finds the credentials for a remote, in the URL, the environment or netrc. They are never shown, and never sent to another
-host.
+"""Finds the credentials for a remote, in the URL, the environment or netrc.
 
 The first of these sources that has credentials is used:
 1. user information in the URL (``https://user:password@host``)
 2. ``TRTBUILD_REMOTE_<NAME>_TOKEN``: a bearer token
 3. ``TRTBUILD_REMOTE_<NAME>_USER`` and ``…_PASSWORD``
 4. the entry of the remote's host in the file ``$NETRC``, or in ``~/.netrc`` if that variable is not set. A `default` entry
-   is ignored, because it names no host. The entry of a host called ``default`` is ignored, too, because Python's parser
-   does not distinguish the two.
+   is ignored, because it would send its password to any host. The entry of a host called ``default`` is ignored, too,
+   because Python's parser does not distinguish the two.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ class Credentials:
 
 
 def public_place(url: str) -> str:
-    """`url` without user information, query and fragment, to show to people.
-
-    Raises ConfigurationError when `url` is not a URL with a host.
-    """
+    """`url` without user information, query and fragment, for people. Raises ConfigurationError if it has no valid host."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -1,24 +1,25 @@
 """A shared directory as a remote: ``file:///srv/cache``, which may be on NFS. It needs neither locks nor a server.
 
-    ac/<aa>/<key>  cas/<aa>/<sha256>  tmp/  gc/     the layout of nginx's directory, too; only collection uses gc/
+    ac/<aa>/<key>  cas/<aa>/<sha256>  tmp/  gc/     <aa> are the first two characters of the name
+
+An nginx cache has the same layout. Only collection uses gc/.
 
 Rules
 1. An entry is complete and has the permissions of the root as soon as it is visible. No symbolic link below the root is
    followed (shared_folder.py). If an entry is not a regular file, `get` raises RemoteLied, and `has` returns False. The
    next writer replaces it, if possible.
-2. An empty file is not an entry, except the blob of zero bytes. Other empty files exist after a loss of power, if a file
-   was not synced (nginx does not sync).
+2. An empty file is not an entry, except the blob of zero bytes. nginx does not sync files, so a loss of power may leave
+   empty files.
 3. After a race with another machine, a system call may fail with ESTALE or ENOENT. A write is repeated after either error.
    A read that fails with ESTALE is repeated once. If a read fails with ENOENT, the entry does not exist.
 4. A writer creates the root if its parent exists. If the parent is missing, too, the share is not mounted, and RemoteDown
-   is raised. If the directory is a local store (it has a ``format``), it is only read. The reason is that a local store's
-   collection does not protect the files that this transport writes.
+   is raised. A local store (it has a file ``format``) is only read, because its collection does not protect the files that
+   this transport writes.
 5. A system call on a hung mount cannot be interrupted. So the first access to the root is in a separate thread. If it has
-   not returned after `patience_s`, requests fail until it returns. A mount that hangs later blocks the calling thread. A
-   slow mount does not block timed calls for long, because they read pieces of `_PIECE_SIZE` bytes and check the time after
-   each piece.
-6. `has` marks a found entry as used, and so does `get` in ``ac/``. The mark is a new mtime. It is set if
-   the mtime differs from now by more than `MARK_TOLERANCE_S`.
+   not returned after `patience_s`, requests fail until it returns. A mount that hangs later blocks the calling thread. On a
+   slow mount, timed calls end in time, because they check the time after each piece of `_PIECE_SIZE` bytes.
+6. `has`, and `get` in ``ac/``, mark an entry as used. They set its mtime, if that differs from now by more than
+   `MARK_TOLERANCE_S`.
 """
 
 # Paths are strings here, as in the rest of the store.
@@ -51,12 +52,12 @@ MARK_TOLERANCE_S = 900.0
 
 EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-# Bytes of one read in a timed call (rule 5).
+# The size, in bytes, of one read in a timed call (rule 5).
 _PIECE_SIZE = 64 << 10
 
 _RACE_ERRORS = (errno.ENOENT, errno.ESTALE)
-# The largest number of attempts of a write. Each attempt may fail: another writer may create the same directory at the same
-# moment, and replace the one that this writer has just made, which is still empty.
+# The largest number of attempts of a write. An attempt fails if another writer creates the same directory at the same
+# moment, because its rename replaces this writer's directory, which is still empty.
 _MAX_WRITE_ATTEMPTS = 16
 _REFUSAL_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -84,7 +85,7 @@ def is_entry(kind: Kind, name: str, status: os.stat_result) -> bool:
 
 
 class DirectoryTransport(Transport):
-    """See `transport.Transport`. Raises ConfigurationError when the URL is not ``file:///path``."""
+    """See `transport.Transport`. Raises ConfigurationError if the URL is not ``file:///path``."""
 
     decides_races = True
 
@@ -187,7 +188,7 @@ class DirectoryTransport(Transport):
             raise self._fault(error, "read") from error
 
     def _wait_for_answer(self) -> None:
-        """Wait until the first access to the directory has returned. Raises RemoteDown after `patience_s` (rule 5)."""
+        """Wait until the first access to the root has returned (rule 5). Raises RemoteDown."""
         if self._answered.is_set():
             return
         with self._lock:

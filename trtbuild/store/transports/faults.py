@@ -1,6 +1,6 @@
 """Makes the errors of an HTTP remote from its status, its Retry-After header or a failed connection.
 
-`overdue_fault` is for all remotes. No error has a `__cause__`, because the exception there may contain URLs and headers.
+`overdue_fault` is for all remotes. No error has a `__cause__`, because a cause may contain URLs and headers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from trtbuild.store.transports.route import Route
 
 Action = Literal["read", "write"]
 
-#: The hint for an entry that arrives too slowly.
 SLOW_LINE_HINT = "is its line slow? raise patience_s of this remote"
 
 _PASSING_STATUSES = frozenset({408, 425, 429})
@@ -93,8 +92,9 @@ def connection_fault(place: str, route: Route, error: BaseException) -> RemoteDo
 
 
 def parse_retry_after(retry_after: str | None) -> float | None:
-    """The value of a Retry-After header in seconds, or None if it is missing or invalid. The header may be a date (RFC
-    9110, 10.2.3)."""
+    """The value of a Retry-After header in seconds, or None if it is missing or invalid.
+
+    The header is a number of seconds or a date (RFC 9110, 10.2.3)."""
     if retry_after is None:
         return None
     if retry_after.strip().isdecimal():

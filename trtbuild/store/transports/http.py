@@ -1,5 +1,4 @@
-"""Bazel's HTTP cache protocol: GET, HEAD and PUT of ``<url>/ac/<key>`` and ``<url>/cas/<sha256>``, redirects, and idle
-connections (keep-alive).
+"""Bazel's HTTP cache protocol: GET, HEAD and PUT of ``<url>/ac/<key>`` and ``<url>/cas/<sha256>``.
 
 bazel-remote, nginx with WebDAV and other servers support this protocol (docs/team-cache.md).
 
@@ -7,9 +6,10 @@ Rules
 1. Credentials are sent to the host of the URL only. A redirect is followed within the origin (scheme, host and port), at
    most `_MAX_REDIRECTS` times. After PUT, only 307 and 308 are followed. Any other redirect raises RemoteRefused.
 2. Errors are raised without their causes, because a cause may contain URLs, headers or lines of netrc.
-3. The server may have closed an idle connection. If such a connection breaks before a byte of the answer was received, the
-   request is sent once more over a new connection. This is safe, because all requests can be repeated.
-4. Each thread has its own connection during a request. At most `connections` idle connections stay open.
+3. A connection stays open after a request, and the server may close it while it is idle. If a reused connection breaks
+   before a byte of the answer was received, the request is sent again over a new connection. This is safe, because all
+   requests can be repeated.
+4. During a request, each thread has its own connection. At most `connections` idle connections stay open.
 """
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ class HttpTransport(Transport):
         return answer.data
 
     def has(self, kind: Kind, name: str) -> bool:
-        """See `transport.Transport`. Also raises RemoteLied for an answer that is a page of HTML."""
         answer = self._request("HEAD", kind, name)
         if answer.status in (404, 410):
             return False
@@ -163,7 +162,7 @@ class HttpTransport(Transport):
         if body is not None:
             content_type = "application/json" if kind == "ac" else "application/octet-stream"
             header_lines = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
-            if once:  # nginx with our configuration does not need this header; other servers may need it
+            if once:  # nginx, as docs/team-cache.md configures it, does not need this; other servers may
                 header_lines += "If-None-Match: *\r\n"
         path = f"{self._base_path}/{kind}/{name}{self._query}"
         for _ in range(_MAX_REDIRECTS + 1):
@@ -300,4 +299,4 @@ class HttpTransport(Transport):
 
 
 class _StaleConnection(Exception):
-    """The server has closed an idle connection."""
+    """The server has closed a connection while it was idle."""

@@ -1,7 +1,6 @@
 """The kinds of remotes: one row for each, with the schemes of its URLs and the class of its transport.
 
-The configuration checks URLs with this table, and `open_transport` opens remotes with it. docs/architecture.md explains how
-to add a row.
+The configuration also checks URLs with this table. docs/architecture.md explains how to add a row.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from trtbuild.store.transports.transport import Transport
 class RemoteKind:
     """One kind of remote.
 
-    `transport` is ``module:Class``, imported when the first remote of the kind is opened. The constructor takes the
-    `RemoteSettings`. `address` is what a URL names after its scheme, and decides how the configuration
-    checks the URL. `package` is a package that must be installed, and `extra` is the extra of trtbuild that installs it.
+    `transport` is ``module:Class``. It is imported when a remote of the kind is opened, and constructed with the
+    `RemoteSettings`. `address` is the part after the scheme of a URL: the configuration checks it. `package` is a package
+    that must be installed, and `extra` is the extra of trtbuild that installs it.
     """
 
     schemes: tuple[str, ...]

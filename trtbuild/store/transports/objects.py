@@ -6,19 +6,18 @@
 Rules
 1. obstore finds credentials and endpoints in environment variables, web identity and the machine's role (container,
    instance). It does not read ~/.aws. A URL with credentials is rejected. Plain http is used only if an environment
-   variable such as ``AWS_ENDPOINT_URL`` has an endpoint with this scheme. obstore always follows redirects. It does not
-   send the Authorization header to another host. But it sends a session token to that host. The token is useless without
-   its key.
+   variable such as ``AWS_ENDPOINT_URL`` has an endpoint with this scheme. obstore always follows redirects. Another
+   host gets no Authorization header. It gets the session token, which is useless without its key.
 2. The texts of obstore's errors contain URLs, some with signatures. An error here repeats only the status, the service's
    code, and the name of a missing setting. It is not chained to obstore's error.
 3. ``If-None-Match: *`` prevents an entry from being written twice. For a service that does not support this header, the
    entry is looked up first.
-4. Silence is limited as far as obstore allows it: while connecting (and resolving), until the first byte of an answer, and
-   between received bytes. obstore does not report the progress of an upload, but the time limit for the answer includes the
-   upload. So this limit grows with the size of the upload, by a second for each `MIN_BYTES_PER_S` bytes. If a server stops
-   in the middle of an upload, this is noticed only after that limit.
-5. Entries are not marked as used: object stores do not store the time of use. An entry that lifecycle rules have removed is
-   a miss.
+4. Silence is limited while connecting, until the first byte of an answer, and between received bytes. obstore does not
+   report the progress of an upload, and its time limit for the answer includes the upload. So this limit grows with the
+   upload, by a second for each `MIN_BYTES_PER_S` bytes. A server that stops in the middle of an upload is noticed only
+   after that limit.
+5. Entries are not marked as used, because object stores do not store the time of use. An entry that the bucket's lifecycle
+   rules have removed is a miss.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ _CREDENTIALS_HINTS = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_SAS_KEY",
 }
 
-# The sizes, in bytes, for which time limits of uploads are computed (rule 4): small files, average chunks, the largest
-# chunks, and the largest uploads. An upload has the time limit of the smallest of these sizes that it does not
-# exceed.
+# Sizes of uploads in bytes: small files, average chunks, the largest chunks, the largest entries. An upload has the time
+# limit of the smallest of these sizes that it does not exceed (rule 4).
 _UPLOAD_SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 26)
 
 _NO_BUCKET_PATTERN = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
@@ -63,7 +61,7 @@ _FULL_CODE_PATTERN = re.compile(r"EntityTooLarge|RequestBodyTooLarge|QuotaExceed
 
 
 class ObjectTransport(Transport):
-    """See `transport.Transport`. Raises ConfigurationError when the URL is invalid or the environment lacks a setting."""
+    """See `transport.Transport`. Raises ConfigurationError if the URL is invalid or the environment lacks a setting."""
 
     decides_races = True
 
@@ -251,7 +249,7 @@ def _code(text: str) -> str:
 
 
 def _missing_setting(text: str) -> str:
-    """Describe the missing setting, with obstore's name of the error (such as ``MissingAccessKeyId``). The rest of the
-    error's text is not used, because it could contain credentials."""
+    """The name of obstore's error as words: ``missing access key id`` from ``MissingAccessKeyId``. The rest of its text is
+    not used, because it could contain credentials."""
     match = re.search(r"source: ((?:Missing|UnknownCredential|Unable)[A-Za-z]{0,60})\b", text)
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", match[1]).lower() if match else "it could not be read"

@@ -1,13 +1,13 @@
-"""Checks whether bytes move fast enough. A transfer without a total limit ends early only because of silence.
+"""Ends transfers that are too slow, window by window.
 
 Rules
-1. Time is measured in windows. The first window begins with the attempt, and lasts `patience_s` for connecting, the request
-   and the head of the answer together. The second window, for the body, ends when the first would have ended, but lasts at
-   least a fifth of `patience_s`. So a remote that answers at the last moment and then sends too slowly costs 1.2 times
-   `patience_s`. Later windows last `patience_s`; the one after an upload may be longer (`begin_longer_window`).
+1. Time is divided into windows. The first window covers connecting, the request and the head of the answer, and lasts
+   `patience_s`. The second window, for the body, ends at the same time, but lasts at least a fifth of `patience_s`. So a
+   remote that answers at the last moment and then sends too slowly costs 1.2 times `patience_s`. Later windows last
+   `patience_s`. The window after an upload may be longer (`begin_longer_window`).
 2. A window with fewer than `MIN_BYTES_PER_S` bytes a second counts as silence, except in the case of rule 3.
-3. Connections that share a slow line share its speed. If all connections together move `MIN_BYTES_PER_S` bytes a second, a
-   single connection may wait. Without any byte it may wait for at most `MAX_QUEUE_FACTOR` times `patience_s`.
+3. The connections to a remote share a line. If they move `MIN_BYTES_PER_S` bytes a second together, a single one may be
+   slower. But it may wait for a byte for at most `MAX_QUEUE_FACTOR` times `patience_s`.
 4. A transfer with a total limit (`limit_total_time`) ends at that limit, even if it is fast.
 """
 
@@ -24,7 +24,7 @@ MAX_QUEUE_FACTOR = 8
 
 
 class Silence(Exception):
-    """For `seconds`, no or too few bytes were received or sent."""
+    """In `seconds` seconds, too few bytes were received or sent."""
 
     def __init__(self, seconds: float, received_any: bool) -> None:
         super().__init__(f"{'hardly anything' if received_any else 'nothing'} came for {seconds:.2g} s")
@@ -40,13 +40,14 @@ class Overdue(Silence):
 
 @dataclass
 class Traffic:
-    """The number of bytes that all connections to one remote have moved. It has no lock: a lost update does not matter."""
+    """The number of bytes that all connections to a remote have moved. It has no lock, because a lost update does not
+    matter."""
 
     bytes_moved: int = 0
 
 
 class Pace:
-    """The windows of one connection. `clock` returns seconds; only differences between its results are used."""
+    """The windows of one connection. `clock` returns seconds, from any start."""
 
     def __init__(self, traffic: Traffic, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._traffic = traffic
@@ -61,7 +62,7 @@ class Pace:
         self._deadline = float("inf") if total_s is None else self._clock() + total_s
 
     def begin_attempt(self) -> None:
-        """Begin an attempt, and its first window."""
+        """Begin a request, and its first window."""
         self._attempt_start = self._last_byte_time = self._clock()
         self._begin_window(self._attempt_start, self._attempt_start + self.patience_s)
 
@@ -76,13 +77,11 @@ class Pace:
         self._begin_window(now, now + self.patience_s + extra_s)
 
     def count_received(self, size: int) -> None:
-        """Count received bytes."""
         if size:
             self._received_any = True
         self.count_moved(size)
 
-    def count_moved(self, size: int) -> None:
-        """Count bytes that were received or sent."""
+    def count_moved(self, size: int) -> None:  # received or sent
         self._traffic.bytes_moved += size
         self._own_bytes += size
         if size:

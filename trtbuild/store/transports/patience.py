@@ -1,23 +1,22 @@
-"""Retries, the waits before them, and a circuit breaker for one remote and one run: they limit how much time a remote
-may cost a build.
+"""Limits the time that a remote may cost a build, by retries with short pauses and a circuit breaker.
 
 Rules
-1. Only a RemoteDown with `may_pass` (a retry may help) is retried, with `MAX_ATTEMPTS` attempts in all. The wait before an
-   attempt is the time in the remote's Retry-After header. Without this header it is a random time, whose limit grows. If
-   the header's time is longer than `MAX_WAIT_S`, the call fails at once.
+1. Only a RemoteDown with `may_pass` (a retry may help) is retried, with `MAX_ATTEMPTS` attempts in all. The pause before a
+   retry is the time in the remote's Retry-After header. If that is longer than `MAX_WAIT_S`, the call fails at once.
+   Without the header, the pause is a random time, whose limit grows.
 2. When the circuit is open, the remote is not used. The circuit opens, for the rest of the run, when
    a. a call fails (after its retries) before the remote has ever answered;
    b. a call fails with a permanent error: a time-out, an unknown host, an answer that is not HTTP;
-   c. `MAX_FAILED_CALLS` calls fail in a row (no call between them got an answer); or calls that failed in a row took, in
-      all, a quarter of `patience_s`; or all failed calls of the run took, in all, five times `patience_s`;
+   c. `MAX_FAILED_CALLS` calls fail in a row (no call between them got an answer); or the calls that failed in a row took a
+      quarter of `patience_s` together; or all failed calls of the run took five times `patience_s` together;
    d. `MAX_LIES` answers have wrong content;
-   e. successful `timed` calls have delayed the run, in all, by five times `patience_s`. The delay of a call is its time
-      beyond an eighth of `patience_s`. A call during which the remote moved `STEADY_BYTES_PER_S` bytes a second has no
-      delay.
+   e. successful `timed` calls (for which a plan waits) have delayed the run by five times `patience_s` together. The delay
+      of a call is its time beyond an eighth of `patience_s`. There is no delay if the remote moved `STEADY_BYTES_PER_S`
+      bytes a second during the call.
    A refusal (RemoteRefused) opens the circuit for one direction only, reading or writing. RemoteFull does not open it.
 3. When the circuit is open, every call raises RemoteDown at once, even a call that waits for a retry. The transport is
-   closed, which ends the calls of other threads. If a refusal opened the circuit for one direction, only calls in this
-   direction fail. They raise RemoteRefused, and the transport stays open.
+   closed, which ends the calls of other threads. After a refusal, only calls in the refused direction fail. They raise
+   RemoteRefused, and the transport stays usable.
 4. Until the remote has answered once, one call is made at a time, and the other calls wait for its result. So an
    unreachable remote costs one time-out, however many threads call it.
 5. For each kind of fault, the report contains the text of the first fault and the number of faults.
@@ -43,9 +42,9 @@ MAX_ATTEMPTS = 3
 MAX_WAIT_S = 2.0
 MAX_FAILED_CALLS = 3
 MAX_LIES = 3
-#: A timed call with at least this many bytes a second has no delay (rule 2e).
+#: See rule 2e.
 STEADY_BYTES_PER_S = 64 << 10
-#: The limit of the first pause, in seconds. The limit of each later pause is four times the limit before it.
+#: The limit of the first random pause, in seconds. The limit of each later pause is four times the limit before it.
 _MAX_FIRST_PAUSE_S = 0.2
 
 Direction = Literal["read", "write"]
@@ -54,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass
 class _Counts:
-    """The numbers of `RemoteReport`. `bytes_down` and `bytes_up` are bytes of entries."""
+    """The numbers of `RemoteReport`."""
 
     requests: int = 0
     bytes_down: int = 0
@@ -65,22 +64,22 @@ class _Counts:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes in both directions."""
         return self.bytes_down + self.bytes_up
 
 
 @dataclass
 class _LostTime:
-    """The time that calls have cost, since the last answer and in the whole run. Time that several calls cost at once
-    counts once."""
+    """The time that calls have cost. The time of simultaneous calls counts once."""
 
+    #: Calls and seconds since the last answer.
     failed_calls: int = 0
     since_answer_s: float = 0.0
+    #: Seconds in the whole run.
     total_s: float = 0.0
     last_end: float = field(default=float("-inf"))
 
     def add(self, start: float, end: float) -> None:
-        """Add the time of one call, from `start` to `end` (in seconds, by the same clock)."""
+        """Add the time of one call, from `start` to `end` (seconds of the same clock)."""
         lost_s = max(0.0, end - max(start, self.last_end))
         self.last_end = max(self.last_end, end)
         self.failed_calls += 1
@@ -89,10 +88,8 @@ class _LostTime:
 
 
 class PatientTransport(Transport):
-    """A `Transport` that wraps another transport, and retries and stops its calls by the rules above.
-
-    `clock` and `sleep` use seconds. `jitter` returns numbers from 0 to 1.
-    """
+    """Wraps a `Transport`, and applies the rules above. `clock` and `sleep` use seconds. `jitter` returns numbers from 0 to
+    1."""
 
     def __init__(
         self,
@@ -146,11 +143,11 @@ class PatientTransport(Transport):
         self._transport.close()
 
     def is_usable(self, direction: Direction) -> bool:
-        """Whether the circuit is closed in this direction, so that calls are made."""
+        """Whether calls in this direction are made (rule 2)."""
         return self._open_reason is None and direction not in self._refusals
 
     def count_fault(self, fault: RemoteFault) -> None:
-        """Count a fault that the caller found in an entry. A RemoteLied also counts for rule 2d."""
+        """Count a fault that the caller found in an entry (rule 2d for RemoteLied)."""
         with self._lock:
             self._counts.failures += 1
             self._add_trouble(fault)
@@ -239,7 +236,7 @@ class PatientTransport(Transport):
         )
 
     def _count_delay(self, start: float, moved: int) -> None:
-        """Apply rule 2e to one call. `moved` is the number of bytes that the remote transferred during the call."""
+        """Apply rule 2e to one call. `moved` is the number of bytes that the remote moved during the call."""
         end = self._clock()
         if moved < STEADY_BYTES_PER_S * (end - start):
             self._delays.add(start + self._patience_s / 8, end)
@@ -287,5 +284,5 @@ class PatientTransport(Transport):
     def _close_if_open(self) -> None:
         if self._open_reason is not None and not self._circuit_opened.is_set():
             self._circuit_opened.set()
-            with contextlib.suppress(Exception):  # the remote is not used again, so the error does not matter
+            with contextlib.suppress(Exception):  # the remote is not used again
                 self._transport.close()

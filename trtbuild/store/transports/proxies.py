@@ -24,8 +24,8 @@ def is_loopback(host: str) -> bool:
 def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy | None:
     """The proxy from ``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy``, in small letters or capitals.
 
-    There is no proxy for loopback. In a CGI program, HTTP_PROXY is ignored, because its value comes from a header of the
-    client. Raises ConfigurationError for an invalid URL, and for a proxy that does not use plain HTTP.
+    There is no proxy for loopback. In a CGI program, HTTP_PROXY is ignored, because its value comes from a client's header.
+    Raises ConfigurationError for an invalid URL, and for a proxy whose scheme is not http.
     """
 
     def variable(name: str) -> str:
@@ -53,8 +53,8 @@ def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy |
 
 
 def _is_excepted(host: str, no_proxy: str) -> bool:
-    """Whether `host` is in ``no_proxy``, a list of names (with subdomains), addresses, networks (``10.0.0.0/8``)
-    or ``*``."""
+    """Whether the list `no_proxy` excludes `host`. It has names (with their subdomains), addresses, networks
+    (``10.0.0.0/8``) or ``*``."""
     for entry in (word.strip().lower() for word in no_proxy.split(",")):
         name = entry.removeprefix("*.").removeprefix(".")
         if entry == "*" or (name and (host == name or host.endswith(f".{name}"))):

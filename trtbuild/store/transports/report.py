@@ -8,8 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Trouble:
-    """The faults of one kind at a remote: the text of the first fault, and their number. ``lied`` means that the remote
-    sent wrong content."""
+    """The faults of one kind at a remote: the text of the first fault, and their number. ``lied`` means wrong content."""
 
     kind: Literal["down", "refused", "full", "lied"]
     text: str
@@ -24,9 +23,9 @@ class Trouble:
 class RemoteReport:
     """The requests and faults of one remote in a run. `bytes_down` and `bytes_up` are bytes of entries, without headers.
 
-    `skipped` is the number of calls that were not made, because the circuit was open (`patience`). `given_up` is the reason
-    why the circuit was open, or None. `warnings` are texts for people: the warnings of the transport, a text for each kind
-    of fault, and a text if the remote was not used any more.
+    A remote that fails too often is not used for the rest of the run (patience.py). `given_up` is the reason, and `skipped`
+    is the number of calls that were not made. `warnings` are texts for people: the warnings of the transport, a text for
+    each kind of fault, and a text if the remote was given up.
     """
 
     requests: int = 0

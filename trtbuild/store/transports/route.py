@@ -22,7 +22,7 @@ class Proxy:
 
 
 class Addresses:
-    """The addresses of a host, looked up once. The lookup is in a thread, because getaddrinfo cannot be interrupted."""
+    """The addresses of a host. A thread looks them up once, because getaddrinfo cannot be interrupted."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -32,7 +32,7 @@ class Addresses:
         self._error: OSError | None = None
 
     def get(self, wait_s: float) -> list[Any]:
-        """The addresses from getaddrinfo. Raises the error of getaddrinfo, or Silence if it takes longer than `wait_s`."""
+        """The results of getaddrinfo. Raises its error, or Silence if it takes longer than `wait_s` seconds."""
         with self._lock:
             if self._lookup_finished is None:
                 self._lookup_finished = threading.Event()
@@ -60,7 +60,7 @@ class Addresses:
 
 
 class Route:
-    """The route to one host. It has no credentials except the proxy's."""
+    """The route to one host. Its only credentials are the proxy's."""
 
     def __init__(self, host: str, port: int, *, tls: bool, proxy: Proxy | None) -> None:
         self.host, self.port, self.tls, self.proxy = host, port, tls, proxy
@@ -68,8 +68,7 @@ class Route:
 
     @cached_property
     def context(self) -> ssl.SSLContext:
-        """The TLS context. It uses the certificates of the system, or those in $SSL_CERT_FILE. If the system has no
-        certificates, the context uses those of certifi."""
+        """The TLS context, with the certificates in $SSL_CERT_FILE or of the system, otherwise those of certifi."""
         paths = ssl.get_default_verify_paths()
         if paths.cafile is None and paths.capath is None:
             try:

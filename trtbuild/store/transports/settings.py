@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """One ``[[remote]]`` of the configuration. `url` may contain credentials and is never shown: `Transport.place` is shown
-    instead."""
+    """One ``[[remote]]`` of the configuration. `url` may contain credentials: show `Transport.place` instead."""
 
     name: str
     url: str = field(repr=False)
@@ -17,5 +16,5 @@ class RemoteSettings:
     #: Seconds of silence (while connecting, until the first byte, or between bytes) after which trtbuild stops using
     #: the remote.
     patience_s: float = 4.0
-    #: Parallel connections.
+    #: The number of parallel connections.
     connections: int = 16

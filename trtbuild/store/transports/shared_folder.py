@@ -1,13 +1,12 @@
-"""Writes files and directories in a directory that several users share. `DirectoryTransport` and `store.collection` use
-this module.
+"""Writes files and directories in a directory that several users share.
 
 Rules
-1. No symbolic link below the root is followed: each directory is opened relative to its parent.
+1. No symbolic link below the root is followed, because each directory is opened relative to its parent.
 2. The root's mode and group determine who may use a file. The umask of the file's writer does not matter. A file or
    directory gets its permissions before it gets its final name.
 3. A file gets its name after all its bytes are written and synced. If an existing file may stay (`is_kept`), ``link`` gives
    the new file its name, and fails if the name exists. NFS may repeat a ``link`` whose answer was lost, and then report
-   that the name exists. If the new file has two names in this case, the ``link`` was successful.
+   that the name exists. In this case the new file has two names, so the ``link`` was successful.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -100,8 +99,8 @@ class SharedFolder:
     ) -> bool:
         """Replace the file at `path` by the bytes `data`. Its directories must exist. Returns whether the file was written.
 
-        With `is_kept`, an existing file is not replaced if `is_kept` returns True for its stat. If two writers write at the
-        same moment on a file system without hard links, the later one replaces the file.
+        An existing file stays if `is_kept` returns True for its stat. On a file system without hard links, the later of two
+        simultaneous writers replaces the file.
         """
         with self.folder("tmp") as tmp, self.folder(*path[:-1]) as folder:
             fresh = fresh_name()
@@ -121,8 +120,8 @@ class SharedFolder:
         return published
 
     def _set_permissions(self, descriptor: int, bits: int, min_bits: int) -> None:
-        """Give a new file or directory the root's group, those bits of the root's mode that are in `bits`, and the bits
-        `min_bits`."""
+        """Give a new file or directory the root's group. Its mode has the bits that the root's mode shares with `bits`, and
+        the bits `min_bits`."""
         root, new = os.stat(self.root), os.fstat(descriptor)
         if new.st_gid != root.st_gid:
             with contextlib.suppress(OSError):  # the writer is not a member of that group
@@ -159,7 +158,6 @@ def sync_descriptor(folder: int) -> None:
 
 
 def fresh_name() -> str:
-    """A name that is unique on all machines. It begins with the host and the process, to help people who look at the
-    files."""
+    """A name that is unique on all machines. It begins with the host and the process, for people who look at the files."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40]
     return f"{host}-{os.getpid()}-{secrets.token_hex(12)}"

@@ -1,16 +1,15 @@
 """The interface of a transport, which reads and writes the entries of a remote.
 
-A ``cas`` entry with a small blob, or with a chunk of a larger blob, has at most 1 MiB (chunking.py). Other entries may be
-larger.
+Here, an entry is any file of a remote, in ``ac/`` or ``cas/``. An entry with a small blob, or with a chunk of a large blob,
+has at most 1 MiB (chunking.py). Other entries may be larger.
 
 Rules
-1. A call is one attempt: a transport does not retry, and does not remember failures. `patience.PatientTransport` wraps a
-   transport and does both.
-2. A transport does not verify bytes: its caller does. But a transport stops reading at `limit`, and raises RemoteDown for
-   a body that is shorter than announced.
-3. Silence is limited by `patience_s` (settings.py): while connecting, until the first byte, and while bytes are sent or
-   received. Fewer bytes a second than `MIN_BYTES_PER_S` count as silence. A `timed` call has a total limit, too:
-   `TIMED_FACTOR` times `patience_s`, because a plan waits for the call. Other calls have no total limit.
+1. A call is one attempt. `patience.PatientTransport` wraps a transport, retries its calls and remembers failures.
+2. The caller verifies the bytes. But a transport stops reading at `limit`, and raises RemoteDown for a body that is shorter
+   than announced.
+3. A remote may be silent for `patience_s` (settings.py): while connecting, until the first byte, and while bytes are sent
+   or received. Fewer bytes a second than `MIN_BYTES_PER_S` count as silence. A `timed` call also has a total limit of
+   `TIMED_FACTOR` times `patience_s`, because a plan waits for the call.
 4. An entry appears complete or not at all.
 5. No error, log or repr contains credentials. Credentials are sent only to the host that they are configured for.
 6. Several threads may call all methods at once.
@@ -35,31 +34,30 @@ TIMED_FACTOR = 2.5
 
 
 class Transport(ABC):
-    """The entries of a remote: ``cas`` (blobs and chunks) by SHA-256, ``ac`` (records, chunk lists) by key.
+    """The entries of a remote: ``cas`` (blobs, chunks, record documents) by SHA-256, ``ac`` (lists of such files) by key.
 
-    A subclass sets `place`, and implements `get`, `has` and `put`. The other members have defaults.
+    A subclass sets `place`, and implements `get`, `has` and `put`.
     """
 
-    #: The place, for people: a URL without credentials (`credentials.public_place` returns it).
+    #: The URL without credentials, for people (`credentials.public_place`).
     place: str
     #: Whether `put` with `once` returns True for exactly one of several simultaneous writers. A server that first looks and
-    #: then writes (WebDAV) may accept several writers. Then the last writer's entry stays.
+    #: then writes (WebDAV) may accept several writers. The last writer's entry then stays.
     decides_races: bool = False
     #: Warnings for the user, for example that this remote gets a password without encryption.
     warnings: Sequence[str] = ()
 
     @abstractmethod
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
-        """The entry's bytes, or None when there is no such entry.
+        """The entry's bytes, or None if there is no such entry. `timed` limits the total time (rule 3).
 
-        Raises RemoteRefused and RemoteDown. Raises RemoteLied if there are more than `limit` bytes. With `timed`,
-        RemoteDown is raised after `TIMED_FACTOR` times `patience_s`.
+        Raises RemoteRefused, RemoteDown, and RemoteLied for more than `limit` bytes.
         """
 
     @abstractmethod
     def has(self, kind: Kind, name: str) -> bool:
-        """Whether the entry exists. Marks it as used, if the remote stores the time of use. Raises RemoteRefused and
-        RemoteDown. Raises RemoteLied if the answer is a page of HTML."""
+        """Whether the entry exists. Marks it as used, if the remote stores the time of use. Raises RemoteRefused,
+        RemoteDown, and RemoteLied if the answer is a page of HTML."""
 
     @abstractmethod
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
@@ -76,5 +74,5 @@ class Transport(ABC):
         """Count a fault that the caller found in an entry."""
 
     def report(self) -> RemoteReport:
-        """The requests and faults that this transport has counted."""
+        """The requests, bytes and faults that this transport has counted."""
         return RemoteReport(warnings=tuple(self.warnings))

@@ -1,19 +1,19 @@
 """The JSON form of Bazel's `ActionResult`, which all entries under ``ac/`` have.
 
 Sources: build/bazel/remote/execution/v2/remote_execution.proto, and protobuf's JSON mapping. Names are in lowerCamelCase,
-an int64 is a decimal string, and a field with its default value may be left out. bazel-remote validates that its CAS
-(content-addressable storage) has every output file of an entry, and may remove files that no entry names. So these rules
-apply:
+an int64 is a decimal string, and a field with its default value may be left out. An output file of an entry is a file in
+``cas/`` (CAS: content-addressable storage). bazel-remote checks that all output files of an entry exist, and may remove
+files that no entry names. So these rules apply:
 
-1. A record's entry names the record document (path ``record.json``) and every CAS file of its outputs.
+1. A record's entry names the record's document (path ``record.json``) and every CAS file of its outputs.
 2. The path of a CAS file names its blob: ``blob/<sha256>`` is a complete blob, ``blob/<sha256>/<number>`` is a chunk of a
    blob. So a record's entry is enough to assemble its blobs.
-3. The list of a blob's chunks is a separate entry, under `list_key` of the blob, in the same form.
-4. Files with other paths are ignored, but collection does not remove them: later versions may add such files.
+3. The list of a blob's chunks is a separate entry of the same form. `list_key` is its key.
+4. Files with other paths are ignored. A collection keeps them, because later versions may add such files.
 5. The signatures of a record (core/recipes/trust.py) are in `stdoutRaw`, as base64 of a JSON list. Every server keeps this
-   field. Other text in it is ignored: entries of other tools have their output there.
-6. An entry may contain the bytes of small files (`contents` of an output file), which saves requests. These files are in
-   the CAS too, and are verified in the same way.
+   field. Other text in it is ignored, because other tools store their output there.
+6. An entry may also contain the bytes of small files (`contents` of an output file), to save requests. They are verified
+   like other files.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from trtbuild.core.recipes.record import Output, is_digest
 from trtbuild.core.recipes.trust import Signature, is_domain
 from trtbuild.core.values.encoding import digest
 
-#: Path of the record document among a record entry's output files.
+#: The path of a record's document (rule 1).
 DOCUMENT_PATH = "record.json"
 
-#: If an entry has more signatures, all of them are ignored: verifying costs time.
+#: If an entry has more signatures, all of them are ignored, because verifying costs time.
 MAX_SIGNATURES = 16
-# A signature with a longer text is ignored.
+# A signature with a longer text (name, domain, ...) is ignored.
 _MAX_TEXT_LENGTH = 200
 
 _BLOB_PREFIX = "blob/"
@@ -44,13 +44,13 @@ _BASE64_PATTERN = re.compile(r"[A-Za-z0-9+/_-]*=*")
 
 
 def list_key(sha256: str) -> str:
-    """The key, under ``ac/``, of the chunk list of blob `sha256`."""
+    """The key of the entry with the chunk list of blob `sha256` (rule 3)."""
     return digest("trtbuild.chunks/1", sha256)
 
 
 @dataclass(frozen=True)
 class ActionResult:
-    """An entry: its output files (path and CAS file) in order, and the signatures of its record."""
+    """An entry: its output files in order, as pairs of path and CAS file, and the signatures of its record."""
 
     files: tuple[tuple[str, Output], ...]
     signatures: tuple[Signature, ...] = ()
@@ -74,7 +74,7 @@ class ActionResult:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ActionResult:
-        """Parse the JSON form. Raises ValueError when it is not the ActionResult of a successful action."""
+        """Parse the JSON form. Raises ValueError if it is not the ActionResult of a successful action."""
         document = _parse_document(data)
         files = tuple(_parse_file(output_file) for output_file in document["outputFiles"])
         return cls(files, _parse_signatures(document.get("stdoutRaw")), _valid_contents(document["outputFiles"], files))
@@ -85,7 +85,7 @@ class ActionResult:
         return next((file for path, file in self.files if path == DOCUMENT_PATH), None)
 
     def blobs(self) -> dict[str, tuple[Output, ...]]:
-        """The CAS files of each blob, in order. Raises ValueError when chunks are out of order, or when a path under
+        """SHA-256 of each blob → its CAS files, in order. Raises ValueError if chunks are out of order, or if a path under
         ``blob/`` is not a path of rule 2."""
         blobs: dict[str, list[Output]] = {}
         for path, file in self.files:
@@ -105,7 +105,7 @@ class ActionResult:
 
 
 def record_document(data: bytes) -> Output:
-    """The record document that the entry `data` names. The entry's other files are not checked. Raises ValueError."""
+    """The digest and size of the document that the entry `data` names. Other files are not checked. Raises ValueError."""
     for output_file in _parse_document(data)["outputFiles"]:
         if isinstance(output_file, dict) and output_file.get("path") == DOCUMENT_PATH:
             _, document = _parse_file(output_file)
@@ -163,7 +163,7 @@ def _signature_json(signature: Signature) -> dict[str, str]:
 def _valid_contents(
     output_files: Sequence[Mapping[str, object]], files: Sequence[tuple[str, Output]]
 ) -> dict[str, bytes]:
-    """The contents of small files (rule 6), by SHA-256. Contents that are not valid base64 are left out."""
+    """SHA-256 → the bytes of a small file (rule 6), not verified. Contents that are not valid base64 are left out."""
     contents = {}
     for output_file, (_, file) in zip(output_files, files, strict=True):
         text = output_file.get("contents")
@@ -237,7 +237,7 @@ def list_entry(sha256: str, chunks: Sequence[Output]) -> ActionResult:
 
 
 def parse_chunk_list(data: bytes, sha256: str) -> tuple[Output, ...]:
-    """The chunks in `data`. Raises ValueError when `data` is not the chunk list of blob `sha256`."""
+    """The chunks in `data`. Raises ValueError if `data` is not the chunk list of blob `sha256`."""
     blobs = ActionResult.from_bytes(data).blobs()
     if list(blobs) != [sha256] or len(blobs[sha256]) < 2:
         raise ValueError(f"not the chunk list of {sha256}")

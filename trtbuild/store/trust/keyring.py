@@ -2,13 +2,14 @@
 
 Rules
 1. A signature is accepted if it is valid for the record, and if its key is trusted and neither revoked nor expired. In
-   addition, this machine must read the domain of the signature, and the key must be allowed to sign for this domain.
+   addition, this machine must read the signature's domain (the origin of the record, such as ``ci``), and the key must be
+   allowed to sign for this domain.
 2. A machine that signs trusts its own key, for its own domain. So its own records are hits.
 3. A machine that verifies signatures, but has no signing key, has a machine key, which only this machine trusts
    (core/recipes/trust.py, rule 5). The key is created when it is needed. While there is a signing key, the machine key is
    not trusted. So records that were built before the signing key was configured are built again.
-4. Keys expire by this machine's clock (UTC). The time in a signature is ignored: the thief of a key can choose it.
-5. A signing key that is revoked or expired is not used, and causes one warning. The build does not fail because of it.
+4. Keys expire by this machine's clock (UTC). The time in a signature is ignored, because the thief of a key can choose it.
+5. A signing key that is revoked or expired is not used, and causes one warning, no error.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class MachineKey:
         self._path = path
         self._key: Signer | None = None
         self._lock = threading.Lock()
-        #: The reason, for people, why the key is not in the file.
+        #: Why the key is not in the file, for people. Empty if it is.
         self.problem = ""
 
     def find(self) -> Signer | None:
@@ -56,7 +57,7 @@ class MachineKey:
             return self._key
 
     def get_or_create(self) -> Signer:
-        """The key, which is created if it does not exist."""
+        """The key. Creates it if it does not exist."""
         existing = self.find()
         if existing is not None:
             return existing
@@ -92,14 +93,14 @@ class MachineKey:
 
 
 class Keyring:
-    """A machine's policy. Several threads may share an object.
+    """A machine's policy: a `core.recipes.trust.Trust`. Several threads may share an object.
 
     `trusted` are the trusted keys. `revoked` are public keys that are never trusted. `read_domains` are the domains to
-    read, in addition to this machine's domain. By default, they are the domains of all trusted keys, and the name of each
-    key without domains. `signer` signs for `domain`; the default is the signer's name. `machine` is the
-    machine key (rule 3), and `builder` names the user and the machine. `warnings` are texts for people about these keys.
+    read, besides this machine's domain. By default, they are the domains of all trusted keys, and the name of each key
+    without domains. `signer` signs for `domain`, by default the signer's name. `machine` is the machine key (rule 3).
+    `builder` names the user and the machine. The attribute `warnings` has texts for people about these keys.
 
-    Raises ConfigurationError for an invalid domain, or, with `trusted` or `signer`, if `cryptography` is not installed.
+    Raises ConfigurationError for an invalid domain, or if there are keys and `cryptography` is not installed.
     """
 
     def __init__(
@@ -154,7 +155,6 @@ class Keyring:
         return None
 
     def to_json(self) -> dict[str, object] | None:
-        """See `core.recipes.trust.Trust`."""
         if not self.enforced:
             return None
         machine_key = self._trusted_machine_key()
@@ -169,14 +169,12 @@ class Keyring:
 
     @property
     def own_domain(self) -> str | None:
-        """See `core.recipes.trust.Trust`."""
         if self._domain is not None:
             return self._domain
         machine_key = self._trusted_machine_key()
         return None if machine_key is None else machine_key.domains[0]
 
     def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
-        """See `core.recipes.trust.Trust`."""
         signer, domain = self._signer, self._domain
         if signer is None and self.enforced and self._machine is not None:
             signer = self._machine.get_or_create()
@@ -189,20 +187,17 @@ class Keyring:
         return (signer.sign(key, document, domain, self._builder, signed_at),)
 
     def sendable_signatures(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
-        """See `core.recipes.trust.Trust`."""
         return tuple(signature for signature in signatures if not signature.domain.startswith(LOCAL_DOMAIN_PREFIX))
 
     # -- verifying
 
     def trusted_signature(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
-        """See `core.recipes.trust.Trust`."""
         if not self.enforced:
             return None
         accepted = (signature for signature in signatures if self._objection(key, document, signature) is None)
         return next(accepted, None)
 
     def refusal(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
-        """See `core.recipes.trust.Trust`."""
         if not self.enforced:
             return None
         objections: list[str] = []
@@ -214,7 +209,7 @@ class Keyring:
         return "; ".join(dict.fromkeys(objections[:3])) if objections else "it is not signed"
 
     def _objection(self, key: str, document: Output, signature: Signature) -> str | None:
-        """The reason why a signature is not accepted (rule 1), or None."""
+        """Why a signature is not accepted (rule 1), or None if it is."""
         trusted_keys = self._trusted_keys_of(signature)
         name = trusted_keys[0].name if trusted_keys else signature.signer
         if signature.public_key in self._revoked:
@@ -226,7 +221,7 @@ class Keyring:
             )
         if not self._is_valid(key, document, signature):
             return "its signature does not fit (altered, or another record's)"
-        # A local domain is this machine's, because `trusted_keys` is not empty.
+        # A local domain is this machine's domain here, because `_trusted_keys_of` finds no key for another machine's.
         if signature.domain not in self.read_domains and not signature.domain.startswith(LOCAL_DOMAIN_PREFIX):
             return f"signed for domain {signature.domain}; this machine reads {', '.join(self.read_domains)}"
         permitted_keys = [
@@ -240,7 +235,6 @@ class Keyring:
         return None if expiry is None else f"key {name!r} expired on {expiry}"
 
     def _trusted_keys_of(self, signature: Signature) -> Sequence[TrustedKey]:
-        """The trusted keys with the public key of a signature."""
         if not signature.domain.startswith(LOCAL_DOMAIN_PREFIX):
             return self._trusted_keys.get(signature.public_key, ())
         machine_key = self._trusted_machine_key()
@@ -260,7 +254,7 @@ class Keyring:
         return self._machine_public
 
     def _expiry_of(self, keys: Sequence[TrustedKey]) -> str | None:
-        """The latest expiry date of `keys`, as text, with today's date. None if at least one key has not expired."""
+        """The latest expiry date of `keys`, as text with today's date. None if at least one key has not expired."""
         today = self._now().date()
         expired = [key.expires for key in keys if key.expires is not None and key.expires < today]
         if len(expired) < len(keys):
@@ -268,7 +262,6 @@ class Keyring:
         return f"{max(expired).isoformat()} (this machine's clock says {today.isoformat()})"
 
     def _is_valid(self, key: str, document: Output, signature: Signature) -> bool:
-        """Whether the signature was made with its key for this record."""
         arguments = (key, document, signature)
         is_valid = self._checked_signatures.get(arguments)
         if is_valid is None:
@@ -278,7 +271,7 @@ class Keyring:
 
 
 def trust_from_json(policy: Mapping[str, Any] | None) -> Trust:
-    """The policy of a worker, from the `to_json` of its parent's policy. It signs nothing."""
+    """The policy of a worker, from the `to_json` of its parent's policy. It does not sign."""
     if policy is None:
         return TrustAll()
     keyring = Keyring(
@@ -286,7 +279,7 @@ def trust_from_json(policy: Mapping[str, Any] | None) -> Trust:
         revoked=[base64.b64decode(text) for text in policy["revoked"]],
         read_domains=policy["read_domains"],
     )
-    keyring.enforced = True  # even if the parent's only key is a revoked signing key, so that `trusted` is empty
+    keyring.enforced = True  # `trusted` is empty if the parent's only key is a revoked signing key
     if policy["machine"] is not None:
         keyring._machine_public = _machine_only_key(parse_trusted(policy["machine"]))
     return keyring

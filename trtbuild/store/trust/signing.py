@@ -2,8 +2,7 @@
 
 Rules
 1. No error, log or repr contains a private key, and a private key is not passed to another process.
-2. The texts of private and public keys begin differently, so that a person does not configure or publish the wrong key by
-   mistake.
+2. The texts of private and public keys begin differently, so that a person does not publish the wrong key.
 3. Only the owner of a private key's file can read and write it. The file is never overwritten, and appears complete or not
    at all.
 """
@@ -40,8 +39,10 @@ _PUBLIC_KEY_HINT = "it is name:base64, as `trtbuild cache keygen` prints it"
 
 @dataclass(frozen=True)
 class TrustedKey:
-    """A trusted public key (32 bytes). It is trusted until the end of the day `expires` (UTC). If `domains` is not empty,
-    it is trusted for records of these domains only. A domain is the origin of a record, such as ``ci``."""
+    """A trusted public key (32 bytes). It is trusted until the end of the day `expires` (UTC).
+
+    A domain is the origin of a record, such as ``ci``. If `domains` is not empty, the key counts for these domains only.
+    """
 
     name: str
     public_key: bytes
@@ -171,8 +172,8 @@ class Signer:
 
     @classmethod
     def from_text(cls, text: str) -> Signer:
-        """The key in ``trtbuild-private-key:<name>:<base64 of 32 bytes>``. Raises ConfigurationError, without a file or
-        line, and without the text."""
+        """The key in ``trtbuild-private-key:<name>:<base64 of 32 bytes>``. Raises ConfigurationError, which does not
+        contain the text, a file or a line."""
         prefix, _, rest = text.strip().partition(":")
         name, _, encoded = rest.partition(":")
         try:
@@ -187,8 +188,8 @@ class Signer:
 
     @classmethod
     def load(cls, path: Path) -> Signer:
-        """The key in a file. Raises ConfigurationError if the file is missing or not a key, or if it is this user's
-        file and other users may read or write it."""
+        """The key in a file. Raises ConfigurationError if the file cannot be read or is not a key, or if other users may
+        read or write this user's file."""
         try:
             with open(path, "rb") as file:
                 status, text = os.fstat(file.fileno()), file.read(4096).decode("ascii", "replace")
@@ -198,7 +199,7 @@ class Signer:
                 file=str(path),
                 hint="correct its place, or make one: trtbuild cache keygen",
             ) from error
-        # Only files of this user are checked, as in ssh: a mounted secret may belong to root.
+        # As in ssh, only files of this user are checked, because a mounted secret may belong to root.
         if status.st_uid == os.getuid() and status.st_mode & 0o077:
             raise ConfigurationError(
                 "others may read or write this signing key", file=str(path), hint=f"chmod 600 {shlex.quote(str(path))}"

@@ -5,7 +5,7 @@ torch.export raises an error for every guard on one named Dim, unless its analys
 
 Rules
 1. A guard on one symbol that holds at every declared size is removed. Every size is tried. If the symbol has more than
-   `_MAX_SIZES` sizes, the guard stays. torch has a symbol for each axis, and compares the axes of one dim later. Here
+   `MAX_SIZES` sizes, the guard stays. torch has a symbol for each axis, and compares the axes of one dim later. Here
    all axes of one dim have the same symbol. Otherwise `torch.chunk` of two concatenated inputs, for example, would give
    a guard on two symbols.
 2. Some guards compare a derived size with a number (``x.shape[0] - 1 != 1``). If such a guard fails only where the derived
@@ -37,9 +37,6 @@ from trtbuild.core.model.shapes import SymbolAxis
 from trtbuild.stages.trace.export.guards import Guard, axis_of
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.frames import Frames
-
-#: The largest number of sizes of one symbol at which a guard is tried.
-_MAX_SIZES = 1_000_000
 
 #: A thread holds this lock while the functions of torch are replaced. Without the lock, two threads could restore them in
 #: the wrong order.
@@ -138,7 +135,7 @@ class GuardFilter:
         guard = self._parse_guard(expression, axes)
         if guard is None or len(guard.symbols) != 1:
             return True
-        failing_sizes = guard.all_failing_sizes(_MAX_SIZES)
+        failing_sizes = guard.all_failing_sizes()
         if failing_sizes is None:
             return True
         if failing_sizes and not self._fails_only_at_size_one(expression, axes, failing_sizes):

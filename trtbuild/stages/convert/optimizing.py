@@ -1,8 +1,16 @@
-"""Fold constants and simplify an ONNX model by onnxscript's optimizer, with an exact comparison of constants.
+"""Fold constants and simplify an ONNX model by onnxscript's optimizer, without its rules that change results.
 
 The optimizer's rules compare constants with a tolerance (in onnxscript 0.7.2 a relative one of 1e-5, and an absolute one
 of 1e-8). So they replace ``x + 1e-9`` and ``x * 1.000001`` by ``x``, and a term that prevents a division by 0 is lost.
 Here constants are compared exactly.
+
+These rules are wrong for some models (measured with onnxscript 0.7.2), and are left out:
+* ``relu(clamp(x, -3, -1))`` becomes ``clamp(x, 0, -1)``, and ``clamp(clamp(x, 0, 1), 2, 3)`` becomes ``clamp(x, 2, 1)``.
+  ONNX's Clip gives the upper bound if it is below the lower bound.
+* ``bmm(x.reshape(4, 2, 2), y.reshape(4, 2, 2)).reshape(4, 4)`` becomes ``x @ y``: only sizes are compared.
+* ``abs(n - 9)`` becomes ``n - 9``, if n is a size: the sum of a size and constants counts as a size.
+* Min and Max by constants become one Clip. Its result does not have the axes of the constants. These rules are left out
+  only if the constants may have more axes than the operand.
 
 The optimizer also tries each of its rules at each node. It spends most of its time on tries that cannot match. Here a rule
 is tried only at the nodes that have the operator at the end of its pattern. The result is the same.
@@ -17,15 +25,25 @@ from typing import Any
 
 import onnx_ir
 from onnxscript import optimizer
+from onnxscript.optimizer import _constant_folding
 from onnxscript.rewriter import _ir_utils, _matcher, _rewrite_rule
+from onnxscript.rewriter.rules.common import _broadcast_to_matmul, _fuse_relus_clips, _min_max_to_clip
 
 #: The modules of onnxscript that compare constants by ``math.isclose``.
 _COMPARING_MODULES = (_matcher, _ir_utils)
 
+_WRONG_RULES = (
+    _fuse_relus_clips.successive_clip_rule,
+    _fuse_relus_clips.successive_relu_clip_rule,
+    _broadcast_to_matmul.one_reshape_matmul_reshape_rule,
+    _broadcast_to_matmul.two_reshapes_matmul_reshape_rule,
+)
+_CLIP_RULES = (_min_max_to_clip.min_max_rule, _min_max_to_clip.max_min_rule)
+
 
 def optimize(model: onnx_ir.Model) -> None:
     """Optimize `model` in place."""
-    with _compare_exactly(), _try_matching_operators_only():
+    with _compare_exactly(), _leave_out_wrong_rules(), _try_matching_operators_only():
         optimizer.optimize_ir(model)
 
 
@@ -39,6 +57,32 @@ def _compare_exactly() -> Iterator[None]:
     finally:
         for module, original in zip(_COMPARING_MODULES, originals, strict=True):
             module.math = original
+
+
+@contextlib.contextmanager
+def _leave_out_wrong_rules() -> Iterator[None]:
+    rule_class, evaluators = _rewrite_rule.RewriteRule, _constant_folding.registry.op_evaluators
+    original_try, original_abs = rule_class.try_rewrite, evaluators.pop(("", "Abs"), [])
+
+    def try_rewrite(rule: Any, model: Any, graph: Any, node: onnx_ir.Node, **options: Any) -> Any:
+        if rule in _WRONG_RULES or (rule in _CLIP_RULES and _may_add_axes(node)):
+            return None
+        return original_try(rule, model, graph, node, **options)
+
+    rule_class.try_rewrite = try_rewrite
+    try:
+        yield
+    finally:
+        rule_class.try_rewrite = original_try
+        evaluators["", "Abs"] = original_abs
+
+
+def _may_add_axes(node: onnx_ir.Node) -> bool:
+    """Whether the result of a Min of a Max (or the reverse) may have more axes than the operand of the inner node."""
+    inner = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    operand = inner.inputs[0] if inner is not None and inner.inputs else None
+    before, after = operand.shape if operand is not None else None, node.outputs[0].shape
+    return before is None or after is None or len(before) < len(after)
 
 
 @contextlib.contextmanager

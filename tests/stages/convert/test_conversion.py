@@ -220,6 +220,17 @@ def test_rejects_an_operator_without_translation_and_names_its_calls(lowered: An
     assert "torch_executed_ops" in str(refused.value)
 
 
+def test_rejects_a_branch_with_a_call_whose_translation_is_wrong(lowered: Any) -> None:
+    class Branches(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, lambda y: torch.erfc(y) * 2, lambda y: y + 1, (x,))
+
+    program, _ = lowered(Branches(), (torch.randn(2, 5),), None)
+    ((index, name),) = untranslatable_calls(program)
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    assert (calls[index].target, name) == (torch.ops.higher_order.cond, "aten.erfc.default")
+
+
 def test_rejects_an_operator_without_form_in_an_older_opset_and_names_its_call(lowered: Any) -> None:
     class Bits(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -56,6 +56,20 @@ def test_a_refused_operator_becomes_a_torch_partition(lowered: Any, fake_validat
     assert len(validator.validated_texts) == 3  # the whole model, then both halves
 
 
+@pytest.mark.parametrize("in_a_branch", [False, True])
+def test_the_mean_of_an_empty_tensor_stays_in_torch(lowered: Any, in_a_branch: bool) -> None:
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        return x[:0].mean(0)
+
+    def either(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, mean, lambda y: y[0] + 1, (x,))
+
+    partitioned = lowered(either if in_a_branch else mean, torch.ones(2, 3)).partition()
+    (reasons,) = [entry.reasons for entry in partitioned.partitions if entry.kind == "torch"]
+    operator = "higher_order.cond" if in_a_branch else "aten.mean.dim"
+    assert reasons == {operator: "computes values from a tensor without elements"}
+
+
 def test_an_operator_without_a_translation_is_never_a_candidate(chained: Any, fake_validator: Any) -> None:
     validator = fake_validator(untranslatable=frozenset({"aten.cumsum.default"}))
     partitioned = chained.partition(validator).assert_same_results_as_unpartitioned()

@@ -294,6 +294,21 @@ def test_a_quantizer_whose_numbers_are_returned_is_left() -> None:
     assert without.removed == 0 and without.left == ("quantized_decomposed.quantize_per_tensor.default",)
 
 
+def test_every_dequantizer_of_an_input_is_left() -> None:
+    def run(m: Any, x: torch.Tensor) -> Any:
+        operators = torch.ops.quantized_decomposed
+        scales, zeros = torch.full((32,), STEP), torch.zeros(32, dtype=torch.int64)
+        return (
+            operators.dequantize_per_tensor(x, STEP, 0, -128, 127, torch.int8),
+            operators.dequantize_per_channel(x, scales, zeros, 1, -128, 127, torch.int8),
+        )
+
+    without = without_quantizers(subject_of(FunctionModule(run), [(("b", 32), "int8")]).program)
+    assert without.left == tuple(
+        f"quantized_decomposed.dequantize_per_{kind}.default" for kind in ("tensor", "channel")
+    )
+
+
 @pytest.mark.parametrize(
     ("function", "expected"),
     [

@@ -34,7 +34,7 @@ from trtbuild.stages.convert.optimizing import optimize
 from trtbuild.stages.convert.structure import copy_for_exporter, size_names
 from trtbuild.stages.convert.types import refuse_other_types
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
-from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.functional import Program, calls_with_nested
 from trtbuild.stages.program.plugins import by_operator, checked_plugin, forget_shapes, is_plugin, write_nodes
 from trtbuild.stages.program.quantized_onnx import OPSET_OF_NEW_PARSERS, quantizers_in, required_opset
 from trtbuild.stages.program.text import target_name
@@ -145,17 +145,20 @@ def _refuse_complex_boundaries(program: Program) -> None:
 
 
 def untranslatable_calls(program: Program, plugins: Sequence[Plugin] = ()) -> list[tuple[int, str]]:
-    """List (index, operator) of the call_function nodes that have no correct translation."""
+    """List the call_function nodes without a correct translation: (index, name of the operator).
+
+    If a nested graph has such a call, the index is that of the outer call, and the name that of the nested operator.
+    """
     plugins_by_operator = by_operator(plugins)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    indices = (
-        index
+    return [
+        (index, target_name(call.target))
         for index, node in enumerate(calls)
         if not is_plugin(node, plugins_by_operator)
         and (not plugins_by_operator or checked_plugin(node, plugins_by_operator) is None)
-        and (not has_translation(node) or is_mistranslated(node))
-    )
-    return [(index, target_name(calls[index].target)) for index in indices]
+        for call in calls_with_nested(node)
+        if not has_translation(call) or is_mistranslated(call)
+    ]
 
 
 def _translate_program(program: Program, exported: ExportedProgram, opset: int) -> onnx_ir.Model:

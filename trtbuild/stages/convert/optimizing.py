@@ -1,8 +1,15 @@
-"""Fold constants and simplify an ONNX model with onnxscript's optimizer, which is patched in two ways.
+"""Fold constants and simplify an ONNX model with onnxscript's optimizer, which is patched in three ways.
 
 1. Constants are compared exactly. The optimizer's rules compare them with a tolerance (onnxscript 0.7.2: relative 1e-5,
    absolute 1e-8). So they replace ``x + 1e-9`` by ``x``, and a term that prevents a division by 0 is lost.
-2. A rule is tried only at nodes with the operator at the end of its pattern. The optimizer tries each rule at each node,
+2. These rules change the results of some models (measured with onnxscript 0.7.2), and are left out:
+   * ``relu(clamp(x, -3, -1))`` becomes ``clamp(x, 0, -1)``, and ``clamp(clamp(x, 0, 1), 2, 3)`` becomes ``clamp(x, 2, 1)``.
+     If the bounds of ONNX's Clip are in the wrong order, its result is the upper bound.
+   * ``bmm(x.reshape(4, 2, 2), y.reshape(4, 2, 2)).reshape(4, 4)`` becomes ``x @ y``: the rule compares only sizes.
+   * ``abs(n - 9)`` becomes ``n - 9`` if n is a size. The rule takes the sum of a size and a constant for a size.
+   * Min and Max with constants become one Clip. If the constants have more axes than the operand, the result lacks these
+     axes. These rules are left out only if the constants may have more axes.
+3. A rule is tried only at nodes with the operator at the end of its pattern. The optimizer tries each rule at each node,
    which takes most of its time. The result is the same.
 """
 
@@ -15,15 +22,25 @@ from typing import Any
 
 import onnx_ir
 from onnxscript import optimizer
+from onnxscript.optimizer import _constant_folding
 from onnxscript.rewriter import _ir_utils, _matcher, _rewrite_rule
+from onnxscript.rewriter.rules.common import _broadcast_to_matmul, _fuse_relus_clips, _min_max_to_clip
 
 #: The modules of onnxscript that compare constants by ``math.isclose``.
 _COMPARING_MODULES = (_matcher, _ir_utils)
 
+_WRONG_RULES = (
+    _fuse_relus_clips.successive_clip_rule,
+    _fuse_relus_clips.successive_relu_clip_rule,
+    _broadcast_to_matmul.one_reshape_matmul_reshape_rule,
+    _broadcast_to_matmul.two_reshapes_matmul_reshape_rule,
+)
+_CLIP_RULES = (_min_max_to_clip.min_max_rule, _min_max_to_clip.max_min_rule)
+
 
 def optimize(model: onnx_ir.Model) -> None:
     """Optimize `model` in place."""
-    with _compare_exactly(), _try_matching_operators_only():
+    with _compare_exactly(), _leave_out_wrong_rules(), _try_matching_operators_only():
         optimizer.optimize_ir(model)
 
 
@@ -37,6 +54,32 @@ def _compare_exactly() -> Iterator[None]:
     finally:
         for module, original in zip(_COMPARING_MODULES, originals, strict=True):
             module.math = original
+
+
+@contextlib.contextmanager
+def _leave_out_wrong_rules() -> Iterator[None]:
+    rule_class, evaluators = _rewrite_rule.RewriteRule, _constant_folding.registry.op_evaluators
+    original_try, original_abs = rule_class.try_rewrite, evaluators.pop(("", "Abs"), [])
+
+    def try_rewrite(rule: Any, model: Any, graph: Any, node: onnx_ir.Node, **options: Any) -> Any:
+        if rule in _WRONG_RULES or (rule in _CLIP_RULES and _may_add_axes(node)):
+            return None
+        return original_try(rule, model, graph, node, **options)
+
+    rule_class.try_rewrite = try_rewrite
+    try:
+        yield
+    finally:
+        rule_class.try_rewrite = original_try
+        evaluators["", "Abs"] = original_abs
+
+
+def _may_add_axes(node: onnx_ir.Node) -> bool:
+    """Whether the result of a Min of a Max (or the reverse) may have more axes than the operand of the inner node."""
+    inner = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    operand = inner.inputs[0] if inner is not None and inner.inputs else None
+    before, after = operand.shape if operand is not None else None, node.outputs[0].shape
+    return before is None or after is None or len(before) < len(after)
 
 
 @contextlib.contextmanager

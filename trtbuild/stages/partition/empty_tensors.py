@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from trtbuild.stages.partition.units import Unit
+from trtbuild.stages.program.functional import calls_with_nested
 from trtbuild.stages.program.sizes import Point, PointEvaluator, Type
 
 #: Operators that are defined for empty tensors: sums and products, operators that copy elements of another operand, and
@@ -21,25 +24,23 @@ _DEFINED_OPERATORS = frozenset(
 
 def find_calls_on_empty_tensors(units: Sequence[Unit], points: Sequence[Point]) -> dict[int, str]:
     """Call number → reason, for each unit that computes a non-empty result from an empty input at one of `points`
-    (symbol → number). `_DEFINED_OPERATORS` are excepted."""
+    (symbol → number). A call in a nested graph counts, too. `_DEFINED_OPERATORS` are excepted."""
     evaluators = [PointEvaluator(point) for point in points]
     return {
         unit.call_number: "computes values from a tensor without elements"
         for unit in units
-        if _computes_from_empty_input(unit, evaluators)
+        if any(_computes_from_empty_input(call, evaluators) for call in calls_with_nested(unit.call))
     }
 
 
-def _computes_from_empty_input(unit: Unit, evaluators: Sequence[PointEvaluator]) -> bool:
-    if getattr(unit.call.target, "_opname", "") in _DEFINED_OPERATORS:
+def _computes_from_empty_input(call: torch.fx.Node, evaluators: Sequence[PointEvaluator]) -> bool:
+    if getattr(call.target, "_opname", "") in _DEFINED_OPERATORS:
         return False
-    values = [node.meta.get("val") for node in unit.call.all_input_nodes]
+    values = [node.meta.get("val") for node in call.all_input_nodes]
     for evaluator in evaluators:
         input_types = [type_ for value in values for type_ in evaluator.declared(value)]
-        if any(map(_is_empty, input_types)):
-            output_types = [type_ for node in unit.nodes for type_ in evaluator.declared(node.meta.get("val"))]
-            if not all(map(_is_empty, output_types)):
-                return True
+        if any(map(_is_empty, input_types)) and not all(map(_is_empty, evaluator.declared(call.meta.get("val")))):
+            return True
     return False
 
 

@@ -15,7 +15,9 @@ from __future__ import annotations
 import io
 import json
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -116,6 +118,16 @@ class Program:
         exported.graph_module.recompile()
         _restore_examples(exported)
         return cls(exported, int(extra["trtbuild.weights"]))
+
+
+def calls_with_nested(call: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Yield a call_function node, and those of the graphs that it gets, such as the branches of ``torch.cond``."""
+    yield call
+    for operand in call.all_input_nodes:
+        if operand.op == "get_attr":
+            value: Any = operator.attrgetter(str(operand.target))(call.graph.owning_module)
+            for module in value.modules() if isinstance(value, torch.fx.GraphModule) else ():
+                yield from (node for node in module.graph.nodes if node.op == "call_function")
 
 
 def _restore_examples(exported: ExportedProgram) -> None:

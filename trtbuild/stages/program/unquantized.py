@@ -94,6 +94,7 @@ def without_quantizers(program: Program) -> Unquantized:
         else:
             continue
         removed += 1
+    has_left_quantizers = bool(left)
     stored: dict[str, None] = {}
     variables = set(program.input_nodes)  # values that depend on inputs
     for node in graph.nodes:
@@ -103,7 +104,7 @@ def without_quantizers(program: Program) -> Unquantized:
             continue
         if node not in variables:
             stored[_stored_type(node)] = None
-        elif not left:  # otherwise the dequantizer may belong to a quantizer in `left`
+        elif not has_left_quantizers:  # otherwise the dequantizer may belong to a quantizer in `left`
             left.append(target_name(node.target))
     program.exported.graph_module.recompile()
     return Unquantized(program, removed, tuple(stored), tuple(left))

@@ -86,6 +86,17 @@ def test_rejects_a_model_with_a_branch_where_a_derived_size_is_one_and_names_tha
     assert "x.0 is at least 3" in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize("multiple_of", [1, 2])
+def test_rejects_a_branch_at_one_size_of_a_large_range(multiple_of):
+    class Special(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 3 if x.shape[0] - 5001 == 1 else x * 2
+
+    dims = [NamedDim("length", (("x", 0),), multiple_of)]
+    with pytest.raises(SourceError, match=r"not the model at x\.0 = 5002"):
+        trace_in_process(Special().eval(), make_job({"x": ((2, 3), (150, 3), (9000, 3))}, dims=dims))
+
+
 def line_of(text: str) -> int:
     """The number of this file's first line that ends with `text`."""
     lines = Path(__file__).read_text().splitlines()

@@ -68,6 +68,19 @@ def test_the_largest_sizes_of_large_ranges_are_tried(job_of: Callable[..., Any])
     assert failure.sizes == (100_000, 100_000)
 
 
+def test_a_guard_on_one_dim_is_tried_at_every_size(job_of: Callable[..., Any]) -> None:
+    job = job_of({"x": ((1,), (8,), (100_000,))})
+    (failure,) = guard_failures((), {"x": 0}, job.shapes, job.inputs, (), ["L['x'].size()[0] - 7000 != 1"])
+    assert failure.sizes == (7001,) and failure.hint is None
+
+
+def test_a_known_point_counts_if_no_tried_size_breaks_the_guard(job_of: Callable[..., Any]) -> None:
+    job = job_of({"x": ((1, 1), (8, 8), (100_000, 100_000))})
+    guard = "L['x'].size()[0] != 5003 or L['x'].size()[1] != 7001"
+    (failure,) = guard_failures([guard], {"x": 0}, job.shapes, job.inputs, [(5003, 7001)])
+    assert failure.sizes == (5003, 7001)
+
+
 def test_every_assumption_has_a_failure_after_many_other_guards(job_of: Callable[..., Any]) -> None:
     """An assumption is a guard that `guard_filter` has removed. No limit of new points applies to assumptions."""
     job = job_of({"x": ((1, 1), (8, 8), (64, 64))})

@@ -130,6 +130,7 @@ def test_a_channel_of_zeros_stays_zero(models: dict[str, nn.Module]) -> None:
         ({"_amax": torch.tensor(-1.0)}, "has scales that are negative or not finite"),
         ({"_amax": torch.tensor(float("nan"))}, "has scales that are negative or not finite"),
         ({"_pre_quant_scale": torch.tensor([float("inf")])}, "scales its input by numbers that are not finite"),
+        ({"_pre_quant_scale": torch.tensor([float("nan")]), "_disabled": True}, "scales its input by numbers that are"),
     ],
 )
 def test_rejects_other_quantizers_and_names_them(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from trtbuild.core.model.spec import Source
@@ -105,3 +106,17 @@ def test_a_function_whose_signature_cannot_be_read_is_called(error_of: Callable[
     error = error_of("wrong_source:wrapped", width=4)
     assert "wrong_source:wrapped(width=4) fails" in str(error)
     assert "unexpected keyword argument 'width'" in str(error)
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_the_projects_setting_of_deterministic_algorithms_stays(
+    tmp_path: Path, job_of: Callable[..., Any], warn_only: bool
+) -> None:
+    job = job_of({"x": (4, 4)}, source=Source("python", "wrong_source:anything"))
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        PythonSource(job, tmp_path, Frames(Places(), tmp_path)).read()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled() is warn_only
+    finally:
+        torch.use_deterministic_algorithms(False)

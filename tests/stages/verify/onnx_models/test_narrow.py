@@ -86,6 +86,21 @@ def test_a_model_with_a_16_bit_type_has_narrow_types() -> None:
     )
 
 
+def test_a_weight_of_a_nested_graph_has_a_narrow_type() -> None:
+    weight = helper.make_tensor("c", TensorProto.FLOAT16, [4], [1 / 3] * 4)
+    body = [helper.make_node("Exp", ["c"], ["e"]), helper.make_node("Cast", ["e"], ["b"], to=TensorProto.FLOAT)]
+    branch = helper.make_graph(body, "b", [], [helper.make_tensor_value_info("b", TensorProto.FLOAT, [4])], [weight])
+    nodes = [
+        helper.make_node("Constant", [], ["yes"], value=helper.make_tensor("yes", TensorProto.BOOL, [], [True])),
+        helper.make_node("If", ["yes"], ["v0"], then_branch=branch, else_branch=branch),
+        helper.make_node("Mul", ["i0", "v0"], ["o0"]),
+    ]
+    proto = model(nodes, TensorProto.FLOAT)
+    assert has_narrow_types(proto)
+    ones = torch.ones(2, 4)
+    assert torch.equal(run(convert_to_float32(proto), ones), torch.exp(torch.tensor([1 / 3]).half()).float() * ones)
+
+
 def test_external_weights_stay_external() -> None:
     proto = model([helper.make_node("Add", ["i0", "w0"], ["o0"])], TensorProto.BFLOAT16, w0=np.ones(4, np.float32))
     (tensor,) = proto.graph.initializer

@@ -6,7 +6,7 @@ are not proved, although they hold at every declared size.
 
 Rules
 1. A guard on one symbol that holds at every declared size is removed. Every size is tried. If the symbol has more than
-   `_MAX_SIZES` sizes, the guard stays. torch has a symbol for each axis. Here all axes of one dim have the same symbol,
+   `MAX_SIZES` sizes, the guard stays. torch has a symbol for each axis. Here all axes of one dim have the same symbol,
    because a guard may be about several of them (``torch.chunk`` of two concatenated inputs, for example).
 2. Some guards compare a computed size with a number (``x.shape[0] - 1 != 1``), because broadcasts and strides are different
    at size 1. If such a guard fails only where the computed size is 1, the guard is removed, too. It is then one of
@@ -37,9 +37,6 @@ from trtbuild.core.model.shapes import SymbolAxis
 from trtbuild.stages.trace.export.guards import Guard, axis_of
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.frames import Frames
-
-#: The largest number of sizes of one symbol at which a guard is tried.
-_MAX_SIZES = 1_000_000
 
 #: A thread holds this lock while the functions of torch are replaced, because two threads could restore them in the wrong
 #: order.
@@ -139,7 +136,7 @@ class GuardFilter:
         guard = self._parse_guard(expression, axes)
         if guard is None or len(guard.symbols) != 1:
             return True
-        failing_sizes = guard.all_failing_sizes(_MAX_SIZES)
+        failing_sizes = guard.all_failing_sizes()
         if failing_sizes is None:
             return True
         if failing_sizes and not self._fails_only_at_size_one(expression, axes, failing_sizes):

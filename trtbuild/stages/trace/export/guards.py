@@ -28,7 +28,9 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, axes_of_symbol
 from trtbuild.core.model.spec import Input
 
-#: About this many sizes at most are tried for one guard.
+#: A guard on one symbol is tried at every size, if the symbol has at most this many sizes.
+MAX_SIZES = 1_000_000
+#: About this many sizes at most are tried for any other guard.
 _MAX_TRIED_SIZES = 4_000
 #: About this many points at most are added for all guards together. Points for assumptions do not count.
 _MAX_FAILURES = 12
@@ -62,23 +64,25 @@ def guard_failures(
     results: list[GuardFailure] = []
     tried = list(points)
     new_points = 0
-    for code, is_assumed in [*((code, False) for code in guards), *((code, True) for code in assumptions)]:
+    distinct = dict.fromkeys([*((code, False) for code in guards), *((code, True) for code in assumptions)])
+    for code, is_assumed in distinct:
         guard = Guard.parse(code, arguments, plan, inputs)
-        failures = guard.failing_sizes() if guard is not None and guard.symbols else []
-        if guard is None or not failures:
+        if guard is None or not guard.symbols:
             continue
         known_sizes = next((sizes for sizes in tried if not guard.holds([sizes[s] for s in guard.symbols])), None)
         if known_sizes is not None and not is_assumed:
             results.append(GuardFailure(known_sizes, guard.text, guard.hint()))
             continue
-        if not is_assumed and new_points >= _MAX_FAILURES:
+        failures = guard.failing_sizes() if is_assumed or new_points < _MAX_FAILURES else []
+        if not failures:
             continue
         smallest, middle, largest = failures[0], failures[len(failures) // 2], failures[-1]
+        hint = guard.hint()
         for values in dict.fromkeys((smallest, middle, largest)):
             sizes = [symbol.example for symbol in plan.symbols]
             for symbol, size in zip(guard.symbols, values, strict=True):
                 sizes[symbol] = size
-            results.append(GuardFailure(tuple(sizes), guard.text, guard.hint()))
+            results.append(GuardFailure(tuple(sizes), guard.text, hint))
             tried.append(tuple(sizes))
             if not is_assumed:
                 new_points += 1
@@ -129,16 +133,15 @@ class Guard:
         except (ZeroDivisionError, OverflowError):
             return False
 
-    def all_failing_sizes(self, most: int) -> list[int] | None:
-        """All sizes at which a guard on one symbol fails; None if the symbol has more than `most` sizes."""
+    def all_failing_sizes(self) -> list[int] | None:
+        """All sizes at which a guard on one symbol fails; None if the symbol has more than `MAX_SIZES` sizes."""
         (symbol,) = (self._plan.symbols[number] for number in self.symbols)
         sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
-        return None if len(sizes) > most else [size for size in sizes if not self.holds([size])]
+        return None if len(sizes) > MAX_SIZES else [size for size in sizes if not self.holds([size])]
 
     def failing_sizes(self) -> list[tuple[int, ...]]:
         """Sizes at which the guard fails, smallest first. If the symbols have too many sizes, only a sample is tried."""
-        sizes_per_symbol = max(2, int(_MAX_TRIED_SIZES ** (1 / len(self.symbols))))
-        ranges = [_sample_sizes(self._plan.symbols[symbol], sizes_per_symbol) for symbol in self.symbols]
+        ranges = [_tried_sizes(self._plan.symbols[symbol], len(self.symbols)) for symbol in self.symbols]
         return sorted(values for values in itertools.product(*ranges) if not self.holds(values))
 
     def hint(self) -> str | None:
@@ -147,9 +150,9 @@ class Guard:
             return None
         (number,) = self.symbols
         symbol = self._plan.symbols[number]
-        sizes = _sample_sizes(symbol, _MAX_TRIED_SIZES)
+        sizes = _tried_sizes(symbol, 1)
         holding_sizes = [size for size in sizes if self.holds([size])]
-        if not holding_sizes:
+        if len(holding_sizes) in (0, len(sizes)):
             return None
         holds = set(holding_sizes)
         step = math.gcd(*holding_sizes)
@@ -219,10 +222,13 @@ def arguments_as_input_numbers(signature: inspect.Signature, inputs: Sequence[In
     return kwargs | bound
 
 
-def _sample_sizes(symbol: Any, count: int) -> list[int]:
-    """All sizes of a symbol if there are at most `count`. Otherwise its ends, and an even spread between them."""
+def _tried_sizes(symbol: Any, symbol_count: int) -> list[int]:
+    """The sizes of a symbol at which a guard on `symbol_count` symbols is tried.
+
+    If the symbol has too many sizes, these are its smallest and largest sizes, and an even spread between them."""
     sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
-    if len(sizes) <= count:
+    count = max(2, int(_MAX_TRIED_SIZES ** (1 / symbol_count)))
+    if len(sizes) <= (MAX_SIZES if symbol_count == 1 else count):
         return list(sizes)
     third = max(1, count // 3)
     spread = sizes[:: max(1, len(sizes) // third)]

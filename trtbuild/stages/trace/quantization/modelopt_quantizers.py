@@ -89,11 +89,11 @@ def read_quantizer(name: str, quantizer: Any, place: Mapping[str, Any]) -> Quant
     pre_scale = quantizer.pre_quant_scale
     try:
         layout = layout_of(quantizer)
+        if pre_scale is not None and not bool(torch.isfinite(pre_scale).all()):
+            raise UnknownLayout("scales its input by numbers that are not finite")
         if layout.type is None:
             return None if pre_scale is None else Quantizer(layout, pre_scale=pre_scale)
         result = Quantizer(layout, scale_of(quantizer, layout), pre_scale)
-        if pre_scale is not None and not bool(torch.isfinite(pre_scale).all()):
-            raise UnknownLayout("scales its input by numbers that are not finite")
         _compare(quantizer, result)
     except UnknownLayout as error:
         _refuse(name, str(error), place)

@@ -117,6 +117,8 @@ def call_source(function: Callable[..., Any], job: TraceJob, frames: Frames) -> 
     """Call the source's callable with the kwargs of the job. Raises SourceError if the call fails."""
     kwargs = yaml_values(job.source.kwargs)
     refuse_kwargs(function, kwargs, job)
+    is_on = torch.are_deterministic_algorithms_enabled()
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
     # then torch.empty fills its memory, so a model that keeps such a tensor is the same in every process
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
@@ -130,7 +132,7 @@ def call_source(function: Callable[..., Any], job: TraceJob, frames: Frames) -> 
             fallback=job.place("source.kwargs", "source"),
         )
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.use_deterministic_algorithms(is_on, warn_only=warns_only)
 
 
 def refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: TraceJob, leading: int = 0) -> None:

@@ -26,7 +26,10 @@ class UnknownElementType(Exception):
 
 def has_narrow_types(model: ModelProto) -> bool:
     """Whether a narrow type occurs in the model (rule 1)."""
-    graph = model.graph
+    return _is_narrow(model.graph)
+
+
+def _is_narrow(graph: GraphProto) -> bool:
     declared = [*graph.input, *graph.output]
     return (
         any(value.type.tensor_type.elem_type in _NARROW_TYPES for value in declared)
@@ -37,7 +40,7 @@ def has_narrow_types(model: ModelProto) -> bool:
 
 def _has_narrow_type(attribute: AttributeProto) -> bool:
     if attribute.type == AttributeProto.GRAPH:
-        return any(_has_narrow_type(nested) for node in attribute.g.node for nested in node.attribute)
+        return _is_narrow(attribute.g)
     return (
         attribute.name in _TYPE_ATTRIBUTES and attribute.i in _NARROW_TYPES
     ) or attribute.t.data_type in _NARROW_TYPES

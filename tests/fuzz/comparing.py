@@ -30,7 +30,7 @@ from tests.fuzz.pipeline import Built, Case
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Point, coarsest_precision, points, tolerances
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.core.planning.expand import sizes_in_units
+from trtbuild.core.planning.expand import symbol_values
 from trtbuild.runtime.calls.output_tree import Fields, restorer
 from trtbuild.stages.verify.comparing import Deviation, deviation
 from trtbuild.stages.verify.inputs import integer_ends, random_inputs
@@ -142,7 +142,7 @@ class _Comparer:
         """Compare each partition, and then the outputs of the model, at one point."""
         built, differences = self._built, self._found.differences
         where = f"{point.which} {list(point.sizes)}"
-        sizes = sizes_in_units(built.shapes, point.sizes)
+        sizes = symbol_values(built.shapes, point.sizes)
         inputs = random_inputs(
             [(entry.name, entry.dtype) for entry in built.model.inputs],
             built.shapes.input_shapes(point.sizes),

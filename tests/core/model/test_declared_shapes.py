@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtbuild.core.model.declared_shapes import ShapeProblem, derive
-from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, profile_sizes
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 
 Sizes = tuple[int, int, int]
@@ -201,13 +201,13 @@ def test_symbols_are_numbered_by_first_appearance_not_by_name() -> None:
     assert numbers == [0, 1, 1, 2]
 
 
-def test_symbol_values_are_the_sizes_of_a_profile() -> None:
+def test_profile_sizes_are_the_sizes_of_the_symbols_at_min_opt_and_max() -> None:
     profiles = [profile("a", x=[(1, 2, 3), 7], y=[(4, 5, 6)]), profile("b", x=[9, 7], y=[(1, 1, 2)])]
     result = plan(profiles)
-    assert symbol_values(result, profiles[0], "min") == (1, 4)
-    assert symbol_values(result, profiles[0], "max") == (3, 6)
-    assert symbol_values(result, profiles[1], "opt") == (9, 1)
-    assert result.input_shapes(symbol_values(result, profiles[1], "max")) == ((9, 7), (2,))
+    assert profile_sizes(result, profiles[0], "min") == (1, 4)
+    assert profile_sizes(result, profiles[0], "max") == (3, 6)
+    assert profile_sizes(result, profiles[1], "opt") == (9, 1)
+    assert result.input_shapes(profile_sizes(result, profiles[1], "max")) == ((9, 7), (2,))
 
 
 # Rule 7: all problems at once.

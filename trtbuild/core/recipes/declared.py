@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie, profile_sizes
 from trtbuild.core.model.spec import Model
 from trtbuild.core.recipes.key_fields import fields_of
 from trtbuild.core.recipes.recipe import Recipe
@@ -96,5 +96,5 @@ def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] 
 
 def proof_points(model: Model, shapes: ShapePlan) -> tuple[tuple[int, ...], ...]:
     """The sizes of the profiles at which a trace is compared with eager PyTorch: each min and max, without duplicates."""
-    points = [symbol_values(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
+    points = [profile_sizes(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
     return tuple(dict.fromkeys(points))

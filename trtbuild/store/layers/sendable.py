@@ -44,7 +44,7 @@ def sendable_record(found: Found, trust: Trust) -> Found | None:
     """The record with only those signatures that may leave this machine; None if the record must not be sent
     (core/recipes/trust.py, rule 5)."""
     signatures = trust.sendable_signatures(found.signatures)
-    return None if trust.enforced and not signatures else replace(found, signatures=signatures)
+    return None if trust.checks_signatures and not signatures else replace(found, signatures=signatures)
 
 
 def file_reader(store: LocalStore) -> ReadFile:

@@ -21,7 +21,7 @@ RTX = StandIn("tensorrt-rtx", "1.7.1", ("float32", "float16"), narrows_int64=Tru
 #: Three machines: one has no GPU, one has a GPU, and one has neither a GPU nor TensorRT-RTX.
 NO_GPU = ToolchainFacts("8.6.0", opset=17, stand_in=RTX, parsers_differ=True)
 GPU = ToolchainFacts("8.6.0", opset=17, parsers_differ=True)
-NEITHER = ToolchainFacts("8.6.0", opset=17, parsers_differ=True, can_ask_parser=False)
+NEITHER = ToolchainFacts("8.6.0", opset=17, parsers_differ=True, has_parser=False)
 NET = a_model(targets=(HOPPER,))
 
 

@@ -31,7 +31,7 @@ class ToolchainFacts:
     #: Whether the toolchain's own parser needs a GPU. Then some machines use it, and others use a stand-in.
     parsers_differ: bool = False
     #: Whether this machine has a parser for the toolchain.
-    can_ask_parser: bool = True
+    has_parser: bool = True
     #: Whether the toolchain's engines compute int64 values in 32 bits. Then a partition has only int64 values that fit.
     narrows_int64: bool = False
 

@@ -248,7 +248,7 @@ class _ForwardPass:
         )
         if not facts.parsers_differ:
             return recipe, RECORDED
-        can_partition = facts.can_ask_parser and self._facts.versions is not None
+        can_partition = facts.has_parser and self._facts.versions is not None
         accepted = acceptance.accepted_partition(self._lookups, recipe, self._facts.locked, can_partition=can_partition)
         return accepted or (recipe, RECORDED)
 

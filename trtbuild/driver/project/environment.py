@@ -127,14 +127,14 @@ def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts
         return ToolchainFacts(version, opset, flavour.default_workspace)
     has_own_parser = table.installed_version(target.toolchain) == version and bool(device_sms())
     stand_in = None if has_own_parser else table.stand_in(target.toolchain, version)
-    can_ask_parser = has_own_parser or stand_in is not None
+    has_parser = has_own_parser or stand_in is not None
     return ToolchainFacts(
         version,
         opset,
         flavour.default_workspace,
         stand_in,
         parsers_differ=True,
-        can_ask_parser=can_ask_parser,
+        has_parser=has_parser,
         narrows_int64=table.narrows_int64(target.toolchain, version),
     )
 
@@ -172,7 +172,7 @@ def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None
     A partition step asks the parser which nodes TensorRT accepts.
     """
     for target, toolchain in facts.toolchains.items():
-        if target.toolchain in toolchains and not toolchain.can_ask_parser:
+        if target.toolchain in toolchains and not toolchain.has_parser:
             raise ToolchainMissing(
                 f"model {model!r} has to be partitioned for {target.toolchain} {toolchain.version}, but no parser is "
                 f"available: the parser of {target.toolchain} needs a GPU, and tensorrt-rtx, whose parser can replace it, "

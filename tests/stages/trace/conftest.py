@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import pairs_not_to_tie, profile_sizes
+from trtbuild.core.model.shapes import pairs_of_separate_symbols, profile_sizes
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange, Source
 from trtbuild.stages.trace import TraceJob
 from trtbuild.stages.trace.run import TraceResult, trace_module
@@ -47,8 +47,8 @@ def make_job(
     origins = {f"inputs.{entry.name}": f"trtbuild.yaml:{10 + n}" for n, entry in enumerate(inputs)}
     origins |= {f"dims.{dim.name}": f"trtbuild.yaml:{20 + n}" for n, dim in enumerate(dims)}
     origins |= {"source": "trtbuild.yaml:3", "weights": "trtbuild.yaml:4"}
-    not_to_tie = pairs_not_to_tie(plan, profiles)
-    return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, not_to_tie)
+    separate_pairs = pairs_of_separate_symbols(plan, profiles)
+    return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, separate_pairs)
 
 
 def _range(shape: Sequence[Any]) -> ShapeRange:

@@ -105,7 +105,7 @@ def profile_sizes(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
     return tuple(sizes[index] for index in range(len(plan.symbols)))
 
 
-def pairs_not_to_tie(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
+def pairs_of_separate_symbols(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
     """The pairs of symbols that must not become one symbol, because their opts differ in at least one profile.
 
     Only pairs that are equal otherwise are returned: they have the same example and ``multiple_of``, and in every profile

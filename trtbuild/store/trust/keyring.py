@@ -286,9 +286,8 @@ def trust_from_json(policy: Mapping[str, Any] | None) -> Trust:
         revoked=[base64.b64decode(text) for text in policy["revoked"]],
         read_domains=policy["read_domains"],
     )
-    keyring.checks_signatures = (
-        True  # even if the parent's only key is a revoked signing key, so that `trusted` is empty
-    )
+    # even if the parent's only key is a revoked signing key, so that `trusted` is empty
+    keyring.checks_signatures = True
     if policy["machine"] is not None:
         keyring._machine_public = _machine_only_key(parse_trusted(policy["machine"]))
     return keyring

@@ -199,7 +199,7 @@ class Build:
                 "onnxruntime",
                 program=A,
                 partitions=B,
-                made_of={C: D},
+                compared_blobs={C: D},
                 weights=WEIGHTS,
                 points=POINTS,
                 tolerances=tolerances("onnxruntime"),

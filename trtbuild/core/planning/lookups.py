@@ -124,7 +124,7 @@ class Lookups(Protocol):
 
         None if the entry may be used, or if there is no entry."""
 
-    def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
-        """Prepare for lookups of the records of these recipes, for example by fetching them together.
+    def prefetch(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
+        """Fetch the records of these recipes together, before they are looked up, if this saves time.
 
-        `recipes` is called only if the preparation saves time."""
+        `recipes` is called only in that case."""

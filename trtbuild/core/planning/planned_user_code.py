@@ -72,7 +72,7 @@ class UserCodePlanner:
         accepted = None if can_run else acceptance.named_by_lock(lookups, declared, facts.locked)
         if accepted is None:
             observations = chain.follow(
-                declared, lookups.read_link, lookups.observe, lookups.later_dependencies, lookups.expect
+                declared, lookups.read_link, lookups.observe, lookups.later_dependencies, lookups.prefetch
             )
             if not can_run:
                 accepted = acceptance.made_from_same_files(lookups, declared, observations, facts.locked)

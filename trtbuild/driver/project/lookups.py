@@ -286,7 +286,7 @@ class StoreLookups:
             recipe = keys.user_code(declared, observations)
         self.forget(recipe.key)
         record = self.record(recipe.key)
-        if record is None or not record.recipe.same_as(recipe) or record == step.refused:
+        if record is None or not record.recipe.same_as(recipe) or record == step.refused_record:
             return None
         if recipe.key != step.recipe.key and self._trail is not None:
             self._links.clear()

@@ -37,19 +37,19 @@ class ToolchainFacts:
 
 
 @dataclass(frozen=True)
-class LockedTrace:
+class LockedSteps:
     """The entries of a lock file about a model's calibrate, trace and partition steps.
 
-    `key` is the key of the trace. `versions` are the versions of torch and related packages with which the trace was made.
-    `partitions` are the keys of the partition steps. `calibration` is the key of the calibrate step; None without one."""
+    `versions` are the versions of torch and related packages with which the trace was made. `calibration_key` is None
+    without a calibrate step."""
 
-    key: str | None
+    trace_key: str | None
     versions: Mapping[str, str]
-    partitions: tuple[str, ...] = ()
-    calibration: str | None = None
+    partition_keys: tuple[str, ...] = ()
+    calibration_key: str | None = None
 
     def key_of(self, stage: UserCodeStage) -> str | None:
-        return self.key if stage == "trace" else self.calibration
+        return self.trace_key if stage == "trace" else self.calibration_key
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Facts:
 
     `versions` are the versions of python, torch, onnx, onnx-ir and onnxscript. They are None if one of these is not
     installed, or if the lock file names other versions for the model. Then this machine cannot trace the model.
-    `environment` has the environment variables of engine workers. `locked` is None if no lock file has the model."""
+    `environment` has the environment variables of engine workers. `locked_steps` is None if no lock file has the model."""
 
     platform: str
     versions: Mapping[str, str] | None
     toolchains: Mapping[Target, ToolchainFacts]
     environment: Mapping[str, str]
-    locked: LockedTrace | None = None
+    locked_steps: LockedSteps | None = None
     #: Target → the SMs (GPU architectures) for which its engines have code. A target without an entry has its own SM only.
     sms: Mapping[Target, tuple[int, ...]] = field(default_factory=dict)
 

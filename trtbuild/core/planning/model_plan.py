@@ -249,7 +249,8 @@ class _ForwardPass:
         if not facts.parsers_differ:
             return recipe, RECORDED
         can_partition = facts.has_parser and self._facts.versions is not None
-        accepted = acceptance.accepted_partition(self._lookups, recipe, self._facts.locked, can_partition=can_partition)
+        locked = self._facts.locked_steps
+        accepted = acceptance.accepted_partition(self._lookups, recipe, locked, can_partition=can_partition)
         return accepted or (recipe, RECORDED)
 
     def _plugin_library(self) -> Output | None:

@@ -28,7 +28,7 @@ import torch.utils._pytree as pytree
 from tests.fuzz.declared import network_differences, profile_differences, result_differences
 from tests.fuzz.pipeline import Built, Case
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest_precision, points, tolerances
+from trtbuild.core.model.verification import Point, coarsest_precision, points_of_model, tolerances
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.planning.expand import symbol_values
 from trtbuild.runtime.calls.output_tree import Fields, restorer
@@ -78,7 +78,7 @@ def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> C
             found.differences += network_differences(part, built)
     with filled_memory(), torch.no_grad():
         comparer = _Comparer(case, built, found)
-        for point in points(built.model, built.shapes, count=count, seed=seed):
+        for point in points_of_model(built.model, built.shapes, count=count, seed=seed):
             comparer.compare_at(point)
     found.differences = list(dict.fromkeys(found.differences))
     return found

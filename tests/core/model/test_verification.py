@@ -19,7 +19,7 @@ from trtbuild.core.model.verification import (
     Point,
     RoundedType,
     coarsest_precision,
-    points,
+    points_of_model,
     tolerances,
 )
 
@@ -33,7 +33,7 @@ def model(*profiles: tuple[list[int], list[int], list[int]], multiple_of: int = 
 def points_of(spec: Model, **options: int) -> tuple[Point, ...]:
     plan, problems = derive(spec.inputs, spec.dims, spec.profiles)
     assert plan is not None, problems
-    return points(spec, plan, **options)
+    return points_of_model(spec, plan, **options)
 
 
 TWO_PROFILES = model(([1, 32], [4, 64], [8, 320]), ([8, 64], [8, 64], [16, 64]), multiple_of=32)

@@ -103,7 +103,7 @@ class Point:
         return cls(**{**data, "sizes": tuple(data["sizes"])})
 
 
-def points(
+def points_of_model(
     model: Model, shapes: ShapePlan, *, count: int = DEFAULT_RANDOM_POINTS, seed: int = DEFAULT_SEED
 ) -> tuple[Point, ...]:
     """The points of every profile, in the order of the profiles, with `count` random points each."""

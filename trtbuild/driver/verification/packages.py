@@ -95,7 +95,9 @@ class _PackageVerification:
         if self._replay is not None:
             self._points: tuple[Point, ...] = (replayed_point(self._replay, self._model, self._shapes),)
         else:
-            self._points = verification.points(self._model, self._shapes, count=options.points, seed=options.seed)
+            self._points = verification.points_of_model(
+                self._model, self._shapes, count=options.points, seed=options.seed
+            )
         dims = [dim.name for dim in index.dims]
         self._labels = records.Labels([profile.name for profile in index.profiles], dims, package.path)
 

@@ -16,7 +16,7 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, Origin, PartitionSettings, Profile, ShapeRange, Source, Target
-from trtbuild.core.packages.names import name_table
+from trtbuild.core.packages.name_table import name_table
 from trtbuild.core.packages.package_indexing import package_index
 from trtbuild.core.packages.package_writing import index_to_json
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType

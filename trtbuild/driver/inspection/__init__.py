@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 from trtbuild.core.packages import provenance
-from trtbuild.core.packages.names import NAMES_FILE
+from trtbuild.core.packages.name_table import NAMES_FILE
 from trtbuild.driver.answers.subjects import Subject, package_subject
 from trtbuild.driver.inspection.documents import InspectedEngine, Inspection, TrtexecCommand
 from trtbuild.driver.inspection.layers import layers_of_engine, plan_contents, plans_of, read_json

@@ -126,7 +126,7 @@ class _PackageVerification:
             provenance_file.remove(self._package)
         elif cuts and self._replay is None:
             provenance_file.add(self._package, cuts)
-        exceeds = self._options.excess(cuts, ADVICE_FOR_PACKAGE, quantized=bool(index.quantized))
+        exceeds = self._options.why_rejected(cuts, ADVICE_FOR_PACKAGE, quantized=bool(index.quantized))
         return PackageEntry(
             model=index.model,
             ok=status == "right" and exceeds is None,

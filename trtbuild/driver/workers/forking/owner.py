@@ -87,7 +87,7 @@ class ForkServers:
         """Whether the servers run. Always True for lent servers: a client notices if its server has ended."""
         return not self.is_own or self._process.poll() is None
 
-    def suit(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
+    def can_fork(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
         """Whether a worker with these environment variables can be forked. `differing_variable` compares them.
 
         ``CUDA_VISIBLE_DEVICES`` may differ for torch workers, because their server has not loaded CUDA's driver, which

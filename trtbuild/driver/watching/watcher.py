@@ -41,7 +41,7 @@ from trtbuild.driver.watching.notifier import Notifier
 from trtbuild.driver.workers.environments import differing_variable
 from trtbuild.driver.workers.forking import requests
 from trtbuild.driver.workers.forking.lending import start_servers
-from trtbuild.driver.workers.forking.owner import lend
+from trtbuild.driver.workers.forking.owner import lend_servers
 from trtbuild.errors import EnvironmentFault, UsageError
 
 #: After so many seconds without an event, the conditions and the files outside the project are checked.
@@ -84,7 +84,7 @@ class Watcher:
             if servers is None:
                 raise EnvironmentFault("trtbuild watch needs Linux 5.3 or newer", hint="use trtbuild build")
             stack.callback(servers.close)
-            lend(servers)
+            lend_servers(servers)
             self._servers = servers
             code, report = copies.start(self._write_report).finish()  # in a copy (rule 2)
             self._use_report(report, code)

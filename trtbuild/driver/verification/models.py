@@ -186,7 +186,7 @@ class _ModelVerification:
         statuses = {cut.status for cut in cuts}
         status: Status = "wrong" if "wrong" in statuses else "right" if statuses == {"right"} else "unchecked"
         if model.replay is None and status == "wrong":
-            provenance_file.remove_of(model.workspace.project, plan)
+            provenance_file.remove_from_output(model.workspace.project, plan)
         elif model.replay is None:
             provenance_file.write(model.workspace.project, plan, cuts)
         advice = ADVICE_FOR_ONNX if source.graph.reference == "onnxruntime" else ADVICE_FOR_PYTORCH

@@ -208,7 +208,7 @@ class Workspace:
                 files,
                 self.store,
                 self.digests.sha256_many,
-                self.digests.learn,
+                self.digests.note_written,
                 self.history.recipe(package.id),
                 partial(refuse_small_output_disk, self.project, path, plan.model.name, sizes=sizes),
             )

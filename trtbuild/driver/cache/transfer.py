@@ -29,7 +29,7 @@ from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, StoreError, UsageError
 from trtbuild.store.layers.fetching import Fetched, NameLocks, fetch_records
 from trtbuild.store.layers.layered import LayeredStore
-from trtbuild.store.layers.sendable import complete_record, file_reader, read_local_record, sendable_record
+from trtbuild.store.layers.sendable import file_reader, read_complete_record, read_local_record, sendable_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.records import INLINE_FILE_SIZE
 from trtbuild.store.remote.store import RemoteStore
@@ -126,7 +126,7 @@ def fetch_incomplete_records(
     # The keys of local records that differ from the lock file, but are accepted if no remote has the locked record.
     tolerated_keys: list[str] = []
     for key in keys:
-        local_copy = complete_record(store.local, key)
+        local_copy = read_complete_record(store.local, key)
         why = "it is incomplete in the cache" if local_copy is None else store.refusal_of(key, local_copy.record, False)
         if why is not None:
             incomplete[key] = why
@@ -230,7 +230,7 @@ class _Sender:
 
     def _send(self, key: str) -> str | None:
         """Send one record. Returns None, or the reason why it could not be sent."""
-        record = complete_record(self._local, key)
+        record = read_complete_record(self._local, key)
         if record is None:
             return "it is not complete in the cache any more"
         sendable = sendable_record(record, self._remote.trust)

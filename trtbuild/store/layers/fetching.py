@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from trtbuild.errors import BlobMissing, RecordUntrusted, RemoteFault
 from trtbuild.store.layers.remote_records import RefusalRule, refuse_no_record
-from trtbuild.store.layers.sendable import complete_record
+from trtbuild.store.layers.sendable import read_complete_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
@@ -87,7 +87,7 @@ def fetch_records(
     with local.session(), ThreadPoolExecutor(_MAX_FETCHES) as pool:
         keys_to_fetch = []
         for key in dict.fromkeys(keys):
-            found = complete_record(local, key)
+            found = read_complete_record(local, key)
             if found is None or refusal_of(key, found.record, False) is not None:
                 keys_to_fetch.append(key)
             else:
@@ -121,7 +121,7 @@ def _fetch_record(
             with name_locks.hold([sha256]):
                 if not local.has(sha256):
                     fetched_size += remote.fetch(sha256, files, local)
-        local_copy = complete_record(local, key)
+        local_copy = read_complete_record(local, key)
         is_refused = local_copy is not None and refusal_of(key, local_copy.record, False) is not None
         local.put_record_copy(found.record, found.document, found.signatures, replace=is_refused)
     except (BlobMissing, RecordUntrusted, RemoteFault) as error:

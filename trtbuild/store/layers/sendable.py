@@ -28,7 +28,7 @@ def read_local_record(local: LocalStore, key: str) -> Found | None:
     return Found(record, document, entry.signatures, files_by_blob)
 
 
-def complete_record(store: LocalStore, key: str) -> Found | None:
+def read_complete_record(store: LocalStore, key: str) -> Found | None:
     """Like `read_local_record`, but returns None for a record that lacks a blob or cannot be used.
 
     Raises StoreUnavailable.

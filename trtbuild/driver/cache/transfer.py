@@ -127,10 +127,12 @@ def fetch_incomplete_records(
     tolerated_keys: list[str] = []
     for key in keys:
         local_copy = read_complete_record(store.local, key)
-        why = "it is incomplete in the cache" if local_copy is None else store.refusal_of(key, local_copy.record, False)
+        why = (
+            "it is incomplete in the cache" if local_copy is None else store.lock_refusal(key, local_copy.record, False)
+        )
         if why is not None:
             incomplete[key] = why
-        if why is not None and local_copy is not None and store.refusal_of(key, local_copy.record, True) is None:
+        if why is not None and local_copy is not None and store.lock_refusal(key, local_copy.record, True) is None:
             tolerated_keys.append(key)
     results: dict[str, Fetched] = {}
     for remote in store.readers:
@@ -141,7 +143,9 @@ def fetch_incomplete_records(
         def report(fetched: Fetched, description: str = description, total: int = total) -> None:
             progress(description, fetched.finished_count, total, "records")
 
-        fetched = results[remote.name] = fetch_records(remote, list(incomplete), store.local, report, store.refusal_of)
+        fetched = results[remote.name] = fetch_records(
+            remote, list(incomplete), store.local, report, store.lock_refusal
+        )
         incomplete.update({key: f"{remote.name}: {text}" for key, text in fetched.failed.items()})
         incomplete.update(fetched.untrusted)
         for key in (*fetched.fetched, *fetched.present):

@@ -8,8 +8,8 @@ Rules
    build in a copy of the watcher. So a build sees nothing of the build before.
 2. A waiting watcher has no open store and holds no lock.
 3. It waits with one `poll`, in one thread. If a file changes during a build, another build follows.
-4. The `endpoint.process_properties` and the environment variables of a client must equal those of the watcher. Only the variables
-   in `environments.FREE_VARIABLES` and those that begin with ``TRTBUILD_`` may differ.
+4. The `endpoint.process_properties` and the environment variables of a client must equal those of the watcher. Only the
+   variables in `environments.FREE_VARIABLES` and those that begin with ``TRTBUILD_`` may differ.
 5. Before each build, and after `TICK_S` seconds without an event, the watcher checks whether it may continue
    (`conditions`).
 """

@@ -18,7 +18,7 @@ from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import Target
 from trtbuild.core.recipes import keys
 from trtbuild.driver.configuration import WorkersSettings
-from trtbuild.driver.farm.connecting import connected
+from trtbuild.driver.farm.connecting import connect
 from trtbuild.driver.farm.exchange import exchanges
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.farm.known_workers import KnownWorkers
@@ -36,7 +36,7 @@ def main(address: str, steps: int, slots: int) -> None:
     store = wiring.open_store(project, configuration)
     version = table.installed_version("tensorrt-rtx") or "none"
     shared = exchanges(store, configuration)
-    with store.session(), connected(address, WorkersSettings(), project) as client:
+    with store.session(), connect(address, WorkersSettings(), project) as client:
         farm = Farm(client, KnownWorkers(client, tuple(shared), wait_s=60.0, report=print), store, shared)
 
         def step(number: int) -> None:

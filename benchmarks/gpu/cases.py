@@ -17,7 +17,7 @@ from typing import Any
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model
-from trtbuild.core.model.verification import Point, points
+from trtbuild.core.model.verification import Point, points_of_model
 
 
 class NoEagerModel(Exception):
@@ -43,7 +43,7 @@ class Case:
 
     def points(self, count: int) -> tuple[Point, ...]:
         """Return the min, opt and max points and `count` random points of every profile."""
-        return points(self.model, self.shapes, count=count, seed=0)
+        return points_of_model(self.model, self.shapes, count=count, seed=0)
 
     def inputs(self, point: Point, device: str = "cuda") -> tuple[list[Any], dict[str, Any]]:
         """Return the positional and the keyword tensors at a point, on `device`."""

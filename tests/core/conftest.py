@@ -16,7 +16,7 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, Origin, PartitionSettings, Profile, ShapeRange, Source, Target
-from trtbuild.core.packages.names import name_table
+from trtbuild.core.packages.name_table import name_table
 from trtbuild.core.packages.package_indexing import package_index
 from trtbuild.core.packages.package_writing import index_to_json
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
@@ -109,7 +109,7 @@ class FakeWorld:
         self.ran: list[str] = []  # the ids of the steps that ran in this build
         self.ran_keys: set[str | None] = set()
         self.observed: list[Dependency] = []
-        self.expected: list[str] = []  # the keys of recipes that the planner will soon look up
+        self.prefetched: list[str] = []  # the keys of recipes that the planner will soon look up
 
     # -- Lookups
 
@@ -170,8 +170,8 @@ class FakeWorld:
     def why_unusable(self, key: str) -> Reason | None:
         return Reason("untrusted", "it is not signed") if key in self.untrusted else None
 
-    def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
-        self.expected += [recipe.key for recipe in recipes()]
+    def prefetch(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
+        self.prefetched += [recipe.key for recipe in recipes()]
 
     # -- planning and building
 

@@ -112,7 +112,7 @@ QUANTIZATION = Quantization("int8", "entropy", Calibration("data:batches", kwarg
 #: Plugins, which `MODEL` does not have.
 PLUGINS = Plugins((Plugin("mylib::roi", "RoiPlugin", arguments={"height": "h"}, attributes={"mode": 1}),), "libroi.so")
 
-#: The points of a verification, as constants. A real verification gets its points from `core.model.verification.points`.
+#: The points of a verification, as constants. A real verification gets its points from `points_of_model`.
 POINTS = (Point(0, "min", (1,), seed=7), Point(0, "random 2", (3,), seed=8, zeros=True))
 
 
@@ -199,7 +199,7 @@ class Build:
                 "onnxruntime",
                 program=A,
                 partitions=B,
-                made_of={C: D},
+                compared_blobs={C: D},
                 weights=WEIGHTS,
                 points=POINTS,
                 tolerances=tolerances("onnxruntime"),

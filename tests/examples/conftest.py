@@ -18,7 +18,7 @@ import torch.utils._pytree as pytree
 from tests.conftest import BuiltExamples
 from tests.imports import import_from
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import ShapePlan, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, profile_sizes
 from trtbuild.core.model.spec import Model
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.core.recipes.record import Record
@@ -79,7 +79,7 @@ class Example:
         """Each profile's min, opt and max, with the size of each dynamic dim (symbol) there."""
         for profile in self.model.profiles:
             for which in ("min", "opt", "max"):
-                yield Point(profile.name, which), symbol_values(self.shapes, profile, which)
+                yield Point(profile.name, which), profile_sizes(self.shapes, profile, which)
 
     def inputs(self, sizes: Sequence[int]) -> dict[str, torch.Tensor]:
         tensors = {}

@@ -16,8 +16,8 @@ import pytest
 from tests.conftest import BuiltExamples
 from tests.examples.conftest import Example, example_names
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.model.shapes import symbol_values
-from trtbuild.core.planning.expand import engine_job, input_range, sizes_in_units
+from trtbuild.core.model.shapes import profile_sizes
+from trtbuild.core.planning.expand import engine_job, input_range, symbol_values
 from trtbuild.core.values.codec import encode
 from trtbuild.core.values.expressions import evaluate
 
@@ -84,8 +84,8 @@ def test_the_range_of_a_partition_input_contains_the_sizes_at_random_points(name
     example = find_example(name)
     rng = random.Random(name)
     for profile in example.model.profiles:
-        low, high = (symbol_values(example.shapes, profile, which) for which in ("min", "max"))
-        opt = sizes_in_units(example.shapes, symbol_values(example.shapes, profile, "opt"))
+        low, high = (profile_sizes(example.shapes, profile, which) for which in ("min", "max"))
+        opt = symbol_values(example.shapes, profile_sizes(example.shapes, profile, "opt"))
         for part in example.partitions.partitions:
             for _, tensor_type in part.inputs:
                 bounds = input_range(tensor_type.shape, example.shapes, profile)
@@ -104,7 +104,7 @@ def test_computed_tensors_have_the_sizes_of_the_expressions(find_example: Find) 
         example = find_example(name)
         for _, sizes in example.points:
             values = example.values(example.inputs(sizes), example.in_torch)
-            symbols = sizes_in_units(example.shapes, sizes)
+            symbols = symbol_values(example.shapes, sizes)
             for part in example.partitions.partitions:
                 for source, tensor_type in part.inputs:
                     assert tuple(values[source].shape) == tuple(evaluate(size, symbols) for size in tensor_type.shape)

@@ -16,7 +16,7 @@ import trtbuild
 from tests.conftest import BuiltExamples
 from tests.examples.conftest import Example, example_names, relative_difference
 from tests.examples.test_numbers import TOLERANCE
-from trtbuild.core.model.shapes import symbol_values
+from trtbuild.core.model.shapes import profile_sizes
 from trtbuild.errors import CallRefused, NoFittingTarget
 from trtbuild.runtime.calls.output_tree import Fields
 
@@ -33,7 +33,7 @@ def points(example: Example) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield str(point), sizes
     rng = random.Random(example.name)
     for profile in example.model.profiles:
-        low, high = (symbol_values(example.shapes, profile, which) for which in ("min", "max"))
+        low, high = (profile_sizes(example.shapes, profile, which) for which in ("min", "max"))
         for number in range(2):
             units = [symbol.multiple_of for symbol in example.shapes.symbols]
             sizes = (

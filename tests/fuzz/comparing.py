@@ -28,9 +28,9 @@ import torch.utils._pytree as pytree
 from tests.fuzz.declared import network_differences, profile_differences, result_differences
 from tests.fuzz.pipeline import Built, Case
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest_precision, points, tolerances
+from trtbuild.core.model.verification import Point, coarsest_precision, points_of_model, tolerances
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.core.planning.expand import sizes_in_units
+from trtbuild.core.planning.expand import symbol_values
 from trtbuild.runtime.calls.output_tree import Fields, restorer
 from trtbuild.stages.verify.comparing import Deviation, deviation
 from trtbuild.stages.verify.inputs import integer_ends, random_inputs
@@ -78,7 +78,7 @@ def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> C
             found.differences += network_differences(part, built)
     with filled_memory(), torch.no_grad():
         comparer = _Comparer(case, built, found)
-        for point in points(built.model, built.shapes, count=count, seed=seed):
+        for point in points_of_model(built.model, built.shapes, count=count, seed=seed):
             comparer.compare_at(point)
     found.differences = list(dict.fromkeys(found.differences))
     return found
@@ -142,7 +142,7 @@ class _Comparer:
         """Compare each partition, and then the outputs of the model, at one point."""
         built, differences = self._built, self._found.differences
         where = f"{point.which} {list(point.sizes)}"
-        sizes = sizes_in_units(built.shapes, point.sizes)
+        sizes = symbol_values(built.shapes, point.sizes)
         inputs = random_inputs(
             [(entry.name, entry.dtype) for entry in built.model.inputs],
             built.shapes.input_shapes(point.sizes),

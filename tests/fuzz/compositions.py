@@ -19,7 +19,7 @@ from tests.fuzz.pipeline import Axis, Case
 from tests.fuzz.ranges import UnusableCase, check_usable, random_range
 from tests.fuzz.statements import STATEMENTS
 from trtbuild.core.model.spec import NamedDim
-from trtbuild.core.model.verification import points
+from trtbuild.core.model.verification import points_of_model
 from trtbuild.stages.verify.inputs import random_inputs
 
 #: Operators that a case may keep in PyTorch (`torch_executed_ops`), so that its model has several partitions.
@@ -117,13 +117,13 @@ class _Writer:
         model, shapes = case.model, case.shapes
         entries = [(entry.name, entry.dtype) for entry in model.inputs]
         self._namespaces: list[dict[str, Any]] = []  # the values of all names, for each point
-        for point in points(model, shapes):
+        for point in points_of_model(model, shapes):
             sizes = shapes.input_shapes(point.sizes)
             # integers are 0 or 1
             arguments = random_inputs(entries, sizes, point, ends=[2] * len(entries), ranges={})
             values = {f"x{k}": value for k, value in enumerate(arguments)}
             self._namespaces.append({**NAMES, "self": self._module, **values})
-        self._opt_index = next((k for k, point in enumerate(points(model, shapes)) if point.which == "opt"), 0)
+        self._opt_index = next((k for k, point in enumerate(points_of_model(model, shapes)) if point.which == "opt"), 0)
         self.values = [Value(f"x{k}", self._namespaces[self._opt_index][f"x{k}"]) for k in range(len(entries))]
 
     def write(self) -> None:

@@ -12,10 +12,10 @@ import torch
 
 from tests.fuzz.pipeline import Built
 from trtbuild.core.engines.engine_job import EngineJob
-from trtbuild.core.model.shapes import symbol_values
+from trtbuild.core.model.shapes import profile_sizes
 from trtbuild.core.model.verification import Point
 from trtbuild.core.partition.partitions import Partition, TensorType
-from trtbuild.core.planning.expand import sizes_in_units
+from trtbuild.core.planning.expand import symbol_values
 from trtbuild.core.values.expressions import Expression, depends_on_data, evaluate, interval
 
 #: The names of tensorrt.DataType in the compiler's document about an engine → the names in torch.
@@ -34,7 +34,7 @@ def network_differences(part: Partition, built: Built) -> Iterator[str]:
     """The differences between the network of an engine and its partition."""
     (profile,) = built.model.profiles
     # in units of `multiple_of`, like the symbols of the partition document
-    low, high = (sizes_in_units(built.shapes, symbol_values(built.shapes, profile, which)) for which in ("min", "max"))
+    low, high = (symbol_values(built.shapes, profile_sizes(built.shapes, profile, which)) for which in ("min", "max"))
     bounds = list(zip(low, high, strict=True))
     network = built.layers[part.name]
     types_of_part = {"inputs": [type_ for _, type_ in part.inputs], "outputs": list(part.outputs)}

@@ -17,7 +17,7 @@ from tests.store.memory_store import MemoryStore
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import ShapePlan, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, profile_sizes
 from trtbuild.core.model.spec import (
     Input,
     Model,
@@ -32,7 +32,7 @@ from trtbuild.core.model.spec import (
 )
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.core.planning.comparison import make_comparison
-from trtbuild.core.planning.expand import engine_job, sizes_in_units
+from trtbuild.core.planning.expand import engine_job, symbol_values
 from trtbuild.core.planning.jobs import LowerJob, PartitionJob
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.declared import proof_points
@@ -156,8 +156,8 @@ class _Steps:
         self._facts = toolchain_facts(TARGET)
         self._context = Context(store, Path.cwd())  # type: ignore[arg-type]
         (profile,) = model.profiles
-        symbol_sizes = dict.fromkeys(symbol_values(shapes, profile, which) for which in ("min", "opt", "max"))
-        self._points = tuple(sizes_in_units(shapes, sizes) for sizes in symbol_sizes)
+        symbol_sizes = dict.fromkeys(profile_sizes(shapes, profile, which) for which in ("min", "opt", "max"))
+        self._points = tuple(symbol_values(shapes, sizes) for sizes in symbol_sizes)
 
     def lower(self, traced: TraceResult, *, compare: bool = True) -> Mapping[str, Output]:
         job = LowerJob(

@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 
 from tests.fuzz.comparing import filled_memory
 from tests.fuzz.pipeline import Case
-from trtbuild.core.model.verification import points
+from trtbuild.core.model.verification import points_of_model
 from trtbuild.stages.verify.comparing import deviation
 from trtbuild.stages.verify.inputs import random_inputs
 
@@ -51,7 +51,7 @@ def check_usable(case: Case) -> None:
         raise UnusableCase(f"ranges: {error}") from error
     model = case.model
     inputs = [(entry.name, entry.dtype) for entry in model.inputs]
-    for point in points(model, shapes):
+    for point in points_of_model(model, shapes):
         sizes = shapes.input_shapes(point.sizes)
         arguments = random_inputs(inputs, sizes, point, ends=[2] * len(inputs), ranges={})  # integers are 0 or 1
         copies = [value.clone() for value in arguments]

@@ -20,7 +20,7 @@ from trtbuild.errors import BundleRefused, EntryCorrupt, RemoteDown, RemoteRefus
 from trtbuild.store.bundle import open_bundle, write_bundle
 from trtbuild.store.collection.check import verify
 from trtbuild.store.layers.fetching import Fetched, fetch_records
-from trtbuild.store.layers.sendable import complete_record, file_reader
+from trtbuild.store.layers.sendable import file_reader, read_complete_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
@@ -41,7 +41,7 @@ def records(local: LocalStore, record_of: Callable[..., Record], payload: Payloa
 
 
 def export_bundle(store: LocalStore, records: list[Record], path: Path) -> Path:
-    found_records = {record.recipe.key: complete_record(store, record.recipe.key) for record in records}
+    found_records = {record.recipe.key: read_complete_record(store, record.recipe.key) for record in records}
     entries = {key: found.entry({}) for key, found in found_records.items() if found}
     write_bundle(str(path), entries, file_reader(store))
     return path
@@ -147,7 +147,7 @@ def test_a_failed_export_leaves_the_old_bundle(bundle: Path, local: LocalStore, 
     def fail(file: Output) -> bytes:
         raise OSError(28, "No space left on device")
 
-    found = complete_record(local, records[0].recipe.key)
+    found = read_complete_record(local, records[0].recipe.key)
     assert found is not None
     with pytest.raises(OSError, match="No space"):
         write_bundle(str(bundle), {records[0].recipe.key: found.entry({})}, fail)

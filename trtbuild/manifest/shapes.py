@@ -177,9 +177,9 @@ def _shape_origin(problem: ShapeProblem, entries: dict[str, ProfileEntry], dims_
         node = dims_node.items[problem.dim]
         count = max(1, len(node.items.get("at", node).elements))
         axes = [axis_node(node, index) for index in range(count)]
-        return next((axis.origin for axis in axes if axis.data == problem.place), dims_node.keys[problem.dim])
+        return next((axis.origin for axis in axes if axis.data == problem.axis_name), dims_node.keys[problem.dim])
     node = entries[problem.profile or ""].node.items[problem.input or ""]
-    node = node.items.get(problem.which or "") or node.items.get("shape") or node
+    node = node.items.get(problem.shape_kind or "") or node.items.get("shape") or node
     if problem.axis is not None and problem.axis < len(node.elements):
         node = node.elements[problem.axis]
     return node.origin

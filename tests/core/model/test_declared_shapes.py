@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtbuild.core.model.declared_shapes import ShapeProblem, derive
-from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, profile_sizes
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 
 Sizes = tuple[int, int, int]
@@ -54,7 +54,7 @@ def test_an_axis_is_static_only_if_all_profiles_have_the_same_number() -> None:
 
 def test_a_dynamic_min_of_0_is_refused_in_one_profile_and_across_profiles() -> None:
     (problem,) = problems_of([profile("a", x=[5, (0, 1, 2)])])
-    assert (problem.path, problem.which, problem.axis) == ("profiles.a.x", "min", 1)
+    assert (problem.path, problem.shape_kind, problem.axis) == ("profiles.a.x", "min", 1)
     (problem,) = problems_of([profile("a", x=[4]), profile("b", x=[0])])
     assert (problem.path, problem.text) == ("profiles.b.x", "x.0: a dynamic dim cannot have min 0")
     assert plan([profile("a", x=[0, 2])]).shapes == ((0, 2),)
@@ -62,9 +62,9 @@ def test_a_dynamic_min_of_0_is_refused_in_one_profile_and_across_profiles() -> N
 
 def test_sizes_are_in_order_and_not_negative() -> None:
     (problem,) = problems_of([profile("a", x=[(1, 5, 4)])])
-    assert (problem.which, problem.text) == ("opt", "x.0: min 1, opt 5, max 4 are not in order")
+    assert (problem.shape_kind, problem.text) == ("opt", "x.0: min 1, opt 5, max 4 are not in order")
     (problem,) = problems_of([profile("a", x=[(5, 5, 4)])])
-    assert problem.which == "max"
+    assert problem.shape_kind == "max"
     (problem,) = problems_of([profile("a", x=[-1])])
     assert "a size cannot be -1" in problem.text
 
@@ -72,9 +72,9 @@ def test_sizes_are_in_order_and_not_negative() -> None:
 def test_ranks_agree_within_and_across_profiles() -> None:
     uneven = Profile("a", (("x", ShapeRange((1,), (1, 2), (1, 2))),))
     (problem,) = problems_of([uneven])
-    assert (problem.which, problem.text) == ("min", "min, opt and max of 'x' have 1, 2 and 2 axes")
+    assert (problem.shape_kind, problem.text) == ("min", "min, opt and max of 'x' have 1, 2 and 2 axes")
     (problem,) = problems_of([Profile("a", (("x", ShapeRange((), (1,), (1, 2))),))])
-    assert problem.which is None
+    assert problem.shape_kind is None
     (problem,) = problems_of([profile("a", x=[1]), profile("b", x=[1, 2])])
     assert (problem.path, problem.text) == ("profiles.b.x", "'x' has rank 2 here and 1 in profile 'a'")
 
@@ -119,7 +119,7 @@ def test_two_static_places_of_a_dim_must_be_equal_too() -> None:
 def test_places_that_do_not_exist_or_belong_to_another_dim_are_refused() -> None:
     shapes = [profile("a", x=[(1, 2, 4), 3])]
     (problem,) = problems_of(shapes, [NamedDim("n", (("y", 0),))])
-    assert (problem.path, problem.place) == ("dims.n", "y.0")
+    assert (problem.path, problem.axis_name) == ("dims.n", "y.0")
     assert "there is no input 'y'" in problem.text
     (problem,) = problems_of(shapes, [NamedDim("n", (("x", 2),))])
     assert (problem.text, problem.hint) == ("dim 'n' is at x.2, but 'x' has 2 axes", "axes are 0 to 1")
@@ -201,13 +201,13 @@ def test_symbols_are_numbered_by_first_appearance_not_by_name() -> None:
     assert numbers == [0, 1, 1, 2]
 
 
-def test_symbol_values_are_the_sizes_of_a_profile() -> None:
+def test_profile_sizes_are_the_sizes_of_the_symbols_at_min_opt_and_max() -> None:
     profiles = [profile("a", x=[(1, 2, 3), 7], y=[(4, 5, 6)]), profile("b", x=[9, 7], y=[(1, 1, 2)])]
     result = plan(profiles)
-    assert symbol_values(result, profiles[0], "min") == (1, 4)
-    assert symbol_values(result, profiles[0], "max") == (3, 6)
-    assert symbol_values(result, profiles[1], "opt") == (9, 1)
-    assert result.input_shapes(symbol_values(result, profiles[1], "max")) == ((9, 7), (2,))
+    assert profile_sizes(result, profiles[0], "min") == (1, 4)
+    assert profile_sizes(result, profiles[0], "max") == (3, 6)
+    assert profile_sizes(result, profiles[1], "opt") == (9, 1)
+    assert result.input_shapes(profile_sizes(result, profiles[1], "max")) == ((9, 7), (2,))
 
 
 # Rule 7: all problems at once.

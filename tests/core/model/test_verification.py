@@ -11,7 +11,7 @@ import pytest
 
 from tests.core.recipe_values import MODEL
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import symbol_values
+from trtbuild.core.model.shapes import profile_sizes
 from trtbuild.core.model.spec import Input, Model, NamedDim, Profile, ShapeRange
 from trtbuild.core.model.verification import (
     TOLERANCES,
@@ -19,7 +19,7 @@ from trtbuild.core.model.verification import (
     Point,
     RoundedType,
     coarsest_precision,
-    points,
+    points_of_model,
     tolerances,
 )
 
@@ -33,7 +33,7 @@ def model(*profiles: tuple[list[int], list[int], list[int]], multiple_of: int = 
 def points_of(spec: Model, **options: int) -> tuple[Point, ...]:
     plan, problems = derive(spec.inputs, spec.dims, spec.profiles)
     assert plan is not None, problems
-    return points(spec, plan, **options)
+    return points_of_model(spec, plan, **options)
 
 
 TWO_PROFILES = model(([1, 32], [4, 64], [8, 320]), ([8, 64], [8, 64], [16, 64]), multiple_of=32)
@@ -48,7 +48,7 @@ def test_min_opt_max_and_random_sizes_of_each_profile() -> None:
         *((1, which) for which in ("min", "max", "random 1", "random 2", "random 3")),  # opt equals min in this profile
     ]
     for point in found:
-        low, high = (symbol_values(plan, TWO_PROFILES.profiles[point.profile], which) for which in ("min", "max"))
+        low, high = (profile_sizes(plan, TWO_PROFILES.profiles[point.profile], which) for which in ("min", "max"))
         assert all(a <= size <= b for a, size, b in zip(low, point.sizes, high, strict=True))
         assert point.sizes[1] % 32 == 0
 

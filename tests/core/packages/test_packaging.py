@@ -11,7 +11,7 @@ from tests.core.recipe_values import INTERFACE, MODEL, PARTITIONS, WEIGHTS, A, B
 from trtbuild.core.engines.binding import WeightSlot
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.packages.contents import PackageContents, PackageEngine, ToolchainPartitions
-from trtbuild.core.packages.names import name_table
+from trtbuild.core.packages.name_table import name_table
 from trtbuild.core.packages.package_index import SCHEMA
 from trtbuild.core.packages.package_indexing import package_index
 from trtbuild.core.packages.package_reading import read_index

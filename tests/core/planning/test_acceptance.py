@@ -10,17 +10,17 @@ from tests.core.conftest import VERSIONS, FakeWorld, a_model
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import Model
 from trtbuild.core.planning.graph import Step
-from trtbuild.core.planning.lookups import Facts, LockedTrace
+from trtbuild.core.planning.lookups import Facts, LockedSteps
 from trtbuild.core.recipes.recipe import Recipe
 
 
 class LockedWorld(FakeWorld):
     """A `FakeWorld` with a lock file."""
 
-    locked: LockedTrace | None = None
+    locked_steps: LockedSteps | None = None
 
     def facts(self, model: Model) -> Facts:
-        return replace(super().facts(model), locked=self.locked)
+        return replace(super().facts(model), locked_steps=self.locked_steps)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def world() -> LockedWorld:
     """A machine that lacks the locked version of torch. Another machine has built and locked the model."""
     world = LockedWorld()
     world.build(a_model())
-    world.locked = LockedTrace(world.plan(a_model()).steps["net/trace"].key, VERSIONS)
+    world.locked_steps = LockedSteps(world.plan(a_model()).steps["net/trace"].key, VERSIONS)
     world.versions = None
     world.distributions["timm"] = "2.0"
     return world
@@ -79,42 +79,42 @@ def test_the_reason_of_a_run_is_the_changed_file_not_the_versions(world: LockedW
 
 @pytest.mark.parametrize("key", [None, "0" * 64])
 def test_a_missing_locked_trace_is_found_by_its_files(world: LockedWorld, key: str | None) -> None:
-    world.locked = LockedTrace(key, VERSIONS)
+    world.locked_steps = LockedSteps(key, VERSIONS)
     assert trace(world).verdict == "hit"
     assert "these are the versions of trtbuild.lock" in trace(world).reason.text
 
 
 def test_a_trace_of_other_versions_than_the_locked_versions_is_not_used(world: LockedWorld) -> None:
-    assert world.locked is not None
-    world.locked = replace(world.locked, versions={**VERSIONS, "torch": "2.12.0"})
+    assert world.locked_steps is not None
+    world.locked_steps = replace(world.locked_steps, versions={**VERSIONS, "torch": "2.12.0"})
     step = trace(world)
     assert step.verdict == "run"
     assert step.recipe is not None and dict(step.recipe.parts)["versions"] == {**VERSIONS, "torch": "2.12.0"}
 
 
 def test_rejects_a_locked_record_of_another_recipe(world: LockedWorld) -> None:
-    assert world.locked is not None and world.locked.key is not None
+    assert world.locked_steps is not None and world.locked_steps.trace_key is not None
     remove_records(world, "trace-any")
-    recipe = world.records[world.locked.key].recipe
-    outputs = world.records[world.locked.key].outputs
+    recipe = world.records[world.locked_steps.trace_key].recipe
+    outputs = world.records[world.locked_steps.trace_key].outputs
     for other in (
         replace(recipe, version=9),
         Recipe("engine", 1, recipe.parts),
         replace(recipe, parts=recipe.parts[1:]),
     ):
         world.keep(other, outputs)
-        world.locked = replace(world.locked, key=other.key)
+        world.locked_steps = replace(world.locked_steps, trace_key=other.key)
         assert trace(world).verdict == "run"
 
 
 def test_a_locked_record_with_a_dependency_of_an_unknown_kind_is_not_used(world: LockedWorld) -> None:
     """A later release of trtbuild may record such dependencies."""
-    assert world.locked is not None and world.locked.key is not None
+    assert world.locked_steps is not None and world.locked_steps.trace_key is not None
     remove_records(world, "trace-any")
-    record = world.records[world.locked.key]
+    record = world.records[world.locked_steps.trace_key]
     recipe = replace(record.recipe, parts=(*record.recipe.parts, ("kernel:module", "1")))
     world.keep(recipe, record.outputs)
-    world.locked = replace(world.locked, key=recipe.key)
+    world.locked_steps = replace(world.locked_steps, trace_key=recipe.key)
     assert trace(world).verdict == "run"
 
 

@@ -14,7 +14,7 @@ from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, NamedDim, Origin, Profile, ShapeRange, Source, Target
 from trtbuild.core.partition.partitions import Partition, TensorType
-from trtbuild.core.planning.expand import engine_job, input_range, sizes_in_units
+from trtbuild.core.planning.expand import engine_job, input_range, symbol_values
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.core.values.expressions import Expression
 
@@ -66,7 +66,7 @@ def test_each_profile_has_its_own_range() -> None:
 
 def test_the_symbol_of_a_dim_with_multiple_of_is_the_size_divided_by_the_multiple() -> None:
     model = one_axis((64, 320, 640), multiple_of=32)
-    assert sizes_in_units(shapes_of(model), [320]) == (10,)
+    assert symbol_values(shapes_of(model), [320]) == (10,)
     assert ranges_of(model, ["mul", 32, SYM]) == [((64,), (320,), (640,))]
     assert ranges_of(model, ["mul", 4, SYM]) == [((8,), (40,), (80,))]  # after strides of 8
 

@@ -11,7 +11,7 @@ from tests.core.conftest import HOPPER, VERSIONS, FakeWorld, a_model
 from trtbuild.core.model.spec import Model, PartitionSettings
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.planning.graph import Step
-from trtbuild.core.planning.lookups import Facts, LockedTrace, ToolchainFacts
+from trtbuild.core.planning.lookups import Facts, LockedSteps, ToolchainFacts
 from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser, stand_in_of
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
@@ -21,7 +21,7 @@ RTX = StandIn("tensorrt-rtx", "1.7.1", ("float32", "float16"), narrows_int64=Tru
 #: Three machines: one has no GPU, one has a GPU, and one has neither a GPU nor TensorRT-RTX.
 NO_GPU = ToolchainFacts("8.6.0", opset=17, stand_in=RTX, parsers_differ=True)
 GPU = ToolchainFacts("8.6.0", opset=17, parsers_differ=True)
-NEITHER = ToolchainFacts("8.6.0", opset=17, parsers_differ=True, can_ask_parser=False)
+NEITHER = ToolchainFacts("8.6.0", opset=17, parsers_differ=True, has_parser=False)
 NET = a_model(targets=(HOPPER,))
 
 
@@ -32,7 +32,7 @@ class Machines(FakeWorld):
     of a partition step.
     """
 
-    locked: LockedTrace | None = None
+    locked_steps: LockedSteps | None = None
     looked_up: Sequence[str] = ()  # keys
 
     def record(self, key: str) -> Record | None:
@@ -40,7 +40,7 @@ class Machines(FakeWorld):
         return super().record(key)
 
     def facts(self, model: Model) -> Facts:
-        return replace(super().facts(model), locked=self.locked)
+        return replace(super().facts(model), locked_steps=self.locked_steps)
 
     def switch_to(self, trt: ToolchainFacts, *, torch: bool) -> None:
         self.trt, self.versions = trt, VERSIONS if torch else None
@@ -139,7 +139,7 @@ def test_a_partition_whose_stand_in_lacks_a_field_is_not_accepted(world: Machine
     world.keep(pointer.recipe, {"record": world.put(forged.to_bytes())})
     assert world.partition().verdict == "run"
     world.records[forged.recipe.key] = forged
-    world.locked = LockedTrace(None, VERSIONS, (forged.recipe.key,))
+    world.locked_steps = LockedSteps(None, VERSIONS, (forged.recipe.key,))
     assert world.partition().verdict == "run"
 
 
@@ -149,7 +149,7 @@ def test_the_locked_partition_is_preferred_to_any_other(world: Machines) -> None
     world.build(NET)
     assert world.partition().key != stand_in_key
     trace_key = world.plan(NET).steps["net/trace"].key
-    world.locked = LockedTrace(trace_key, VERSIONS, (str(stand_in_key),))
+    world.locked_steps = LockedSteps(trace_key, VERSIONS, (str(stand_in_key),))
     assert world.partition().key == stand_in_key
     assert "trtbuild.lock names it" in world.partition().reason.text
     assert world.partition(replace(NET, partition=PartitionSettings(min_block_size=9))).key != stand_in_key

@@ -252,7 +252,7 @@ def test_the_first_new_link_lists_all_later_dependencies_so_that_their_links_can
     links: dict[str, tuple[Dependency, ...]] = {}
     hints: dict[str, Sequence[Dependency]] = {}
     requested: list[str] = []
-    expected: list[str] = []
+    prefetched: list[str] = []
 
     def write(recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency]) -> None:
         links[recipe.key] = tuple(named)
@@ -271,6 +271,6 @@ def test_the_first_new_link_lists_all_later_dependencies_so_that_their_links_can
         read,
         state_of.__getitem__,
         lambda link: hints[link.key],
-        lambda likely: expected.extend(recipe.key for recipe in likely()),
+        lambda likely: prefetched.extend(recipe.key for recipe in likely()),
     )
-    assert requested[1:] == expected, "all links except the first, and the end of the chain"
+    assert requested[1:] == prefetched, "all links except the first, and the end of the chain"

@@ -55,12 +55,12 @@ def test_golden_key_of_a_domain() -> None:
 
 
 def test_the_keys_under_which_a_record_may_be_stored() -> None:
-    """`enforced` is whether a machine checks signatures. If it does not, a record is under its own key only."""
-    policy = TrustAll(enforced=True, own_domain="ci", read_domains=("release", "ci"))
+    """A machine that does not check signatures looks for a record under its own key only."""
+    policy = TrustAll(checks_signatures=True, own_domain="ci", read_domains=("release", "ci"))
     assert tuple(lookup_keys(policy, KEY)) == (KEY, domain_key("release", KEY), domain_key("ci", KEY))
-    machine = TrustAll(enforced=True, own_domain=f"{LOCAL_DOMAIN_PREFIX}1", read_domains=("ci",))
+    machine = TrustAll(checks_signatures=True, own_domain=f"{LOCAL_DOMAIN_PREFIX}1", read_domains=("ci",))
     assert tuple(lookup_keys(machine, KEY)) == (KEY, domain_key("ci", KEY), domain_key(f"{LOCAL_DOMAIN_PREFIX}1", KEY))
-    assert tuple(lookup_keys(TrustAll(enforced=True), KEY)) == (KEY,)
+    assert tuple(lookup_keys(TrustAll(checks_signatures=True), KEY)) == (KEY,)
     assert tuple(lookup_keys(TrustAll(), KEY)) == (KEY,)
 
 
@@ -84,7 +84,7 @@ def test_rejects_invalid_names_of_domains(name: str) -> None:
 
 def test_without_keys_every_record_is_trusted_and_no_record_is_signed() -> None:
     policy = TrustAll()
-    assert not policy.enforced
+    assert not policy.checks_signatures
     assert policy.sign(KEY, DOCUMENT) == ()
     assert policy.refusal(KEY, DOCUMENT, ()) is None
     assert policy.trusted_signature(KEY, DOCUMENT, [SIGNATURE]) is None

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import CommandLine
 from tests.projects import ADA_AND_AMPERE, BLOCKS, WITH_WEIGHTS, copy_project, edit, write_weights
 from trtbuild.driver.answers.differences import differences
-from trtbuild.driver.answers.subjects import Subject
+from trtbuild.driver.answers.package_facts import PackageFacts
 from trtbuild.store.trust.signing import Signer
 
 
@@ -60,17 +60,17 @@ def test_equal_sides_exit_with_0(trtbuild: CommandLine, sides: tuple[str, str]) 
 
 
 def test_declared_ranges_are_compared_and_a_shape_of_one_side_is_not() -> None:
-    def subject(**fields: Any) -> Subject:
+    def facts(**fields: Any) -> PackageFacts:
         inputs = {"ids": {"dtype": "int64", "keyword": False, **fields}}
-        return Subject("net", "package", "net", "index", inputs, {}, {}, {}, "float32")
+        return PackageFacts("net", "package", "net", "index", inputs, {}, {}, {}, "float32")
 
-    def changes(was: Subject, now: Subject) -> list[tuple[str, str, Any, Any]]:
+    def changes(was: PackageFacts, now: PackageFacts) -> list[tuple[str, str, Any, Any]]:
         return [(entry.change, entry.name, entry.was, entry.now) for entry in differences(was, now)]
 
-    unlimited, limited, with_traced_shape = subject(), subject(range=[0, 9]), subject(shape=[["sym", 0]])
+    unlimited, limited, with_traced_shape = facts(), facts(range=[0, 9]), facts(shape=[["sym", 0]])
     assert changes(unlimited, limited) == [("added", "ids.range", None, [0, 9])]
     assert changes(limited, unlimited) == [("removed", "ids.range", [0, 9], None)]
-    assert changes(limited, subject(range=[0, 5])) == [("changed", "ids.range", [0, 9], [0, 5])]
+    assert changes(limited, facts(range=[0, 5])) == [("changed", "ids.range", [0, 9], [0, 5])]
     assert changes(limited, limited) == []
     assert changes(unlimited, with_traced_shape) == changes(with_traced_shape, unlimited) == []
 

@@ -91,5 +91,5 @@ def test_the_error_about_an_invalid_signing_key_does_not_contain_the_key(tmp_pat
 
 
 def test_without_keys_every_record_is_trusted() -> None:
-    assert not wiring.trust_policy(TrustSettings()).enforced
+    assert not wiring.trust_policy(TrustSettings()).checks_signatures
     assert isinstance(wiring.trust_policy(TrustSettings(keys=(Signer("ci", bytes(32)).trusted,))), Keyring)

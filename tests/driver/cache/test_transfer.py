@@ -540,11 +540,11 @@ def test_a_pull_takes_the_locked_record_and_otherwise_keeps_a_local_record_that_
     local.put_record(Record(recipe, {"plan": local.put_bytes(b"another")}))
     store = LayeredStore(local, [RemoteStore(transport, "team")])
 
-    def refuses(key: str, record: Record, is_local: bool) -> str | None:
+    def refuses(key: str, record: Record, is_last_resort: bool) -> str | None:
         is_locked_record = record.outputs["plan"].size == len(b"locked")
-        return None if is_locked_record or (is_local and local_is_accepted) else "not the locked one"
+        return None if is_locked_record or (is_last_resort and local_is_accepted) else "not the locked one"
 
-    store.refusal_of = refuses
+    store.lock_refusal = refuses
     missing, _ = transfer.fetch_incomplete_records(store, [recipe.key], _ignore_progress)
     assert missing == ({} if in_remote or local_is_accepted else {recipe.key: "not the locked one"})
     record = local.get_record(recipe.key)

@@ -10,7 +10,7 @@ import pytest
 from tests.driver.farm.cluster import Cluster, Driver, pretend_to_compile
 from trtbuild.driver.configuration import Configuration
 from trtbuild.driver.farm import performing
-from trtbuild.driver.farm.connecting import connected  # noqa: F401
+from trtbuild.driver.farm.connecting import connect  # noqa: F401
 
 
 @pytest.fixture(scope="session")

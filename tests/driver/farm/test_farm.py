@@ -73,14 +73,14 @@ def test_an_engine_comes_from_a_worker(cluster: Cluster, driver: Driver, project
 
 def test_a_build_begins_before_the_first_worker_has_joined(cluster: Cluster, driver: Driver, project: Path) -> None:
     """A build begins without workers, but it does not begin if all workers that have joined use other stores."""
-    with opening.opened(cluster.address, project, Configuration(), driver.store, driver.messages.append):
+    with opening.open_farm(cluster.address, project, Configuration(), driver.store, driver.messages.append):
         pass
     cluster.add_worker(
         "apart", project=project, **{labels.directory_label(driver.store.local.root): "trtbuild store other"}
     )
     with (
         pytest.raises(EnvironmentFault, match="through a store that this machine and the workers reach"),
-        opening.opened(cluster.address, project, Configuration(), driver.store, driver.messages.append),
+        opening.open_farm(cluster.address, project, Configuration(), driver.store, driver.messages.append),
     ):
         pass
 

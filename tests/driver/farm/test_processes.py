@@ -40,7 +40,7 @@ from tests.faults.processes import alive, state
 from trtbuild.driver.configuration import Configuration, WorkersSettings
 from trtbuild.driver.farm import joining
 from trtbuild.driver.farm.addresses import SchedulerAddress
-from trtbuild.driver.farm.connecting import connected
+from trtbuild.driver.farm.connecting import connect
 from trtbuild.driver.farm.processes import WorkerProcess
 from trtbuild.errors import EnvironmentFault, SchedulerLost, UsageError, WorkersError
 
@@ -58,7 +58,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def client(address: str, project: Path) -> Iterator[Client]:
-    with connected(address, WorkersSettings(), project) as client:
+    with connect(address, WorkersSettings(), project) as client:
         yield client
 
 
@@ -216,7 +216,7 @@ def test_a_scheduler_that_dies_ends_the_build(project: Path, tmp_path: Path) -> 
     scheduler = scheduler_process(port, tmp_path)
     address = f"tcp://127.0.0.1:{port}"
     worker = worker_process(address, tmp_path / "worker", {}, "--slots", "1", pretends="wait")
-    with killed_at_end(scheduler, worker), connected(address, WorkersSettings(), project) as client:
+    with killed_at_end(scheduler, worker), connect(address, WorkersSettings(), project) as client:
         driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
         with ThreadPoolExecutor(1) as thread:
             compiled = thread.submit(driver.compile)
@@ -232,7 +232,7 @@ def test_a_scheduler_that_refuses_is_an_error_before_any_work(project: Path, mon
     monkeypatch.setattr("trtbuild.driver.farm.connecting.CONNECT_TIMEOUT_S", 1.0)
     with (
         pytest.raises(EnvironmentFault, match="cannot be used"),
-        connected(f"tcp://127.0.0.1:{free_port()}", WorkersSettings(), project),
+        connect(f"tcp://127.0.0.1:{free_port()}", WorkersSettings(), project),
     ):
         pass
 
@@ -271,7 +271,7 @@ def test_a_server_that_is_not_a_scheduler_is_an_error_before_any_work(
     for _ in range(20):  # on a busy machine, the timeout may expire before the client has connected
         with (
             pytest.raises(EnvironmentFault, match="cannot be used"),
-            connected(f"tcp://127.0.0.1:{server.getsockname()[1]}", WorkersSettings(), project),
+            connect(f"tcp://127.0.0.1:{server.getsockname()[1]}", WorkersSettings(), project),
         ):
             pass
         if seen.is_set():
@@ -303,13 +303,13 @@ def test_only_a_certificate_of_the_same_authority_is_accepted(
             address, tmp_path / "worker", certificates.environment, "--slots", "1", pretends="compile"
         )
         with killed_at_end(worker):
-            with connected(address, right_settings, project) as client:
+            with connect(address, right_settings, project) as client:
                 assert Driver(client, project, Configuration(), wait_s=LIMIT_S).compile().worker
-            with pytest.raises(EnvironmentFault, match="cannot be used"), connected(address, other_settings, project):
+            with pytest.raises(EnvironmentFault, match="cannot be used"), connect(address, other_settings, project):
                 pass
             with (
                 pytest.raises(UsageError, match="needs a client certificate"),
-                connected(address, WorkersSettings(), project),
+                connect(address, WorkersSettings(), project),
             ):
                 pass
             assert _listens_on_loopback_only(worker)
@@ -329,7 +329,7 @@ def _listens_on_loopback_only(process: Process) -> bool:
 def test_other_users_of_the_host_cannot_reach_local_workers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")  # Dask would replace this value
     before = dict(os.environ)
-    with connected("local:1", WorkersSettings(), project) as client:
+    with connect("local:1", WorkersSettings(), project) as client:
         assert dict(os.environ) == before
         address = client.scheduler.address
         assert address.startswith("tls://127.0.0.1:")

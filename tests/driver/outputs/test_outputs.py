@@ -122,7 +122,9 @@ def test_digests_of_written_files_are_known_without_reading_them(tmp_path: Path)
     store, file_digests = MemoryStore(), FileDigests(Index(tmp_path / "state"))
     index, record = put_package(store, a=b"one", b=b"two")
     files = outputs.output_files("package", "dist/m", index, record)
-    outputs.write_output(tmp_path, "package", "dist/m", files, store, file_digests.sha256_many, file_digests.learn)
+    outputs.write_output(
+        tmp_path, "package", "dist/m", files, store, file_digests.sha256_many, file_digests.note_written
+    )
     expected = {str(tmp_path / file.path): file.sha256 for file in files}
     known = file_digests.known_digests(expected)
     assert {path: sha256 for path, (sha256, _) in known.items()} == expected

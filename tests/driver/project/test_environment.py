@@ -14,7 +14,7 @@ from tests.core.planning.test_locks import a_lock
 from tests.core.planning.test_parsers_elsewhere import GPU, NET, NO_GPU, RTX, Machines
 from trtbuild.core.model.spec import Model, Origin
 from trtbuild.core.planning.locks import Lock, LockedTarget
-from trtbuild.core.planning.lookups import Facts, LockedTrace
+from trtbuild.core.planning.lookups import Facts, LockedSteps
 from trtbuild.core.recipes.lookup_recipes import stand_in_of
 from trtbuild.driver.project import environment
 from trtbuild.errors import EnvironmentFault, LockFileError, ToolchainMissing
@@ -44,7 +44,7 @@ def test_without_a_lock_each_version_is_the_pinned_or_the_installed_one(installe
     assert [facts.toolchains[target].version for target in model.targets] == ["1.7.1", "8.6.0"]
     assert facts.versions is not None and facts.versions["torch"] == "2.13.0"
     assert [facts.toolchains[target].narrows_int64 for target in model.targets] == [False, True]
-    assert facts.locked is None
+    assert facts.locked_steps is None
 
 
 def test_the_lock_overrides_installed_versions_of_its_models_and_targets(installed: dict[str, str]) -> None:
@@ -52,7 +52,7 @@ def test_the_lock_overrides_installed_versions_of_its_models_and_targets(install
     other = a_model(name="other")
     facts = environment.gather_facts([a_model(), other], locked_to())
     assert [facts[name].toolchains[a_model().targets[0]].version for name in ("net", "other")] == ["1.7.1", "1.8.0"]
-    assert facts["net"].locked is not None and facts["other"].locked is None
+    assert facts["net"].locked_steps is not None and facts["other"].locked_steps is None
 
 
 def test_a_locked_target_of_another_toolchain_is_ignored(installed: dict[str, str]) -> None:
@@ -85,7 +85,7 @@ def test_a_locked_model_is_not_partitioned_again_with_another_parser() -> None:
     world.build(NET)
     trace, partition = (world.plan(NET).steps[f"net/{stage}"] for stage in ("trace", "partition"))
     world.switch_to(NO_GPU, torch=True)
-    world.locked = LockedTrace(trace.key, VERSIONS, (str(partition.key),))
+    world.locked_steps = LockedSteps(trace.key, VERSIONS, (str(partition.key),))
     steps = list(world.plan(NET).steps.values())
     environment.check_locked_parsers(world.facts(NET), steps)  # the partition step is a hit, so no parser is needed
     assert partition.record is not None
@@ -99,7 +99,7 @@ def test_a_locked_model_is_not_partitioned_again_with_another_parser() -> None:
     world.switch_to(GPU, torch=True)
     environment.check_locked_parsers(world.facts(NET), steps)
     world.switch_to(NO_GPU, torch=True)
-    world.locked = None  # as with --upgrade: this machine's parser is used
+    world.locked_steps = None  # as with --upgrade: this machine's parser is used
     environment.check_locked_parsers(world.facts(NET), list(world.plan(NET).steps.values()))
 
 

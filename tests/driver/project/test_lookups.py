@@ -74,7 +74,7 @@ def test_a_record_that_the_plan_has_refused_is_not_a_new_result(store: LocalStor
     refused = store.put_record(Record(RECIPE, {"plan": store.put_bytes(b"{}")}))
     store_lookups, plan = lookups(store, tmp_path), cast("ModelPlan", None)
     assert store_lookups.record(RECIPE.key) == refused
-    step = Step("m/engine", "m", "engine", "run", Reason("corrupt", "nonsense"), recipe=RECIPE, refused=refused)
+    step = Step("m/engine", "m", "engine", "run", Reason("corrupt", "nonsense"), recipe=RECIPE, refused_record=refused)
     assert store_lookups.find_new_record(plan, step) is None
     better = store.put_record(Record(RECIPE, {"plan": store.put_bytes(b"plan")}), replace=True)
     assert store_lookups.find_new_record(plan, step) == better

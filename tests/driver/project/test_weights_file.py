@@ -41,7 +41,7 @@ def test_each_tensor_that_is_needed_becomes_a_blob_of_its_bytes(tmp_path: Path) 
     assert set(table) == {"a", "b", "c"}
     assert table["a"] == Weight("float32", (2, 3), hashlib.sha256(tensors["a"].tobytes()).hexdigest())
     assert table["b"].shape == ()
-    file.keep(table, [table["a"].sha256, table["c"].sha256], store)
+    file.put_tensors(table, [table["a"].sha256, table["c"].sha256], store)
     assert store.get_bytes(table["a"].sha256) == tensors["a"].tobytes()
     assert store.get_bytes(table["c"].sha256) == b""
     assert not store.has(table["b"].sha256)
@@ -139,7 +139,7 @@ def test_tensors_are_complete_if_they_are_read_in_several_windows(tmp_path: Path
     assert {name: weight.sha256 for name, weight in table.items()} == {
         name: hashlib.sha256(tensor.tobytes()).hexdigest() for name, tensor in tensors.items()
     }
-    file.keep(table, [weight.sha256 for weight in table.values()], store)
+    file.put_tensors(table, [weight.sha256 for weight in table.values()], store)
     assert all(store.get_bytes(table[name].sha256) == tensor.tobytes() for name, tensor in tensors.items())
 
 
@@ -161,10 +161,10 @@ def test_rejects_tensors_that_have_changed_since_the_table(tmp_path: Path) -> No
     for name, value in (("a", 1), ("b", 0)):
         save_file({name: np.full(3, value, dtype=np.float32)}, file.path)
         with pytest.raises(SourceError, match="changed"):
-            file.keep(table, [table["a"].sha256], store)
+            file.put_tensors(table, [table["a"].sha256], store)
     file.path.unlink()
     with pytest.raises(SourceError, match="cannot be read"):
-        file.keep(table, [table["a"].sha256], store)
+        file.put_tensors(table, [table["a"].sha256], store)
 
 
 def test_a_new_file_is_read_once_for_its_digest_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def _answer_to(watch: Watch, request: bytes) -> bytes:
 
 
 def test_requests_of_another_version_and_garbage_are_refused(watch: Watch) -> None:
-    words = [marshal.dumps([*endpoint.program(), "another"]).hex(), "build"]
+    words = [marshal.dumps([*endpoint.process_properties(), "another"]).hex(), "build"]
     answer = _answer_to(watch, marshal.dumps((str(watch.project), 0o022, words, watch.environment)))
     assert answer == b"0it has another Python, trtbuild, group, processor, namespace or resource limit"
     assert _answer_to(watch, b"garbage") == b"0the request is invalid"

@@ -19,7 +19,7 @@ class FakeServers:
 
     is_alive = True
 
-    def suit(self, *_: object) -> bool:
+    def can_fork(self, *_: object) -> bool:
         return False
 
 

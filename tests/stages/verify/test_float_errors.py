@@ -213,7 +213,7 @@ def test_an_output_that_cannot_be_compared_is_unknown(result: list[float], expec
     errors.add([torch.tensor(result)], [])
     error = errors.result()
     assert problem in error.unknown and bool(error.unknown) == bool(problem)
-    assert (error.excess(0.5) is None) == (not problem)
+    assert (error.why_rejected(0.5) is None) == (not problem)
 
 
 def test_a_float_model_with_other_outputs_is_unknown() -> None:
@@ -255,11 +255,11 @@ def test_an_onnx_model_has_no_float_model() -> None:
 def test_an_error_exceeds_a_limit_unless_it_is_known_to_be_within_the_limit(
     error: FloatError, reason: str | None
 ) -> None:
-    excess = error.excess(0.05)
+    why_rejected = error.why_rejected(0.05)
     if reason is None:
-        assert excess is None
+        assert why_rejected is None
     else:
-        assert excess is not None and reason in excess
+        assert why_rejected is not None and reason in why_rejected
 
 
 # -- programs without quantizers

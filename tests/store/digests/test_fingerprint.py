@@ -225,7 +225,7 @@ def test_learns_the_digest_of_a_file_that_the_store_has_written(
     output = store.put_bytes(b"x" * 3_000_000)
     stamp = store.copy_to(output.sha256, str(path))
     assert stamp is not None
-    digests.learn({str(path): (output.sha256, stamp)})
+    digests.note_written({str(path): (output.sha256, stamp)})
     assert digests.known_digests([str(path)]) == {str(path): (output.sha256, path.stat())}
     assert digests.sha256(path) == output.sha256
     assert (hash_counter.sha256_bytes, hash_counter.xxh3_bytes) == (0, 0)
@@ -241,7 +241,7 @@ def test_detects_an_edit_of_a_file_that_the_store_has_written(
     stamp = store.copy_to(output.sha256, str(path))
     assert stamp is not None
     if when == "after it is learnt":
-        digests.learn({str(path): (output.sha256, stamp)})
+        digests.note_written({str(path): (output.sha256, stamp)})
     if how == "replaced":
         path.with_name("other").write_bytes(b"y" * 3_000_000)
         os.utime(path.with_name("other"), ns=(stamp.mtime_ns, stamp.mtime_ns))
@@ -251,13 +251,13 @@ def test_detects_an_edit_of_a_file_that_the_store_has_written(
     if how == "within the tick":  # the same time as the store's write, to which the store has added a nanosecond
         os.utime(path, ns=(stamp.mtime_ns - 1, stamp.mtime_ns - 1))
     if when == "before it is learnt":
-        digests.learn({str(path): (output.sha256, stamp)})
+        digests.note_written({str(path): (output.sha256, stamp)})
     assert digests.known_digests([str(path)]) == {}
     assert digests.sha256(path) == hashlib.sha256(b"y" * 3_000_000).hexdigest()
 
 
-def test_does_not_learn_a_removed_file(tmp_path: Path, digests: FileDigests) -> None:
-    digests.learn({str(tmp_path / "absent"): ("ab" * 32, FileStamp(1, 1, 1))})
+def test_does_not_note_a_removed_file(tmp_path: Path, digests: FileDigests) -> None:
+    digests.note_written({str(tmp_path / "absent"): ("ab" * 32, FileStamp(1, 1, 1))})
     assert digests.known_digests([str(tmp_path / "absent")]) == {}
 
 

@@ -13,7 +13,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteDown
 from trtbuild.store.collection.check import verify
 from trtbuild.store.layers.fetching import fetch_records
-from trtbuild.store.layers.sendable import complete_record, file_reader
+from trtbuild.store.layers.sendable import file_reader, read_complete_record
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
@@ -87,7 +87,7 @@ def test_reports_missing_records(
     result = fetch_records(fresh_remote, [*keys_of(records), "0" * 64], local)
     assert sorted(result.missing) == sorted([records[0].recipe.key, "0" * 64])
     assert len(result.fetched) == 7
-    assert complete_record(local, records[0].recipe.key) is None
+    assert read_complete_record(local, records[0].recipe.key) is None
 
 
 def test_an_invalid_entry_fails_only_its_record(
@@ -125,7 +125,7 @@ def test_fetches_a_record_again_if_a_file_is_missing(
     fetch_records(fresh_remote, keys_of(records), local)
     info = records[5].outputs["info"].sha256
     entry_path(local, "cas", info).unlink()
-    assert complete_record(local, records[5].recipe.key) is None
+    assert read_complete_record(local, records[5].recipe.key) is None
     second = fetch_records(fresh_remote, keys_of(records), local)
     assert second.fetched == [records[5].recipe.key] and len(second.present) == 7
     assert local.get_bytes(info) == b"5"

@@ -27,10 +27,10 @@ class Lock:
     def __init__(self, store: LayeredStore, *, tolerates_local: bool = False) -> None:
         self.locked = store.put_bytes(RIGHT)
         self.tolerates_local = tolerates_local
-        store.refusal_of = self.refusal_of
+        store.lock_refusal = self.lock_refusal
 
-    def refusal_of(self, key: str, record: Record, local: bool) -> str | None:
-        if record.outputs["plan"] == self.locked or (local and self.tolerates_local):
+    def lock_refusal(self, key: str, record: Record, is_last_resort: bool) -> str | None:
+        if record.outputs["plan"] == self.locked or (is_last_resort and self.tolerates_local):
             return None
         return "its plan is not the locked one"
 
@@ -89,7 +89,7 @@ def test_the_locked_record_replaces_a_wrong_local_record(
 ) -> None:
     store = layered(tmp_path / "mine", teams[1])
     wrong = put_wrong_record(store, record_of)
-    store.refusal_of = lambda key, record, local: "no" if record.outputs["plan"] == wrong.outputs["plan"] else None
+    store.lock_refusal = lambda key, record, _: "no" if record.outputs["plan"] == wrong.outputs["plan"] else None
     found = store.get_record(wrong.recipe.key)
     assert found is not None
     store.fetch([found.outputs["plan"].sha256])

@@ -42,7 +42,7 @@ def refusal(policy: Keyring, *signatures: Signature) -> str | None:
 
 def test_accepts_a_signature_of_a_trusted_key() -> None:
     policy = Keyring([CI.trusted])
-    assert policy.enforced
+    assert policy.checks_signatures
     assert refusal(policy, signed(CI)) is None
     assert policy.trusted_signature(KEY, DOCUMENT, [signed(STRANGER), signed(CI)]) == signed(CI)
 
@@ -156,7 +156,7 @@ def test_the_reasons_of_all_signatures_are_reported() -> None:
 
 def test_a_signing_machine_trusts_itself_and_checks_others() -> None:
     policy = Keyring(signer=CI, domain="pr-7")
-    assert policy.enforced
+    assert policy.checks_signatures
     assert (policy.own_domain, policy.read_domains) == ("pr-7", ("pr-7",))
     own = policy.sign(KEY, DOCUMENT)
     assert policy.refusal(KEY, DOCUMENT, own) is None
@@ -254,7 +254,7 @@ def test_does_not_sign_with_an_expired_or_revoked_key(tmp_path: Path, state: str
     assert policy.sendable_signatures(own) == ()
     assert state in policy.warnings[0]
     alone = Keyring(revoked=[CI.public_key], signer=CI)
-    assert alone.enforced
+    assert alone.checks_signatures
     assert alone.refusal(KEY, DOCUMENT, ()) is not None, "without its key, the policy still rejects unsigned records"
 
 
@@ -266,7 +266,7 @@ def test_a_worker_has_the_policy_of_its_driver(tmp_path: Path) -> None:
         domain="mine",
     )
     worker = trust_from_json(driver.to_json())
-    assert worker.enforced
+    assert worker.checks_signatures
     assert worker.sign(KEY, DOCUMENT) == ()
     assert worker.own_domain is None
     assert tuple(worker.read_domains) == tuple(driver.read_domains)
@@ -284,9 +284,9 @@ def test_a_worker_has_the_policy_of_its_driver(tmp_path: Path) -> None:
     assert machine.to_json() == trust_from_json(machine.to_json()).to_json()
     own = machine.sign(KEY, DOCUMENT)
     assert trust_from_json(machine.to_json()).refusal(KEY, DOCUMENT, own) is None
-    assert not trust_from_json(None).enforced
-    assert not trust_from_json(Keyring().to_json()).enforced
-    assert trust_from_json(Keyring(revoked=[CI.public_key], signer=CI).to_json()).enforced
+    assert not trust_from_json(None).checks_signatures
+    assert not trust_from_json(Keyring().to_json()).checks_signatures
+    assert trust_from_json(Keyring(revoked=[CI.public_key], signer=CI).to_json()).checks_signatures
 
 
 def test_workers_do_not_get_private_keys() -> None:
@@ -295,7 +295,7 @@ def test_workers_do_not_get_private_keys() -> None:
 
 def test_without_keys_nothing_is_checked_or_signed() -> None:
     policy = Keyring()
-    assert not policy.enforced
+    assert not policy.checks_signatures
     assert policy.sign(KEY, DOCUMENT) == ()
     assert policy.refusal(KEY, DOCUMENT, ()) is None
 

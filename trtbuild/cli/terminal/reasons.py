@@ -22,10 +22,10 @@ def short_reason(reason: Reason) -> str:
     if reason.code != "changed" or not reason.changed:
         return reason.text
     more = f" (+{len(reason.changed) - 1})" if len(reason.changed) > 1 else ""
-    return _change(reason.changed[0]) + more
+    return _change_text(reason.changed[0]) + more
 
 
-def _change(change: Change) -> str:
+def _change_text(change: Change) -> str:
     kind, _, name = change.part.partition(":")
     was, now = change.was, change.now
     subject = {"file": name, "link": name, "listing": f"{name}/", "distribution": name, "environment": f"${name}"}.get(

@@ -130,7 +130,7 @@ class FloatError:
         """Return the same error, with `reason` added to the text `unknown`, if there is one."""
         return replace(self, unknown=self.unknown + reason) if self.unknown else self
 
-    def excess(self, limit: float, advice: str = "") -> str | None:
+    def why_rejected(self, limit: float, advice: str = "") -> str | None:
         """Return the reason why the error is, or may be, larger than `limit`; None if it is at most `limit`.
 
         `advice` says what to do if the error is unknown."""

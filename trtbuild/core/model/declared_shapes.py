@@ -28,18 +28,18 @@ from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 class ShapeProblem:
     """A problem of the declared shapes.
 
-    A problem of a dim has `dim` and `place`, an axis that the dim names (``<input>.<axis>``). A problem of an input in a
-    profile has `profile` and `input`. `which` is the first wrong shape (min, opt or max), or None if no shape can be named.
-    `axis` is the number of the wrong axis, or None if the problem is not about one axis.
+    A problem of a dim has `dim` and `axis_name`, an axis that the dim names (``<input>.<axis>``). A problem of an input in
+    a profile has `profile` and `input`. `shape_kind` is the first wrong shape (min, opt or max), or None if no shape can be
+    named. `axis` is the number of the wrong axis, or None if the problem is not about one axis.
     """
 
     text: str
     hint: str | None = None
     dim: str | None = None
-    place: str | None = None
+    axis_name: str | None = None
     profile: str | None = None
     input: str | None = None
-    which: MinOptMax | None = None
+    shape_kind: MinOptMax | None = None
     axis: int | None = None
 
     @property
@@ -82,7 +82,7 @@ def _check_ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[Shap
                         "write the same number of axes",
                         profile=profile.name,
                         input=name,
-                        which=differing if len(set(counts)) == 2 else None,
+                        shape_kind=differing if len(set(counts)) == 2 else None,
                     )
                 )
                 inconsistent.add(name)
@@ -105,18 +105,18 @@ def _check_ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[Shap
 def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapeProblem]:
     problems: list[ShapeProblem] = []
     for axis, (min_size, opt_size, max_size) in enumerate(zip(shape.min, shape.opt, shape.max, strict=True)):
-        text, hint, which = "", "", MIN_OPT_MAX[0]
+        text, hint, shape_kind = "", "", MIN_OPT_MAX[0]
         if not min_size <= opt_size <= max_size:
             text = f"{name}.{axis}: min {min_size}, opt {opt_size}, max {max_size} are not in order"
             hint = "min ≤ opt ≤ max"
             # Report the first size without which the other two are in order. If there is no such size, report max.
-            which = "min" if opt_size <= max_size else "opt" if min_size <= max_size else "max"
+            shape_kind = "min" if opt_size <= max_size else "opt" if min_size <= max_size else "max"
         elif min_size < 0:
             text, hint = f"{name}.{axis}: a size cannot be {min_size}", "sizes are at least 0, dynamic ones at least 1"
         elif min_size == 0 and max_size > 0:
             text, hint = f"{name}.{axis}: a dynamic dim cannot have min 0", "the smallest min is 1"
         if text:
-            problems.append(ShapeProblem(text, hint, profile=profile, input=name, which=which, axis=axis))
+            problems.append(ShapeProblem(text, hint, profile=profile, input=name, shape_kind=shape_kind, axis=axis))
     return problems
 
 
@@ -139,7 +139,7 @@ def _named_axes(
                 text = f"{name}.{axis} is in dim {named_axes[name, axis].name!r} and in dim {dim.name!r}"
                 hint = "name one dim for each axis"
             if text:
-                problems.append(ShapeProblem(text, hint, dim=dim.name, place=f"{name}.{axis}"))
+                problems.append(ShapeProblem(text, hint, dim=dim.name, axis_name=f"{name}.{axis}"))
             else:
                 named_axes[name, axis] = dim
     return named_axes
@@ -200,7 +200,7 @@ def _problem_of_min_0(profile: str, name: str, axis: int) -> ShapeProblem:
         "the smallest min is 1",
         profile=profile,
         input=name,
-        which="min",
+        shape_kind="min",
         axis=axis,
     )
 
@@ -221,7 +221,7 @@ def _check_multiples(
                     "write " + ", ".join(fixes),
                     profile=profile.name,
                     input=name,
-                    which=wrong_lists[0],
+                    shape_kind=wrong_lists[0],
                     axis=axis,
                 )
             )
@@ -253,7 +253,7 @@ def _check_equal_ranges(
                     "all places of a dim have the same min, opt and max",
                     profile=profile.name,
                     input=second[0],
-                    which=differing,
+                    shape_kind=differing,
                     axis=second[1],
                 )
             )

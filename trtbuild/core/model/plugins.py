@@ -41,10 +41,6 @@ class Plugin:
     arguments: Mapping[str, str | None] = field(default_factory=dict)
     attributes: Mapping[str, Value] = field(default_factory=dict)
 
-    @property
-    def described(self) -> str:
-        return described(self.name, self.version, self.namespace)
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plugin:
         return cls(**data)
@@ -58,7 +54,7 @@ class Plugins:
     library: str | None = None
 
 
-def described(name: str, version: str, namespace: str) -> str:
+def plugin_text(name: str, version: str, namespace: str) -> str:
     """The text that messages show for a plugin: ``RoiPlugin, version 1``."""
     return f"{name}, version {version}" + (f", namespace {namespace}" if namespace else "")
 

@@ -95,7 +95,7 @@ def axes_of_symbol(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> lis
     ]
 
 
-def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, ...]:
+def profile_sizes(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, ...]:
     """The size of each symbol at a profile's ``min``, ``opt`` or ``max``."""
     sizes: dict[int, int] = {}
     for (_, shape_range), axes in zip(profile.shapes, plan.shapes, strict=True):
@@ -105,15 +105,15 @@ def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
     return tuple(sizes[index] for index in range(len(plan.symbols)))
 
 
-def pairs_not_to_tie(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
+def pairs_of_separate_symbols(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
     """The pairs of symbols that must not become one symbol, because their opts differ in at least one profile.
 
     Only pairs that are equal otherwise are returned: they have the same example and ``multiple_of``, and in every profile
     the same min and max."""
-    values = {which: [symbol_values(plan, profile, which) for profile in profiles] for which in MIN_OPT_MAX}
+    sizes_at = {which: [profile_sizes(plan, profile, which) for profile in profiles] for which in MIN_OPT_MAX}
 
     def sizes_of(which: MinOptMax, symbol: int) -> list[int]:
-        return [sizes[symbol] for sizes in values[which]]
+        return [sizes[symbol] for sizes in sizes_at[which]]
 
     return tuple(
         (one, other)

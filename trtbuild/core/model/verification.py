@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from trtbuild.core.model.shapes import ShapePlan, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, profile_sizes
 from trtbuild.core.model.spec import Model, Precision
 
 #: The library that runs the partitions: onnxruntime on the CPU, or TensorRT (`engine`) on a GPU.
@@ -103,13 +103,13 @@ class Point:
         return cls(**{**data, "sizes": tuple(data["sizes"])})
 
 
-def points(
+def points_of_model(
     model: Model, shapes: ShapePlan, *, count: int = DEFAULT_RANDOM_POINTS, seed: int = DEFAULT_SEED
 ) -> tuple[Point, ...]:
     """The points of every profile, in the order of the profiles, with `count` random points each."""
     result: list[Point] = []
     for number, profile in enumerate(model.profiles):
-        sizes_at = {which: symbol_values(shapes, profile, which) for which in ("min", "opt", "max")}
+        sizes_at = {which: profile_sizes(shapes, profile, which) for which in ("min", "opt", "max")}
         which_by_sizes: dict[tuple[int, ...], str] = {}  # equal sizes are one point
         for which, sizes in sizes_at.items():
             which_by_sizes.setdefault(sizes, which)

@@ -11,7 +11,7 @@ from typing import Any
 
 from trtbuild.core.model.spec import Profile, Target
 from trtbuild.core.packages.contents import PackageContents
-from trtbuild.core.packages.names import NAMES_FILE
+from trtbuild.core.packages.name_table import NAMES_FILE
 from trtbuild.core.packages.package_index import (
     PackageIndex,
     PackedProfile,

@@ -26,7 +26,7 @@ from dataclasses import dataclass, fields
 
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.planning.graph import Reason
-from trtbuild.core.planning.lookups import LockedTrace, Lookups
+from trtbuild.core.planning.lookups import LockedSteps, Lookups
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Dependency, Observation
@@ -54,16 +54,16 @@ class Accepted:
     reason: Reason
 
 
-def named_by_lock(lookups: Lookups, declared: Declared, lock: LockedTrace | None) -> Accepted | None:
+def named_by_lock(lookups: Lookups, declared: Declared, locked: LockedSteps | None) -> Accepted | None:
     """The trace or calibration that a lock file names (rule 2). `declared` has no versions.
 
     None if the lock file names no usable record, or if the record's declared parts or dependencies differ on this
     machine."""
-    key = None if lock is None else lock.key_of(declared.stage)
+    key = None if locked is None else locked.key_of(declared.stage)
     record = lookups.record(key) if key is not None else None
-    if record is None or lock is None or record.recipe.stage != declared.stage or record.recipe.key != key:
+    if record is None or locked is None or record.recipe.stage != declared.stage or record.recipe.key != key:
         return None
-    wanted_parts = dict([*declared.parts, ("versions", dict(lock.versions))])
+    wanted_parts = dict([*declared.parts, ("versions", dict(locked.versions))])
     observed: list[Observation] = []
     for name, value in record.recipe.parts:
         if ":" not in name:  # a declared part; the names of dependencies have a colon
@@ -85,7 +85,7 @@ def named_by_lock(lookups: Lookups, declared: Declared, lock: LockedTrace | None
 
 
 def made_from_same_files(
-    lookups: Lookups, declared: Declared, observations: tuple[Observation, ...], lock: LockedTrace | None
+    lookups: Lookups, declared: Declared, observations: tuple[Observation, ...], locked: LockedSteps | None
 ) -> Accepted | None:
     """The trace or calibration that a pointer record names, or None (rule 3)."""
     unversioned = keys.user_code(declared, observations)
@@ -93,21 +93,21 @@ def made_from_same_files(
     recipe = _recipe_behind(lookups, wanted_pointer)
     if recipe is None or not matches_without_versions(recipe, unversioned):
         return None
-    if lock is None:
+    if locked is None:
         return _accepted(recipe, observations, "torch is not installed here")
     result = _accepted(recipe, observations, "these are the versions of trtbuild.lock")
-    return result if result is not None and dict(result.versions) == dict(lock.versions) else None
+    return result if result is not None and dict(result.versions) == dict(locked.versions) else None
 
 
 def accepted_partition(
-    lookups: Lookups, wanted: Recipe, lock: LockedTrace | None, *, can_partition: bool
+    lookups: Lookups, wanted: Recipe, locked: LockedSteps | None, *, can_partition: bool
 ) -> tuple[Recipe, Reason] | None:
     """The recipe of another machine's partition step, which replaces `wanted`, and the reason for the hit (rule 4).
 
     None if `wanted` itself should be used: if the lock file names it, or if the lock file names no usable record and this
     machine can partition the model (`can_partition`), `wanted` has a record, or no other record is usable."""
     any_parser = partition_with_any_parser(wanted)
-    for key in lock.partitions if lock is not None else ():
+    for key in locked.partition_keys if locked is not None else ():
         record = lookups.record(key)
         if record is not None and record.recipe.key == key and _differs_only_in_parser(record.recipe, any_parser):
             if key == wanted.key:

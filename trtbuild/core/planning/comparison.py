@@ -13,7 +13,7 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model
 from trtbuild.core.model.state import NO_STATE, StateInputs
-from trtbuild.core.planning.expand import sizes_in_units
+from trtbuild.core.planning.expand import symbol_values
 from trtbuild.core.recipes.declared import proof_points
 from trtbuild.core.values.value_ranges import ValueRange
 
@@ -69,7 +69,7 @@ def make_comparison(
             **state.ranges,
         },
         points=tuple(
-            ComparisonPoint(name, (*shapes.input_shapes(sizes), *state.shapes), sizes_in_units(shapes, sizes))
+            ComparisonPoint(name, (*shapes.input_shapes(sizes), *state.shapes), symbol_values(shapes, sizes))
             for name, sizes in points
         ),
         weights=tuple(weights),

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from trtbuild.core.engines.engine_job import DeclaredType, EngineJob, Weight
 from trtbuild.core.model.builder_settings import BuilderSettings
-from trtbuild.core.model.shapes import ShapePlan, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, profile_sizes
 from trtbuild.core.model.spec import Model, Profile, ShapeRange, Target
 from trtbuild.core.partition.partitions import Partition, TensorType
 from trtbuild.core.values.expressions import Expression, Interval, evaluate, interval
 
 
-def sizes_in_units(shapes: ShapePlan, values: Sequence[int]) -> tuple[int, ...]:
+def symbol_values(shapes: ShapePlan, sizes: Sequence[int]) -> tuple[int, ...]:
     """The values of the graph's symbols, from the sizes of their dims. A dim with ``multiple_of: k`` is k times its symbol.
 
-    `values` has one size for each symbol."""
-    return tuple(value // symbol.multiple_of for value, symbol in zip(values, shapes.symbols, strict=True))
+    `sizes` has one size for each symbol."""
+    return tuple(size // symbol.multiple_of for size, symbol in zip(sizes, shapes.symbols, strict=True))
 
 
 def input_range(shape: Sequence[Expression], shapes: ShapePlan, profile: Profile) -> ShapeRange:
@@ -27,7 +27,7 @@ def input_range(shape: Sequence[Expression], shapes: ShapePlan, profile: Profile
     Negative results are replaced by 0.
     """
     at_min, at_opt, at_max = (
-        sizes_in_units(shapes, symbol_values(shapes, profile, which)) for which in ("min", "opt", "max")
+        symbol_values(shapes, profile_sizes(shapes, profile, which)) for which in ("min", "opt", "max")
     )
     bounds: list[Interval] = list(zip(at_min, at_max, strict=True))
     intervals = [interval(size, bounds) for size in shape]

@@ -53,8 +53,8 @@ class Step:
 
     `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is what a worker has to do if
     the step runs. It is None for package steps and unknown steps. `producers` are the ids of the steps whose outputs this
-    step reads. `source` is the origin of a hit's record: ``local``, or a remote's name. `refused` is a record under the
-    step's key that must not be used, also if a later lookup finds it again.
+    step reads. `source` is the origin of a hit's record: ``local``, or a remote's name. `refused_record` is a record under
+    the step's key that must not be used, also if a later lookup finds it again.
     """
 
     id: str
@@ -68,7 +68,7 @@ class Step:
     job: StepJob | None = None
     producers: tuple[str, ...] = ()
     source: str | None = None
-    refused: Record | None = None
+    refused_record: Record | None = None
 
     @property
     def key(self) -> str | None:

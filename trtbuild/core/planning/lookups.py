@@ -31,25 +31,25 @@ class ToolchainFacts:
     #: Whether the toolchain's own parser needs a GPU. Then some machines use it, and others use a stand-in.
     parsers_differ: bool = False
     #: Whether this machine has a parser for the toolchain.
-    can_ask_parser: bool = True
+    has_parser: bool = True
     #: Whether the toolchain's engines compute int64 values in 32 bits. Then a partition has only int64 values that fit.
     narrows_int64: bool = False
 
 
 @dataclass(frozen=True)
-class LockedTrace:
+class LockedSteps:
     """The entries of a lock file about a model's calibrate, trace and partition steps.
 
-    `key` is the key of the trace. `versions` are the versions of torch and related packages with which the trace was made.
-    `partitions` are the keys of the partition steps. `calibration` is the key of the calibrate step; None without one."""
+    `versions` are the versions of torch and related packages with which the trace was made. `calibration_key` is None
+    without a calibrate step."""
 
-    key: str | None
+    trace_key: str | None
     versions: Mapping[str, str]
-    partitions: tuple[str, ...] = ()
-    calibration: str | None = None
+    partition_keys: tuple[str, ...] = ()
+    calibration_key: str | None = None
 
     def key_of(self, stage: UserCodeStage) -> str | None:
-        return self.key if stage == "trace" else self.calibration
+        return self.trace_key if stage == "trace" else self.calibration_key
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Facts:
 
     `versions` are the versions of python, torch, onnx, onnx-ir and onnxscript. They are None if one of these is not
     installed, or if the lock file names other versions for the model. Then this machine cannot trace the model.
-    `environment` has the environment variables of engine workers. `locked` is None if no lock file has the model."""
+    `environment` has the environment variables of engine workers. `locked_steps` is None if no lock file has the model."""
 
     platform: str
     versions: Mapping[str, str] | None
     toolchains: Mapping[Target, ToolchainFacts]
     environment: Mapping[str, str]
-    locked: LockedTrace | None = None
+    locked_steps: LockedSteps | None = None
     #: Target → the SMs (GPU architectures) for which its engines have code. A target without an entry has its own SM only.
     sms: Mapping[Target, tuple[int, ...]] = field(default_factory=dict)
 
@@ -124,7 +124,7 @@ class Lookups(Protocol):
 
         None if the entry may be used, or if there is no entry."""
 
-    def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
-        """Prepare for lookups of the records of these recipes, for example by fetching them together.
+    def prefetch(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
+        """Fetch the records of these recipes together, before they are looked up, if this saves time.
 
-        `recipes` is called only if the preparation saves time."""
+        `recipes` is called only in that case."""

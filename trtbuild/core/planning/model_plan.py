@@ -24,14 +24,14 @@ from functools import cached_property
 from trtbuild.core.engines.binding import Interface, bind_weights, weights_from_json
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.plugins import Plugin
-from trtbuild.core.model.shapes import ShapePlan, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, profile_sizes
 from trtbuild.core.model.spec import Model, ToolchainName
 from trtbuild.core.packages.contents import ToolchainPartitions
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.planning import acceptance
 from trtbuild.core.planning.comparison import make_comparison
 from trtbuild.core.planning.demand import require_blobs
-from trtbuild.core.planning.expand import sizes_in_units
+from trtbuild.core.planning.expand import symbol_values
 from trtbuild.core.planning.graph import ModelPlan, Reason, Step, step_id
 from trtbuild.core.planning.jobs import LowerJob, PartitionJob
 from trtbuild.core.planning.lookups import Facts, Lookups, ToolchainFacts
@@ -187,8 +187,8 @@ class _ForwardPass:
     def _points(self) -> tuple[tuple[int, ...], ...]:
         """The values of the symbols at min, opt and max of every profile. Steps compare sizes at these points."""
         shapes = self.plan.shapes
-        ends = (symbol_values(shapes, p, which) for p in self._model.profiles for which in ("min", "opt", "max"))
-        return tuple(sizes_in_units(shapes, sizes) for sizes in dict.fromkeys(ends))
+        ends = (profile_sizes(shapes, p, which) for p in self._model.profiles for which in ("min", "opt", "max"))
+        return tuple(symbol_values(shapes, sizes) for sizes in dict.fromkeys(ends))
 
     def _partition(
         self, record: Record, toolchain: ToolchainName, facts: ToolchainFacts, *, first: bool
@@ -248,8 +248,9 @@ class _ForwardPass:
         )
         if not facts.parsers_differ:
             return recipe, RECORDED
-        can_partition = facts.can_ask_parser and self._facts.versions is not None
-        accepted = acceptance.accepted_partition(self._lookups, recipe, self._facts.locked, can_partition=can_partition)
+        can_partition = facts.has_parser and self._facts.versions is not None
+        locked = self._facts.locked_steps
+        accepted = acceptance.accepted_partition(self._lookups, recipe, locked, can_partition=can_partition)
         return accepted or (recipe, RECORDED)
 
     def _plugin_library(self) -> Output | None:

@@ -50,11 +50,11 @@ class EnginePlanner:
 
         Returns the engine steps, by partition and target."""
         tensorrt_partitions = [partition for partition in partitions.partitions if partition.kind == "tensorrt"]
-        self._lookups.expect(lambda: [self._convert_recipe(partition, facts) for partition in tensorrt_partitions])
+        self._lookups.prefetch(lambda: [self._convert_recipe(partition, facts) for partition in tensorrt_partitions])
         convert_steps = [
             (partition, self._convert(partition_step, partition, facts)) for partition in tensorrt_partitions
         ]
-        self._lookups.expect(
+        self._lookups.prefetch(
             lambda: [
                 keys.engine(self._job(partition, target, facts, step.record), self._environment)
                 for partition, step in convert_steps

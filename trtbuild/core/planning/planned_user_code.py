@@ -69,16 +69,16 @@ class UserCodePlanner:
             self._plan.user_code[stage] = UserCode(declared, ())
             return announced, RECORDED, facts.versions or {}
         observations: tuple[Observation, ...] = ()
-        accepted = None if can_run else acceptance.named_by_lock(lookups, declared, facts.locked)
+        accepted = None if can_run else acceptance.named_by_lock(lookups, declared, facts.locked_steps)
         if accepted is None:
             observations = chain.follow(
-                declared, lookups.read_link, lookups.observe, lookups.later_dependencies, lookups.expect
+                declared, lookups.read_link, lookups.observe, lookups.later_dependencies, lookups.prefetch
             )
             if not can_run:
-                accepted = acceptance.made_from_same_files(lookups, declared, observations, facts.locked)
+                accepted = acceptance.made_from_same_files(lookups, declared, observations, facts.locked_steps)
         if accepted is not None:
             self._plan.user_code[declared.stage] = UserCode(declared, accepted.observations)
             return accepted.recipe, accepted.reason, accepted.versions
         self._plan.user_code[declared.stage] = UserCode(declared, observations)
-        wanted = declared_for(facts.locked.versions) if not can_run and facts.locked else declared
+        wanted = declared_for(facts.locked_steps.versions) if not can_run and facts.locked_steps else declared
         return keys.user_code(wanted, observations), RECORDED, facts.versions or {}

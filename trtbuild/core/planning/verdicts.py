@@ -112,7 +112,7 @@ class Verdicts:
 
     def cannot_use(self, step: Step, reason: Reason) -> Step:
         """Change a hit into a run without a record, because the hit's record must not be used."""
-        self.plan.steps[step.id] = replace(self.plan.run_again(step, reason), record=None, refused=step.record)
+        self.plan.steps[step.id] = replace(self.plan.run_again(step, reason), record=None, refused_record=step.record)
         return self.plan.steps[step.id]
 
     def _unusable(self, recipe: Recipe) -> Reason | None:

@@ -48,8 +48,8 @@ WriteLink = Callable[[Recipe, "Sequence[Dependency]", "Sequence[Dependency]"], N
 #: Returns the dependencies that came after those of a link (rule 6). The result may be empty if fetching links together
 #: saves no time.
 ReadLaterDependencies = Callable[[Recipe], "Sequence[Dependency]"]
-#: Takes a function that returns the links that are likely to be read next.
-ExpectLinks = Callable[["Callable[[], Iterable[Recipe]]"], None]
+#: Fetches the links that are likely to be read next, if this saves time. Its argument is a function that returns them.
+PrefetchLinks = Callable[["Callable[[], Iterable[Recipe]]"], None]
 
 
 def link_recipe(declared: Declared, observations: Sequence[Observation]) -> Recipe:
@@ -67,7 +67,7 @@ def follow(
     read_link: ReadLink,
     observe: Observe,
     read_later: ReadLaterDependencies = lambda link: (),
-    expect: ExpectLinks = lambda links: None,
+    prefetch: PrefetchLinks = lambda links: None,
 ) -> tuple[Observation, ...]:
     """The current observations of all dependencies that the chain names. They are parts of the step's key."""
     states: dict[Dependency, str] = {}
@@ -79,7 +79,7 @@ def follow(
         states.update((dependency, observe(dependency)) for dependency in dependencies)
         link = link.followed_by([(dependency.part, states[dependency]) for dependency in dependencies])
         if later:
-            expect(partial(_likely_links, link, _unseen(later, states), link_count, observe))
+            prefetch(partial(_likely_links, link, _unseen(later, states), link_count, observe))
     return tuple(itertools.starmap(Observation, states.items()))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, pairs_of_separate_symbols, profile_sizes
 from trtbuild.core.model.spec import Model
 from trtbuild.core.recipes.key_fields import fields_of
 from trtbuild.core.recipes.recipe import Recipe
@@ -66,9 +66,9 @@ def trace_declared(
         ("platform", platform),
     ]
     # If the code of the model needs two dims to be equal, the trace replaces both symbols by one. It does not do this for
-    # `untied_pairs`, whose symbols have the same ranges, but different opts.
-    if untied_pairs := pairs_not_to_tie(shapes, model.profiles):
-        parts.append(("opts differ", [list(pair) for pair in untied_pairs]))
+    # `separate_pairs`, whose symbols have the same ranges, but different opts.
+    if separate_pairs := pairs_of_separate_symbols(shapes, model.profiles):
+        parts.append(("opts differ", [list(pair) for pair in separate_pairs]))
     if quantizers is not None:
         parts.append(("quantizers", quantizers))
     if model.state:
@@ -96,5 +96,5 @@ def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] 
 
 def proof_points(model: Model, shapes: ShapePlan) -> tuple[tuple[int, ...], ...]:
     """The sizes of the profiles at which a trace is compared with eager PyTorch: each min and max, without duplicates."""
-    points = [symbol_values(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
+    points = [profile_sizes(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
     return tuple(dict.fromkeys(points))

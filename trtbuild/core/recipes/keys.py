@@ -211,7 +211,7 @@ def verification(
     runner: str,
     program: str,
     partitions: str,
-    made_of: Mapping[str, str],
+    compared_blobs: Mapping[str, str],
     weights: Sequence[Weight],
     points: Sequence[Point],
     tolerances: Mapping[RoundedType, float],
@@ -226,10 +226,10 @@ def verification(
     """The recipe of a verification, which compares the results of partitions with those of a reference.
 
     `runner` computes the results: "onnxruntime" or "engine". `program` is the digest of the traced program's canonical
-    text. `partitions` is the digest of the partition step's document. `made_of` maps graphs to the digests of ONNX models,
-    or partitions to the digests of engine plans. `tolerances` has a tolerance for each type in which outputs are computed.
-    `ranges` maps names of inputs to their declared ranges. Only the recipes of `quantized` models have the tolerances of
-    quantizers, so that other recipes keep their keys.
+    text. `partitions` is the digest of the partition step's document. `compared_blobs` maps graphs to the digests of ONNX
+    models, or partitions to the digests of engine plans. `tolerances` has a tolerance for each type in which outputs are
+    computed. `ranges` maps names of inputs to their declared ranges. Only the recipes of `quantized` models have the
+    tolerances of quantizers, so that other recipes keep their keys.
 
     `float_model` is for a model with ``quantize:``. It has the digest of the canonical text, and the weights, of the trace
     without ``quantize:``; None without such a trace. `has_rounded_weights` is whether the trace rounded floats among the
@@ -240,7 +240,7 @@ def verification(
         ("runner", runner),
         ("program", program),
         ("partitions", partitions),
-        ("made of", dict(made_of)),
+        ("made of", dict(compared_blobs)),
         ("weights", [fields_of(weight) for weight in weights]),
         ("points", [fields_of(point) for point in points]),
         ("tolerance", {type_: value for type_, value in tolerances.items() if type_ not in QUANTIZER_TYPES}),

@@ -90,7 +90,7 @@ class Trust(Protocol):
     """A machine's trust policy. Calls are cheap, because each signature is verified only once."""
 
     @property
-    def enforced(self) -> bool:
+    def checks_signatures(self) -> bool:
         """Whether signatures are checked (rule 2). Then unsigned records do not count."""
 
     @property
@@ -137,7 +137,7 @@ class TrustAll:
 
     `Trust` describes the fields. Only tests change them."""
 
-    enforced: bool = False
+    checks_signatures: bool = False
     own_domain: str | None = None
     read_domains: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ class TrustAll:
 def lookup_keys(trust: Trust, key: str) -> Iterator[str]:
     """The keys in the action cache under which a trusted record of `key` may be, in the order of the lookups (rule 4)."""
     yield key
-    if trust.enforced:
+    if trust.checks_signatures:
         own_domain = trust.own_domain
         for domain in dict.fromkeys((*trust.read_domains, own_domain)):
             if domain is not None:

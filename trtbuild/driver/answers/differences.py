@@ -1,4 +1,4 @@
-"""``trtbuild diff A B``: the differences between two packages or models (`driver.answers.subjects`).
+"""``trtbuild diff A B``: the differences between two packages or models (`driver.answers.package_facts`).
 
 A difference names the smallest field that differs, such as ``rows.x.max``. A field that is known for one side only is not
 compared.
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from trtbuild.core.planning.graph import USER_CODE_STAGES
 from trtbuild.core.recipes.recipe import ABSENT, Change, changes
-from trtbuild.driver.answers.subjects import Subject, find_subject
+from trtbuild.driver.answers.package_facts import PackageFacts, find_facts
 from trtbuild.driver.project.workspace import Request
 
 
@@ -74,22 +74,22 @@ class Diff:
 
 def diff(request: Request, first: str, second: str) -> Diff:
     """Compare two packages or models. Raises UsageError if a name is neither a package nor a model."""
-    was, now = find_subject(request, first), find_subject(request, second)
+    was, now = find_facts(request, first), find_facts(request, second)
     entries = list(differences(was, now))
     return Diff(same=not entries, a=_side(was), b=_side(now), differences=entries)
 
 
-def _side(subject: Subject) -> Side:
+def _side(facts: PackageFacts) -> Side:
     return Side(
-        name=subject.title,
-        kind=subject.kind,
-        model=subject.model,
-        known_from=subject.known_from,
-        engine_recipes=sum(step.startswith("engine/") for step in subject.recipes),
+        name=facts.title,
+        kind=facts.kind,
+        model=facts.model,
+        known_from=facts.known_from,
+        engine_recipes=sum(step.startswith("engine/") for step in facts.recipes),
     )
 
 
-def differences(was: Subject, now: Subject) -> Iterator[Difference]:
+def differences(was: PackageFacts, now: PackageFacts) -> Iterator[Difference]:
     if was.model != now.model:
         yield _value_difference("model", "name", was.model, now.model)
     for area in ("inputs", "outputs", "dims", "profiles"):
@@ -151,7 +151,7 @@ def _field_differences(area: str, name: str, was: Any, now: Any) -> Iterator[Dif
         yield _value_difference(area, name, was, now)
 
 
-def _trace_differences(was: Subject, now: Subject) -> Iterator[Difference]:
+def _trace_differences(was: PackageFacts, now: PackageFacts) -> Iterator[Difference]:
     """The differences between two traces and their calibrations: sources, files, environment variables, fields of
     ``quantize:``, and the versions of torch and related packages.
 
@@ -171,7 +171,7 @@ def _trace_differences(was: Subject, now: Subject) -> Iterator[Difference]:
             yield _value_difference("source", change.part, change.was, change.now)
 
 
-def _unknown_graphs(was: Subject, now: Subject) -> Iterator[Difference]:
+def _unknown_graphs(was: PackageFacts, now: PackageFacts) -> Iterator[Difference]:
     """One difference for each side whose graph is not known, because a step has to run first.
 
     If both sides wait for steps with the same recipe, there is no difference.
@@ -211,7 +211,7 @@ def _partition_differences_of_target(was: Mapping[str, Any], now: Mapping[str, A
             yield from _field_differences("partitions", name, partition, compared["now"][name])
 
 
-def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
+def _weight_differences(was: PackageFacts, now: PackageFacts) -> Iterator[Difference]:
     """The differences between weights of the same name, and the weights that only one side has.
 
     A weight without a known name is compared by its slot, which is its number in the trace. This needs equal partitions,
@@ -221,18 +221,18 @@ def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
         return
     same_partitions = was.partitions is not None and was.partitions == now.partitions
     names_of_sides = [was.weight_names, now.weight_names]
-    if same_partitions:  # names that one side lacks come from the other side (rule 3 of `subjects`)
+    if same_partitions:  # names that one side lacks come from the other side (rule 3 of `package_facts`)
         names_of_sides = [{**now.weight_names, **was.weight_names}, {**was.weight_names, **now.weight_names}]
     weights_of_sides = []
-    for names, subject in zip(names_of_sides, (was, now), strict=True):
-        weights_with_name = {names[slot]: weight for slot, weight in subject.weights.items() if slot in names}
+    for names, facts in zip(names_of_sides, (was, now), strict=True):
+        weights_with_name = {names[slot]: weight for slot, weight in facts.weights.items() if slot in names}
         weights_without_name = {
-            f"slot {slot}": weight for slot, weight in subject.weights.items() if slot not in names and same_partitions
+            f"slot {slot}": weight for slot, weight in facts.weights.items() if slot not in names and same_partitions
         }
         weights_of_sides.append({**weights_with_name, **weights_without_name})
     # a weight that only one side lists may also be on the other side, if a weight or a name there is not known
     have_all_names = all(
-        len(weights) == len(subject.weights) for weights, subject in zip(weights_of_sides, (was, now), strict=True)
+        len(weights) == len(facts.weights) for weights, facts in zip(weights_of_sides, (was, now), strict=True)
     )
     if have_all_names and not same_partitions and _are_all_weights_known(was) and _are_all_weights_known(now):
         yield from _one_sided_entries("weights", *weights_of_sides)
@@ -243,21 +243,21 @@ def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
             yield from _field_differences("weights", name, _weight_to_json(weight), _weight_to_json(other_weight))
 
 
-def _are_all_weights_known(subject: Subject) -> bool:
+def _are_all_weights_known(facts: PackageFacts) -> bool:
     slots = {
         slot
-        for partitions in (subject.partitions or {}).values()
+        for partitions in (facts.partitions or {}).values()
         for partition in partitions.values()
         for slot in partition["weights"]
     }
-    return bool(slots) and slots <= subject.weights.keys()
+    return bool(slots) and slots <= facts.weights.keys()
 
 
 def _weight_to_json(weight: Mapping[str, Any]) -> dict[str, Any]:
     return {**weight, "shape": list(weight["shape"])}
 
 
-def _engine_differences(was: Subject, now: Subject) -> Iterator[Difference]:
+def _engine_differences(was: PackageFacts, now: PackageFacts) -> Iterator[Difference]:
     """The engines that only one side has, and the differences between engines of the same ``partition@target``.
 
     Keys are compared. If one side has no known keys, the digests of the plans are compared.

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from trtbuild.core.planning.graph import Step
 from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.farm.farm import Farm
-from trtbuild.driver.farm.opening import opened
+from trtbuild.driver.farm.opening import open_farm
 from trtbuild.driver.project.workspace import Workspace
 
 
@@ -41,6 +41,6 @@ def connected_farm(workspace: Workspace, address: str, watcher: Watcher, message
     with contextlib.ExitStack() as stack:
         with watcher.phase("connect to the workers"):
             farm = stack.enter_context(
-                opened(address, workspace.project, workspace.configuration, workspace.store, report)
+                open_farm(address, workspace.project, workspace.configuration, workspace.store, report)
             )
         yield farm

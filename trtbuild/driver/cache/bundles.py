@@ -19,7 +19,7 @@ from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BundleRefused, StoreError, UsageError
 from trtbuild.store.bundle import open_bundle, write_bundle
 from trtbuild.store.layers.fetching import Fetched, fetch_records
-from trtbuild.store.layers.sendable import complete_record, file_reader, sendable_record
+from trtbuild.store.layers.sendable import file_reader, read_complete_record, sendable_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.trust.action_result import ActionResult, record_document
@@ -144,7 +144,7 @@ def _exportable_entries(local: LocalStore, keys: Iterable[str], left_out: dict[s
     """Key → entry (a list of files), for each exportable record. For the others, adds key → reason to `left_out`."""
     entries = {}
     for key in keys:
-        record = complete_record(local, key)
+        record = read_complete_record(local, key)
         if record is None:
             left_out[key] = "it is incomplete in the cache, or not trusted here"
             continue

@@ -185,7 +185,7 @@ def _copy_inputs(workspace: Workspace, candidate: _Candidate, temporary: LocalSt
             missing_inputs.append(sha256)
     tensors = workspace.lookups.weights_table(model)
     if missing_inputs and model.weights is not None and tensors is not None:
-        WeightsFile(model.weights, workspace.project / model.weights).keep(tensors, missing_inputs, temporary)
+        WeightsFile(model.weights, workspace.project / model.weights).put_tensors(tensors, missing_inputs, temporary)
 
 
 def _quarantine_different_engine(workspace: Workspace, candidate: _Candidate, rebuilt_sha256: str) -> RebuiltEngine:

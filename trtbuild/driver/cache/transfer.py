@@ -29,7 +29,7 @@ from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, StoreError, UsageError
 from trtbuild.store.layers.fetching import Fetched, NameLocks, fetch_records
 from trtbuild.store.layers.layered import LayeredStore
-from trtbuild.store.layers.sendable import complete_record, file_reader, read_local_record, sendable_record
+from trtbuild.store.layers.sendable import file_reader, read_complete_record, read_local_record, sendable_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.records import INLINE_FILE_SIZE
 from trtbuild.store.remote.store import RemoteStore
@@ -126,11 +126,13 @@ def fetch_incomplete_records(
     # The keys of local records that differ from the lock file, but are accepted if no remote has the locked record.
     tolerated_keys: list[str] = []
     for key in keys:
-        local_copy = complete_record(store.local, key)
-        why = "it is incomplete in the cache" if local_copy is None else store.refusal_of(key, local_copy.record, False)
+        local_copy = read_complete_record(store.local, key)
+        why = (
+            "it is incomplete in the cache" if local_copy is None else store.lock_refusal(key, local_copy.record, False)
+        )
         if why is not None:
             incomplete[key] = why
-        if why is not None and local_copy is not None and store.refusal_of(key, local_copy.record, True) is None:
+        if why is not None and local_copy is not None and store.lock_refusal(key, local_copy.record, True) is None:
             tolerated_keys.append(key)
     results: dict[str, Fetched] = {}
     for remote in store.readers:
@@ -141,7 +143,9 @@ def fetch_incomplete_records(
         def report(fetched: Fetched, description: str = description, total: int = total) -> None:
             progress(description, fetched.finished_count, total, "records")
 
-        fetched = results[remote.name] = fetch_records(remote, list(incomplete), store.local, report, store.refusal_of)
+        fetched = results[remote.name] = fetch_records(
+            remote, list(incomplete), store.local, report, store.lock_refusal
+        )
         incomplete.update({key: f"{remote.name}: {text}" for key, text in fetched.failed.items()})
         incomplete.update(fetched.untrusted)
         for key in (*fetched.fetched, *fetched.present):
@@ -230,7 +234,7 @@ class _Sender:
 
     def _send(self, key: str) -> str | None:
         """Send one record. Returns None, or the reason why it could not be sent."""
-        record = complete_record(self._local, key)
+        record = read_complete_record(self._local, key)
         if record is None:
             return "it is not complete in the cache any more"
         sendable = sendable_record(record, self._remote.trust)

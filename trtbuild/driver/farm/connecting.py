@@ -31,7 +31,7 @@ _ALLOWED_DEATHS = 2
 
 
 @contextlib.contextmanager
-def connected(text: str, settings: WorkersSettings, project: Path) -> Iterator[Client]:
+def connect(text: str, settings: WorkersSettings, project: Path) -> Iterator[Client]:
     """A connection to the scheduler at the address `text`. For ``local:N``, a scheduler and workers are started first.
 
     Raises UsageError or EnvironmentFault."""
@@ -80,7 +80,7 @@ def _connect(address: str, security: object | None) -> Client:
 
     answer: Future[Client] = Future()
 
-    def connect() -> None:
+    def start_client() -> None:
         client = Client.__new__(Client)  # so that a client whose __init__ fails can be closed
         try:
             Client.__init__(
@@ -96,7 +96,7 @@ def _connect(address: str, security: object | None) -> Client:
         except InvalidStateError:
             _close(client)
 
-    threading.Thread(target=connect, name="trtbuild-connect", daemon=True).start()
+    threading.Thread(target=start_client, name="trtbuild-connect", daemon=True).start()
     try:
         return answer.result(timeout=CONNECT_TIMEOUT_S + 2)
     except concurrent.futures.TimeoutError:  # another type than TimeoutError before Python 3.11

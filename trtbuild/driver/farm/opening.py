@@ -9,7 +9,7 @@ from pathlib import Path
 from trtbuild.driver.configuration import Configuration
 from trtbuild.driver.farm import addresses
 from trtbuild.driver.farm.addresses import LocalWorkers
-from trtbuild.driver.farm.connecting import connected
+from trtbuild.driver.farm.connecting import connect
 from trtbuild.driver.farm.exchange import exchanges, remote_labels
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.farm.known_workers import KnownWorkers
@@ -18,14 +18,14 @@ from trtbuild.store.layers.layered import LayeredStore
 
 
 @contextlib.contextmanager
-def opened(
+def open_farm(
     text: str, project: Path, configuration: Configuration, store: LayeredStore, report: Callable[[str], None]
 ) -> Iterator[Farm]:
     """The workers of the scheduler at the address `text`. `report` gets messages for the user.
 
     Raises UsageError or EnvironmentFault if the scheduler cannot be used, or if no store is shared with its workers.
     """
-    with connected(text, configuration.workers, project) as client:
+    with connect(text, configuration.workers, project) as client:
         shared = exchanges(store, configuration)
         workers = KnownWorkers(client, tuple(shared), configuration.workers.wait_s, report)
         # local workers share the cache directory with the build, and other workers can share a remote cache

@@ -46,7 +46,7 @@ from trtbuild.errors import (
     TrtbuildError,
     UsageError,
 )
-from trtbuild.store.layers.sendable import complete_record
+from trtbuild.store.layers.sendable import read_complete_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms
@@ -146,7 +146,7 @@ def _do_job(job: FarmJob, name: str) -> Answer:
 
 def _find_answer(job: FarmJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str) -> Answer | None:
     """The answer from a record that this machine has and trusts, or None."""
-    found = complete_record(local, job.key)
+    found = read_complete_record(local, job.key)
     if found is None or not found.record.recipe.same_as(recipe):
         return None
     return _with_record(job, local, exchange, Answer(PROTOCOL, job.key, name, "done"))
@@ -180,7 +180,7 @@ def _refuse_missing_inputs(job: EngineJob, sent: Iterable[str]) -> None:
 
 def _with_record(job: FarmJob, local: LocalStore, exchange: Exchange, answer: Answer) -> Answer:
     """Send the blobs of the job's record to the driver. Return `answer` with the record and its signatures."""
-    found = complete_record(local, job.key)
+    found = read_complete_record(local, job.key)
     if found is None:
         raise RecordUntrusted(
             "this worker does not trust the record that it has written",

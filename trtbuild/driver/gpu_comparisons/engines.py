@@ -23,7 +23,7 @@ from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.core.planning.expand import sizes_in_units
+from trtbuild.core.planning.expand import symbol_values
 from trtbuild.driver.packages.machine import gpu_number, this_machine
 from trtbuild.errors import CallRefused, EngineError, NoFittingTarget, NotCompared, TrtbuildError, UsageError
 from trtbuild.runtime.calls.call import Call
@@ -74,7 +74,7 @@ class EngineRunner:
                 self._parts[part.name] = self._engines.part(part, cuda_graphs=False)
             with memory.on_device():
                 stream = memory.stream()
-                call = Call(point.profile, sizes_in_units(self._shapes, point.sizes), stream, memory.device)
+                call = Call(point.profile, symbol_values(self._shapes, point.sizes), stream, memory.device)
                 device_inputs = [value.contiguous().to(memory.device) for value in inputs]
                 results = self._parts[part.name](device_inputs, call)
                 memory.synchronize(stream)

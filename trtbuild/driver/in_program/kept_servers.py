@@ -87,7 +87,7 @@ class KeptServers:
                 self._servers = None
 
     def _suits(self, servers: ForkServers) -> bool:
-        return servers.is_alive and servers.suit("trace", worker_environment("trace"))
+        return servers.is_alive and servers.can_fork("trace", worker_environment("trace"))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie
+from trtbuild.core.model.shapes import ShapePlan, pairs_of_separate_symbols
 from trtbuild.core.model.spec import Model, Origin, Source
 from trtbuild.core.recipes.declared import proof_points
 from trtbuild.driver.in_program.arguments.described import ModuleInputs
@@ -77,7 +77,7 @@ def trace_job(model: Model, shapes: ShapePlan) -> TraceJob:
 
     place = f"{model.origin.file}:{model.origin.line}"
     # If the module needs two symbols to be equal, the trace uses one symbol for both, except for these pairs.
-    separate_pairs = pairs_not_to_tie(shapes, model.profiles)
+    separate_pairs = pairs_of_separate_symbols(shapes, model.profiles)
     points = proof_points(model, shapes)
     return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, separate_pairs)
 

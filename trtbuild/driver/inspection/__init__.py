@@ -13,8 +13,8 @@ import json
 from pathlib import Path
 
 from trtbuild.core.packages import provenance
-from trtbuild.core.packages.names import NAMES_FILE
-from trtbuild.driver.answers.subjects import Subject, package_subject
+from trtbuild.core.packages.name_table import NAMES_FILE
+from trtbuild.driver.answers.package_facts import PackageFacts, facts_of_package
 from trtbuild.driver.inspection.documents import InspectedEngine, Inspection, TrtexecCommand
 from trtbuild.driver.inspection.layers import layers_of_engine, plan_contents, plans_of, read_json
 from trtbuild.driver.inspection.memory import device_memory
@@ -46,8 +46,8 @@ def inspect_directory(
     package = open_package(path)
     layer_names = read_json(package, NAMES_FILE)
     offline = request.offline or onnx is None  # remotes are used only if ONNX models are written
-    subject = package_subject(Path(request.project).absolute(), package, name, offline=offline)
-    onnx_files = write_onnx(request, package.index, subject, onnx) if onnx is not None else {}
+    facts = facts_of_package(Path(request.project).absolute(), package, name, offline=offline)
+    onnx_files = write_onnx(request, package.index, facts, onnx) if onnx is not None else {}
     plans = {plan: plan_contents(package, plan) for plan in plans_of(package)} if layers else {}
     engines = [
         InspectedEngine(
@@ -59,7 +59,7 @@ def inspect_directory(
             layers=layers_of_engine(package, layer_names, target, partition, plans.get(plan)),
             weights=contents.weights if (contents := plans.get(plan)) is not None else None,
             onnx=onnx_files.get((target, partition)),
-            trtexec=_trtexec(package, subject, target, partition, onnx_files.get((target, partition))),
+            trtexec=_trtexec(package, facts, target, partition, onnx_files.get((target, partition))),
         )
         for target, entry in package.index.targets.items()
         for partition, plan in entry.engines.items()
@@ -76,9 +76,9 @@ def inspect_directory(
 
 
 def _trtexec(
-    package: Package, subject: Subject, target: str, partition: str, onnx: str | None
+    package: Package, facts: PackageFacts, target: str, partition: str, onnx: str | None
 ) -> TrtexecCommand | None:
-    recipe = subject.recipes.get(f"engine/{partition}@{target}")
+    recipe = facts.recipes.get(f"engine/{partition}@{target}")
     if recipe is None:
         return None
     entry = package.index.targets[target]

@@ -13,7 +13,7 @@ from typing import Any
 from trtbuild.atomic import replace_file, replacing, write_all
 from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.core.partition.network_document import is_document
-from trtbuild.driver.answers.subjects import Subject
+from trtbuild.driver.answers.package_facts import PackageFacts
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import BlobMissing, EnvironmentFault, UsageError
@@ -26,10 +26,10 @@ _PIECE_BYTES = 1 << 20
 Bytes = bytes | bytearray | memoryview
 
 
-def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: str) -> dict[tuple[str, str], str]:
+def write_onnx(request: Request, index: PackageIndex, facts: PackageFacts, folder: str) -> dict[tuple[str, str], str]:
     """Write ``<folder>/<target>/<partition>.onnx`` for each engine. Large weights are in ``<partition>.onnx.data``.
 
-    `subject` contains the recipes of the engines that are in the cache. Return (target, partition) → path, relative to the
+    `facts` contains the recipes of the engines that are in the cache. Return (target, partition) → path, relative to the
     project unless `folder` is absolute. Raises
 
     * UsageError if the recipe of an engine is not in the cache, if the engine was compiled from a TensorRT network, or if a
@@ -52,7 +52,7 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
         for target, entry in index.targets.items():
             for partition in entry.engines:
                 path = f"{folder}/{target}/{partition}.onnx"
-                parts = _recipe_parts(subject, target, partition)
+                parts = _recipe_parts(facts, target, partition)
                 model, weights = _read_model(parts, f"{partition}@{target}", store)
                 _write_model(project / path, model, weights, parts["toolchain"])
                 paths[target, partition] = path
@@ -97,8 +97,8 @@ def _write_model(path: Path, model: bytes, weights: Mapping[str, bytes], toolcha
         _write_if_changed(path, model)
 
 
-def _recipe_parts(subject: Subject, target: str, partition: str) -> dict[str, Any]:
-    recipe = subject.recipes.get(f"engine/{partition}@{target}")
+def _recipe_parts(facts: PackageFacts, target: str, partition: str) -> dict[str, Any]:
+    recipe = facts.recipes.get(f"engine/{partition}@{target}")
     if recipe is None:
         raise UsageError(
             f"the ONNX model of {partition}@{target} is not in the cache of this project",

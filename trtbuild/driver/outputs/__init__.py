@@ -13,10 +13,10 @@ from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs import pt2
-from trtbuild.driver.outputs.files import Digests, Learn, OutputFile, changed_files, remove, write
+from trtbuild.driver.outputs.files import Digests, NoteWritten, OutputFile, changed_files, remove, write
 from trtbuild.driver.outputs.kinds import KINDS
 
-__all__ = ["pt2", "Digests", "Learn", "OutputFile", "is_in_place", "output_files", "write_output"]
+__all__ = ["pt2", "Digests", "NoteWritten", "OutputFile", "is_in_place", "output_files", "write_output"]
 
 
 def output_files(kind: str, root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
@@ -39,7 +39,7 @@ def write_output(
     files: Sequence[OutputFile],
     store: Store,
     digests: Digests,
-    learn: Learn,
+    note_written: NoteWritten,
     last_recipe: Recipe | None = None,
     refuse: Callable[[Sequence[OutputFile]], None] = lambda changed: None,
 ) -> bool:
@@ -52,7 +52,7 @@ def write_output(
     outdated = changed_files(project, files, digests)
     refuse(outdated)
     for turn in sorted({file.turn for file in outdated}):
-        write(project, [file for file in outdated if file.turn == turn], store, learn)
+        write(project, [file for file in outdated if file.turn == turn], store, note_written)
     new_paths = {project / file.path for file in files}
     for path in old_paths:
         if path not in new_paths:

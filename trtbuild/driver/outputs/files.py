@@ -29,7 +29,7 @@ from trtbuild.core.recipes.ports import FileStamp, Store
 #: Receives paths. Returns path → SHA-256, or None for a missing file. Raises OSError for an unreadable file.
 Digests = Callable[[Sequence[str]], Mapping[str, "str | None"]]
 #: Receives path → (SHA-256, `FileStamp`) of the written files, so that they need not be read to know their digests.
-Learn = Callable[[Mapping[str, tuple[str, FileStamp]]], None]
+NoteWritten = Callable[[Mapping[str, tuple[str, FileStamp]]], None]
 
 #: The number of files that are written in parallel.
 _WRITERS = min(4, (os.cpu_count() or 1) + 1)
@@ -66,7 +66,7 @@ def changed_files(project: Path, files: Sequence[OutputFile], digests: Digests) 
     return [file for file, path in zip(files, paths, strict=True) if actual[path] != file.sha256]
 
 
-def write(project: Path, files: Sequence[OutputFile], store: Store, learn: Learn) -> None:
+def write(project: Path, files: Sequence[OutputFile], store: Store, note_written: NoteWritten) -> None:
     """Write files in parallel. Raises BlobMissing, EntryCorrupt, StoreUnavailable, OSError."""
     from trtbuild.store.local.publication import (
         copy_atomically,
@@ -92,7 +92,7 @@ def write(project: Path, files: Sequence[OutputFile], store: Store, learn: Learn
             pool.shutdown(cancel_futures=True)
             raise
         finally:
-            learn(written)
+            note_written(written)
 
 
 def remove(path: Path, root: Path) -> None:

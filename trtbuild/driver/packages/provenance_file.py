@@ -70,7 +70,7 @@ def remove(package: Package) -> None:
     (package.path / provenance.PROVENANCE_FILE).unlink(missing_ok=True)
 
 
-def remove_of(project: Path, plan: ModelPlan) -> None:
+def remove_from_output(project: Path, plan: ModelPlan) -> None:
     """Remove the provenance from a model's output directory, even if another package is there."""
     folder = dict(plan.model.outputs).get("package")
     if folder is not None:

@@ -18,7 +18,7 @@ from trtbuild.core.model.spec import Model, Target
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.planning.locks import LOCK_FILE, Lock, LockedModel, stage_of
-from trtbuild.core.planning.lookups import LockedTrace
+from trtbuild.core.planning.lookups import LockedSteps
 from trtbuild.core.planning.model_plan import Facts, ToolchainFacts
 from trtbuild.core.recipes import key_fields
 from trtbuild.core.recipes.lookup_recipes import stand_in_of
@@ -74,15 +74,15 @@ def gather_facts(models: Sequence[Model], lock: Lock | None = None) -> dict[str,
                     raise
             model_toolchains[target] = toolchains[target, version]
         versions = installed if locked is None or installed == locked.versions else None
-        trace = _locked_trace(locked) if locked is not None else None
+        locked_steps = _locked_steps(locked) if locked is not None else None
         sms = {target: table.built_sms(target) for target in model.targets}
-        facts[model.name] = Facts(platform, versions, model_toolchains, ENGINE_ENVIRONMENT, trace, sms)
+        facts[model.name] = Facts(platform, versions, model_toolchains, ENGINE_ENVIRONMENT, locked_steps, sms)
     return facts
 
 
-def _locked_trace(locked: LockedModel) -> LockedTrace:
+def _locked_steps(locked: LockedModel) -> LockedSteps:
     partition_keys = tuple(step.key for name, step in locked.steps.items() if stage_of(name) == "partition")
-    return LockedTrace(locked.key_of("trace"), locked.versions, partition_keys, locked.key_of("calibrate"))
+    return LockedSteps(locked.key_of("trace"), locked.versions, partition_keys, locked.key_of("calibrate"))
 
 
 def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | None:
@@ -127,14 +127,14 @@ def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts
         return ToolchainFacts(version, opset, flavour.default_workspace)
     has_own_parser = table.installed_version(target.toolchain) == version and bool(device_sms())
     stand_in = None if has_own_parser else table.stand_in(target.toolchain, version)
-    can_ask_parser = has_own_parser or stand_in is not None
+    has_parser = has_own_parser or stand_in is not None
     return ToolchainFacts(
         version,
         opset,
         flavour.default_workspace,
         stand_in,
         parsers_differ=True,
-        can_ask_parser=can_ask_parser,
+        has_parser=has_parser,
         narrows_int64=table.narrows_int64(target.toolchain, version),
     )
 
@@ -143,7 +143,7 @@ def check_torch_libraries(model: str, facts: Facts) -> None:
     """Raise ToolchainMissing or EnvironmentFault if this machine cannot trace or convert `model`."""
     if facts.versions is not None:
         return
-    locked = facts.locked.versions if facts.locked is not None else {}
+    locked = facts.locked_steps.versions if facts.locked_steps is not None else {}
     missing = missing_torch_distributions()
     if missing:
         verb = "is" if len(missing) == 1 else "are"
@@ -172,7 +172,7 @@ def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None
     A partition step asks the parser which nodes TensorRT accepts.
     """
     for target, toolchain in facts.toolchains.items():
-        if target.toolchain in toolchains and not toolchain.can_ask_parser:
+        if target.toolchain in toolchains and not toolchain.has_parser:
             raise ToolchainMissing(
                 f"model {model!r} has to be partitioned for {target.toolchain} {toolchain.version}, but no parser is "
                 f"available: the parser of {target.toolchain} needs a GPU, and tensorrt-rtx, whose parser can replace it, "

@@ -100,12 +100,12 @@ class LockGuard:
             if step.outputs and not _is_reproducible(model.targets, name)
         )
 
-    def refusal(self, key: str, record: Record, local: bool) -> str | None:
+    def refusal(self, key: str, record: Record, is_last_resort: bool) -> str | None:
         """The reason why the record under `key` is not used, or None.
 
-        `local` means that the record is in the local store, and no remote has a record that matches the lock.
+        `is_last_resort` means that the record is in the local store, and no remote has a record that matches the lock.
         """
-        if local and not self._frozen and key in self._not_reproducible:
+        if is_last_resort and not self._frozen and key in self._not_reproducible:
             return None
         return self._lock.refusal(key, record)
 

@@ -102,7 +102,7 @@ class StoreLookups:
     def source_of(self, key: str) -> str:
         return self._store.source_of(key)
 
-    def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
+    def prefetch(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
         if self._store.readers:
             self._store.prefetch_records(recipe.key for recipe in recipes())
 
@@ -282,11 +282,11 @@ class StoreLookups:
                     if key not in self._damaged_keys:
                         del self._records[key]
             declared = plan.user_code[step.stage].declared
-            observations = chain.follow(declared, self._read_link, self.observe, self.later_dependencies, self.expect)
+            observations = chain.follow(declared, self._read_link, self.observe, self.later_dependencies, self.prefetch)
             recipe = keys.user_code(declared, observations)
         self.forget(recipe.key)
         record = self.record(recipe.key)
-        if record is None or not record.recipe.same_as(recipe) or record == step.refused:
+        if record is None or not record.recipe.same_as(recipe) or record == step.refused_record:
             return None
         if recipe.key != step.recipe.key and self._trail is not None:
             self._links.clear()

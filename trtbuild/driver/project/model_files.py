@@ -76,7 +76,7 @@ class ModelFiles:
             sizes = {weight.sha256: size_bytes(weight) for weight in table.values()}
             subject = f"weights of {model.weights}"
             refuse_small_cache_disk(self._store.local.root, subject, sum(sizes[sha256] for sha256 in missing))
-            WeightsFile(model.weights, self._project / model.weights).keep(table, missing, self._store)
+            WeightsFile(model.weights, self._project / model.weights).put_tensors(table, missing, self._store)
 
     def _put_plugin_library(self, model: Model, library: Output) -> None:
         if self._store.local.has(library.sha256) or model.plugins is None or model.plugins.library is None:

@@ -77,7 +77,7 @@ class WeightsFile:
         store.put_record(Record(recipe, {"table": output}), replace=True)
         return table
 
-    def keep(self, table: Mapping[str, Weight], digests: Sequence[str], store: Store) -> None:
+    def put_tensors(self, table: Mapping[str, Weight], digests: Sequence[str], store: Store) -> None:
         """Put the tensors of `table` with these digests into the store.
 
         Raises SourceError if the file no longer matches the table, and StoreUnavailable.

@@ -84,7 +84,7 @@ class Workspace:
         self.facts: Mapping[str, Facts] = environment.gather_facts(list(self.models.values()), lock)
         self.store: LayeredStore = wiring.open_store(self.project, self.configuration)
         if lock is not None and not request.relock:
-            self.store.refusal_of = LockGuard(lock, frozen=request.frozen).refusal
+            self.store.lock_refusal = LockGuard(lock, frozen=request.frozen).refusal
         self.history = History(self.project / wiring.STATE_FOLDER)
         self.digests: FileDigests = wiring.file_digests(self.project)
         self.lookups: StoreLookups = wiring.create_lookups(
@@ -208,7 +208,7 @@ class Workspace:
                 files,
                 self.store,
                 self.digests.sha256_many,
-                self.digests.learn,
+                self.digests.note_written,
                 self.history.recipe(package.id),
                 partial(refuse_small_output_disk, self.project, path, plan.model.name, sizes=sizes),
             )

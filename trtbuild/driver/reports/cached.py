@@ -27,7 +27,7 @@ class CachedFacts:
     def signers(self, keys: Iterable[str]) -> dict[str, str]:
         """Key → the signer of its record. Empty if this machine does not check signatures."""
         signers: dict[str, str] = {}
-        if self._store is None or not self._store.trust.enforced:
+        if self._store is None or not self._store.trust.checks_signatures:
             return signers
         for key in dict.fromkeys(keys):
             with contextlib.suppress(TrtbuildError, OSError):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trtbuild.core.engines.engine_layers import Layer
 from trtbuild.core.packages import provenance
-from trtbuild.core.packages.names import NAMES_FILE
+from trtbuild.core.packages.name_table import NAMES_FILE
 from trtbuild.core.packages.package_index import PackageIndex, PackedTarget, Tensors, size_text
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.driver.inspection.layers import layers_of_engine, plan_contents, read_json

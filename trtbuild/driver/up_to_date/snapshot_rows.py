@@ -113,7 +113,7 @@ class SnapshotRows:
         configuration = self._workspace.configuration
         if configuration.trust.signing_key_file is not None:
             self._add_file(str(configuration.trust.signing_key_file), None)
-        if self._workspace.store.local.trust.enforced:
+        if self._workspace.store.local.trust.checks_signatures:
             self._add_machine_key()
         if configuration.sha256 is not None:
             self._add_file(str(configuration.path), configuration.sha256)

@@ -40,7 +40,7 @@ class Options:
     #: The device that runs engines, in a form that `trtbuild.load` accepts. None: the GPU that fits each target best.
     device: str | None = None
 
-    def excess(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
+    def why_rejected(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
         """Return the reason why ``--max-error`` rejects a model; None if it accepts the model.
 
         It rejects a quantized model if the error against the float model is larger than `max_error`, or unknown. `cuts`
@@ -52,7 +52,7 @@ class Options:
         errors = [cut.float_error for cut in cuts if cut.float_error is not None]
         if quantized and not errors:
             errors = [FloatError(outputs=[], unknown="unknown: nothing was compared")]
-        return next(filter(None, (error.excess(self.max_error, advice) for error in errors)), None)
+        return next(filter(None, (error.why_rejected(self.max_error, advice) for error in errors)), None)
 
 
 def verification_document(

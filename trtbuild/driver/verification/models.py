@@ -61,8 +61,8 @@ _Result = TypeVar("_Result")
 def verify(request: Request, options: Options, watcher: Watcher) -> Verification:
     """Verify models, and return the document ``trtbuild.verify/1``.
 
-    `ok` is false if a comparison fails, if `Options.excess` rejects a model, if a step has no record, or if the
-    verification of a model ends with an exception.
+    `ok` is false if a comparison fails, if ``--max-error`` rejects a model (`Options.why_rejected`), if a step has no
+    record, or if the verification of a model ends with an exception.
 
     Raises ToolchainMissing if onnxruntime, torch or onnx is not installed, and EnvironmentFault if the workers cannot be
     used. Raises UsageError if the device does not exist, if a replay is not for one model, or if both a device and workers
@@ -186,11 +186,11 @@ class _ModelVerification:
         statuses = {cut.status for cut in cuts}
         status: Status = "wrong" if "wrong" in statuses else "right" if statuses == {"right"} else "unchecked"
         if model.replay is None and status == "wrong":
-            provenance_file.remove_of(model.workspace.project, plan)
+            provenance_file.remove_from_output(model.workspace.project, plan)
         elif model.replay is None:
             provenance_file.write(model.workspace.project, plan, cuts)
         advice = ADVICE_FOR_ONNX if source.graph.reference == "onnxruntime" else ADVICE_FOR_PYTORCH
-        exceeds = model.options.excess(cuts, "" if self._no_float_trace else advice, quantized=self._is_quantized)
+        exceeds = model.options.why_rejected(cuts, "" if self._no_float_trace else advice, quantized=self._is_quantized)
         return ModelEntry(
             model=name,
             ok=status != "wrong" and exceeds is None,

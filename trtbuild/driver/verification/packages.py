@@ -95,7 +95,9 @@ class _PackageVerification:
         if self._replay is not None:
             self._points: tuple[Point, ...] = (replayed_point(self._replay, self._model, self._shapes),)
         else:
-            self._points = verification.points(self._model, self._shapes, count=options.points, seed=options.seed)
+            self._points = verification.points_of_model(
+                self._model, self._shapes, count=options.points, seed=options.seed
+            )
         dims = [dim.name for dim in index.dims]
         self._labels = records.Labels([profile.name for profile in index.profiles], dims, package.path)
 
@@ -124,7 +126,7 @@ class _PackageVerification:
             provenance_file.remove(self._package)
         elif cuts and self._replay is None:
             provenance_file.add(self._package, cuts)
-        exceeds = self._options.excess(cuts, ADVICE_FOR_PACKAGE, quantized=bool(index.quantized))
+        exceeds = self._options.why_rejected(cuts, ADVICE_FOR_PACKAGE, quantized=bool(index.quantized))
         return PackageEntry(
             model=index.model,
             ok=status == "right" and exceeds is None,

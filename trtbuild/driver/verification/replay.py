@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trtbuild.core.model.shapes import Axis, ShapePlan, symbol_values
+from trtbuild.core.model.shapes import Axis, ShapePlan, profile_sizes
 from trtbuild.core.model.spec import Model
 from trtbuild.core.model.verification import Point
 from trtbuild.core.values.safetensors import LENGTH_BYTES, header_length, read_entries
@@ -38,7 +38,7 @@ def replayed_point(path: Path, model: Model, shapes: ShapePlan) -> Point:
             )
     values = tuple(sizes[number] for number in range(len(shapes.symbols)))
     for number, profile in enumerate(model.profiles):
-        min_sizes, max_sizes = (symbol_values(shapes, profile, which) for which in ("min", "max"))
+        min_sizes, max_sizes = (profile_sizes(shapes, profile, which) for which in ("min", "max"))
         if all(low <= size <= high for low, size, high in zip(min_sizes, values, max_sizes, strict=True)):
             return Point(number, "replay", values, 0)
     dims = ", ".join(f"{symbol.name} = {size}" for symbol, size in zip(shapes.symbols, values, strict=True))

@@ -93,7 +93,7 @@ class VerifiedModel:
         if self.replay is not None:
             self.points: tuple[Point, ...] = (replayed_point(self.replay, model, shapes),)
         else:
-            self.points = verification.points(model, shapes, count=options.points, seed=options.seed)
+            self.points = verification.points_of_model(model, shapes, count=options.points, seed=options.seed)
         profiles, dims = [profile.name for profile in model.profiles], [symbol.name for symbol in shapes.symbols]
         self.labels = records.Labels(profiles, dims, workspace.project)
 

@@ -49,7 +49,7 @@ def _build(watcher: socket.socket, arguments: list[str]) -> int | None:
     if not endpoint.is_own_peer(watcher):
         endpoint.say("trtbuild watch of another user is not used")
         return None
-    words = [marshal.dumps(endpoint.program()).hex(), *arguments]
+    words = [marshal.dumps(endpoint.process_properties()).hex(), *arguments]
     send_request(watcher, request_of_this_process(words))
     if watcher.recv(1) != b"1":
         reason = watcher.recv(4096).decode(errors="replace")

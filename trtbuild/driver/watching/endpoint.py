@@ -43,7 +43,7 @@ def is_own_peer(connection: socket.socket) -> bool:
     return bool(user == os.getuid())
 
 
-def program() -> list[str]:
+def process_properties() -> list[str]:
     """Return the properties of this process that must be equal in a client and its watcher.
 
     A build inherits the interpreter, trtbuild's code, the groups, the processors, the namespaces and the resource limits

@@ -8,8 +8,8 @@ Rules
    build in a copy of the watcher. So a build sees nothing of the build before.
 2. A waiting watcher has no open store and holds no lock.
 3. It waits with one `poll`, in one thread. If a file changes during a build, another build follows.
-4. The `endpoint.program` and the environment variables of a client must equal those of the watcher. Only the variables
-   in `environments.FREE_VARIABLES` and those that begin with ``TRTBUILD_`` may differ.
+4. The `endpoint.process_properties` and the environment variables of a client must equal those of the watcher. Only the
+   variables in `environments.FREE_VARIABLES` and those that begin with ``TRTBUILD_`` may differ.
 5. Before each build, and after `TICK_S` seconds without an event, the watcher checks whether it may continue
    (`conditions`).
 """
@@ -41,7 +41,7 @@ from trtbuild.driver.watching.notifier import Notifier
 from trtbuild.driver.workers.environments import differing_variable
 from trtbuild.driver.workers.forking import requests
 from trtbuild.driver.workers.forking.lending import start_servers
-from trtbuild.driver.workers.forking.owner import lend
+from trtbuild.driver.workers.forking.owner import lend_servers
 from trtbuild.errors import EnvironmentFault, UsageError
 
 #: After so many seconds without an event, the conditions and the files outside the project are checked.
@@ -84,7 +84,7 @@ class Watcher:
             if servers is None:
                 raise EnvironmentFault("trtbuild watch needs Linux 5.3 or newer", hint="use trtbuild build")
             stack.callback(servers.close)
-            lend(servers)
+            lend_servers(servers)
             self._servers = servers
             code, report = copies.start(self._write_report).finish()  # in a copy (rule 2)
             self._use_report(report, code)
@@ -223,8 +223,8 @@ class Watcher:
             return
         streams, request = requests.receive_request(client)
         try:
-            directory, mask, (program, *arguments), environment = marshal.loads(request)
-            reason = self._reason_to_refuse(marshal.loads(bytes.fromhex(program)), environment)
+            directory, mask, (properties, *arguments), environment = marshal.loads(request)
+            reason = self._reason_to_refuse(marshal.loads(bytes.fromhex(properties)), environment)
         except (ValueError, TypeError, EOFError):
             directory, mask, arguments, environment, reason = "/", 0, [], {}, "the request is invalid"
         if reason is None and len(streams) == 3:
@@ -245,9 +245,9 @@ class Watcher:
             client.close()
         requests.close_all(streams)
 
-    def _reason_to_refuse(self, program: object, environment: dict[str, str]) -> str | None:
+    def _reason_to_refuse(self, properties: object, environment: dict[str, str]) -> str | None:
         """Return why a client has to build by itself; None if a copy can build for it."""
-        if program != endpoint.program():
+        if properties != endpoint.process_properties():
             return "it has another Python, trtbuild, group, processor, namespace or resource limit"
         name = differing_variable(self._environment, environment)
         if name is not None:

@@ -23,7 +23,7 @@ from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.driver.workers import graph_steps, handlers
-from trtbuild.driver.workers.forking.owner import lent
+from trtbuild.driver.workers.forking.owner import lent_servers
 from trtbuild.driver.workers.forking.preloading import PreloadRequest
 from trtbuild.driver.workers.forking.requests import MOST_MESSAGE_BYTES
 from trtbuild.driver.workers.kinds import NO_IMPORTS, WorkerKind
@@ -108,7 +108,7 @@ def _imports(job: TraceJob, project: Path) -> bytes:
 
     There is no request if no process keeps libraries between builds, if the source does not begin with imports
     (`leading_imports`), or if the request is too long for a message."""
-    leading = leading_imports(job.source, os.path.realpath(project)) if lent() is not None else None
+    leading = leading_imports(job.source, os.path.realpath(project)) if lent_servers() is not None else None
     if leading is None:
         return NO_IMPORTS
     request = PreloadRequest(job.source.roots, leading.statements).to_bytes()

@@ -92,7 +92,7 @@ class Worker:
         servers: ForkServers | None = None,
         imports: bytes = NO_IMPORTS,
     ) -> None:
-        """Start a worker. If `servers.suit` accepts its environment variables, it is forked from one of `servers`.
+        """Start a worker. If `servers.can_fork` accepts its environment variables, it is forked from one of `servers`.
 
         `imports` names the libraries that a trace worker should import before its first job (`ForkServers.connect`)."""
         self.kind = kind
@@ -103,7 +103,7 @@ class Worker:
         words, environment = command(kind, store_root, project), worker_environment(kind, gpu)
         with contextlib.ExitStack() as stack:
             descriptors = []
-            if servers is not None and servers.suit(kind, environment):
+            if servers is not None and servers.can_fork(kind, environment):
                 connection = stack.enter_context(servers.connect(kind, imports))
                 descriptors = [connection.fileno()]
                 words = client_command(str(connection.fileno()), words)

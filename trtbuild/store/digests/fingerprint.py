@@ -11,8 +11,8 @@ Rules
 3. Otherwise both digests are computed in one reading. For a small file only the SHA-256 is computed, which is faster than a
    lookup of its fingerprint.
 4. If the stat changed while a file was read, the file is read again.
-5. The digest of a file that trtbuild has just written is stored without reading the file (`learn`). The file must still
-   have its writer's `FileStamp`. No edit gets the stamp's mtime, not even within one tick of the clock
+5. The digest of a file that trtbuild has just written is stored without reading the file (`note_written`). The file must
+   still have its writer's `FileStamp`. No edit gets the stamp's mtime, not even within one tick of the clock
    (store/local/publication.py, rule 4).
 6. The index only saves time: without it every answer is the same, but slower.
 
@@ -124,7 +124,7 @@ class FileDigests:
                     statuses[path] = status
         return {path: (digest, statuses[path]) for path, digest in self._known_many(statuses).items()}
 
-    def learn(self, written: Mapping[str, tuple[str, FileStamp]]) -> None:
+    def note_written(self, written: Mapping[str, tuple[str, FileStamp]]) -> None:
         """Store the digests of files that were just written (rule 5). `written`: path → (SHA-256, stamp of the writer)."""
         facts: dict[str, Fact] = {}
         for path, (sha256, stamp) in written.items():

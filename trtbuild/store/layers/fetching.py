@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from trtbuild.errors import BlobMissing, RecordUntrusted, RemoteFault
 from trtbuild.store.layers.remote_records import RefusalRule, refuse_no_record
-from trtbuild.store.layers.sendable import complete_record
+from trtbuild.store.layers.sendable import read_complete_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
@@ -75,26 +75,26 @@ def fetch_records(
     keys: Iterable[str],
     local: LocalStore,
     report: Callable[[Fetched], None] = lambda _: None,
-    refusal_of: RefusalRule = refuse_no_record,
+    lock_refusal: RefusalRule = refuse_no_record,
 ) -> Fetched:
     """Fetch the records with these `keys` from `remote` into `local`. `report` is called after each record, with the
     results so far.
 
-    `refusal_of` is the rule of the lock file: a remote's record that it refuses is not fetched, and a local record that it
-    refuses is replaced. Raises StoreUnavailable. The records that were fetched before the error are complete.
+    `lock_refusal` is the rule of the lock file: a remote's record that it refuses is not fetched, and a local record that
+    it refuses is replaced. Raises StoreUnavailable. The records that were fetched before the error are complete.
     """
     result, name_locks = Fetched(), NameLocks()
     with local.session(), ThreadPoolExecutor(_MAX_FETCHES) as pool:
         keys_to_fetch = []
         for key in dict.fromkeys(keys):
-            found = complete_record(local, key)
-            if found is None or refusal_of(key, found.record, False) is not None:
+            found = read_complete_record(local, key)
+            if found is None or lock_refusal(key, found.record, False) is not None:
                 keys_to_fetch.append(key)
             else:
                 result.present.append(key)
                 report(result)
         keys_by_future = {
-            pool.submit(_fetch_record, remote, key, local, name_locks, refusal_of): key for key in keys_to_fetch
+            pool.submit(_fetch_record, remote, key, local, name_locks, lock_refusal): key for key in keys_to_fetch
         }
         try:
             for future in as_completed(keys_by_future):
@@ -107,7 +107,7 @@ def fetch_records(
 
 
 def _fetch_record(
-    remote: RemoteStore, key: str, local: LocalStore, name_locks: NameLocks, refusal_of: RefusalRule
+    remote: RemoteStore, key: str, local: LocalStore, name_locks: NameLocks, lock_refusal: RefusalRule
 ) -> int | BlobMissing | RecordUntrusted | RemoteFault:
     """Fetch one record. Returns the number of bytes that were fetched, or the error."""
     fetched_size = 0
@@ -115,14 +115,14 @@ def _fetch_record(
         found = remote.find(key)
         if found is None:
             return BlobMissing(f"the record is not in {remote.name}")
-        if (why := refusal_of(key, found.record, False)) is not None:
+        if (why := lock_refusal(key, found.record, False)) is not None:
             return RecordUntrusted(why)
         for sha256, files in found.files_by_blob.items():
             with name_locks.hold([sha256]):
                 if not local.has(sha256):
                     fetched_size += remote.fetch(sha256, files, local)
-        local_copy = complete_record(local, key)
-        is_refused = local_copy is not None and refusal_of(key, local_copy.record, False) is not None
+        local_copy = read_complete_record(local, key)
+        is_refused = local_copy is not None and lock_refusal(key, local_copy.record, False) is not None
         local.put_record_copy(found.record, found.document, found.signatures, replace=is_refused)
     except (BlobMissing, RecordUntrusted, RemoteFault) as error:
         return error

@@ -72,13 +72,13 @@ class LayeredStore:
         return self.uploads.remotes
 
     @property
-    def refusal_of(self) -> RefusalRule:
+    def lock_refusal(self) -> RefusalRule:
         """The rule by which the lock file (`trtbuild.lock`) refuses records."""
-        return self._found_records.refusal_of
+        return self._found_records.lock_refusal
 
-    @refusal_of.setter
-    def refusal_of(self, refusal_of: RefusalRule) -> None:
-        self._found_records.refusal_of = refusal_of
+    @lock_refusal.setter
+    def lock_refusal(self, lock_refusal: RefusalRule) -> None:
+        self._found_records.lock_refusal = lock_refusal
 
     # -- records
 
@@ -92,7 +92,7 @@ class LayeredStore:
         except (EntryCorrupt, RecordUntrusted) as error:
             problem = error
         if local_record is not None:
-            why = self.refusal_of(key, local_record, False)
+            why = self.lock_refusal(key, local_record, False)
             if why is None:
                 self._note_blobs(key, local_record)
                 return local_record
@@ -103,7 +103,7 @@ class LayeredStore:
             found, problem = None, error
         if found is not None:
             return found.record
-        if local_record is not None and self.refusal_of(key, local_record, True) is None:
+        if local_record is not None and self.lock_refusal(key, local_record, True) is None:
             self._note_blobs(key, local_record)  # no remote has a record that the lock file accepts
             return local_record
         if problem is not None:
@@ -170,7 +170,7 @@ class LayeredStore:
         self._found_records.count_event(remote, "lost_races")
         if found.record.recipe.stage == "package":
             return  # the local package contains the local engines
-        if remote not in self.readers or self.refusal_of(found.record.recipe.key, found.record, False) is not None:
+        if remote not in self.readers or self.lock_refusal(found.record.recipe.key, found.record, False) is not None:
             return
         with suppress(StoreError):  # then this machine keeps its own record
             for sha256, files in found.files_by_blob.items():
@@ -244,7 +244,7 @@ class LayeredStore:
         self._sends_records = False
         if readers is not None:
             self._found_records = FoundRecords(tuple(readers))
-            self._found_records.refusal_of = found_records.refusal_of
+            self._found_records.lock_refusal = found_records.lock_refusal
             self._remote_blobs = RemoteBlobs(self.local, self._found_records)
         try:
             yield

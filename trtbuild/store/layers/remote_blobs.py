@@ -88,4 +88,4 @@ class RemoteBlobs:
             local_record = self._local.get_record(key)
         except (EntryCorrupt, RecordUntrusted):
             return False
-        return local_record is not None and self._found_records.refusal_of(key, local_record, False) is not None
+        return local_record is not None and self._found_records.lock_refusal(key, local_record, False) is not None

@@ -25,7 +25,7 @@ from trtbuild.store.remote.store import Found, RemoteStore
 RefusalRule = Callable[[str, Record, bool], "str | None"]
 
 
-def refuse_no_record(key: str, record: Record, local: bool) -> str | None:
+def refuse_no_record(key: str, record: Record, is_last_resort: bool) -> str | None:
     """Refuse no record."""
     return None
 
@@ -35,7 +35,7 @@ class FoundRecords:
 
     def __init__(self, readers: tuple[RemoteStore, ...]) -> None:
         self.readers = readers
-        self.refusal_of: RefusalRule = refuse_no_record
+        self.lock_refusal: RefusalRule = refuse_no_record
         self._lock = threading.RLock()
         #: Key → a lock that is held while the remotes are asked for the record, so that other threads wait for the result.
         self._key_locks: dict[str, threading.Lock] = {}
@@ -85,7 +85,7 @@ class FoundRecords:
             self._asked_count[key] = index + 1
             try:
                 found = remote.find(key, wanted)
-                if found is not None and (why := self.refusal_of(key, found.record, False)) is not None:
+                if found is not None and (why := self.lock_refusal(key, found.record, False)) is not None:
                     raise RecordUntrusted(why)
             except RecordUntrusted as error:
                 with self._lock:
@@ -122,7 +122,7 @@ class FoundRecords:
             not_found = []
             for key, found in remote.find_many(remaining):
                 if isinstance(found, Found):
-                    if self.refusal_of(key, found.record, False) is None:
+                    if self.lock_refusal(key, found.record, False) is None:
                         self._add_found(remote, found, index)
                 elif found is None:
                     self.count_event(remote, "misses")

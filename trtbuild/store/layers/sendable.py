@@ -28,7 +28,7 @@ def read_local_record(local: LocalStore, key: str) -> Found | None:
     return Found(record, document, entry.signatures, files_by_blob)
 
 
-def complete_record(store: LocalStore, key: str) -> Found | None:
+def read_complete_record(store: LocalStore, key: str) -> Found | None:
     """Like `read_local_record`, but returns None for a record that lacks a blob or cannot be used.
 
     Raises StoreUnavailable.
@@ -44,7 +44,7 @@ def sendable_record(found: Found, trust: Trust) -> Found | None:
     """The record with only those signatures that may leave this machine; None if the record must not be sent
     (core/recipes/trust.py, rule 5)."""
     signatures = trust.sendable_signatures(found.signatures)
-    return None if trust.enforced and not signatures else replace(found, signatures=signatures)
+    return None if trust.checks_signatures and not signatures else replace(found, signatures=signatures)
 
 
 def file_reader(store: LocalStore) -> ReadFile:

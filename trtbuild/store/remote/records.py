@@ -95,7 +95,7 @@ class RemoteRecords:
             return self._read_record_at(key, key, wanted)
         except (RecordUntrusted, RemoteLied, _DocumentMissing) as error:
             domain_errors: list[RecordUntrusted] = []
-            domains = self._trust.read_domains if self._trust.enforced else ()
+            domains = self._trust.read_domains if self._trust.checks_signatures else ()
             for domain in domains:
                 try:
                     found = self._read_record_at(domain_key(domain, key), key, wanted)

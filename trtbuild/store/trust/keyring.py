@@ -115,8 +115,8 @@ class Keyring:
         builder: str = "",
         now: Callable[[], datetime.datetime] = _utc_now,
     ) -> None:
-        self.enforced = bool(trusted) or signer is not None
-        if self.enforced:
+        self.checks_signatures = bool(trusted) or signer is not None
+        if self.checks_signatures:
             require_cryptography()
         self.warnings: Sequence[str] = ()
         self._revoked = frozenset(revoked)
@@ -155,7 +155,7 @@ class Keyring:
         return None
 
     def to_json(self) -> dict[str, object] | None:
-        if not self.enforced:
+        if not self.checks_signatures:
             return None
         machine_key = self._trusted_machine_key()
         return {
@@ -176,7 +176,7 @@ class Keyring:
 
     def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
         signer, domain = self._signer, self._domain
-        if signer is None and self.enforced and self._machine is not None:
+        if signer is None and self.checks_signatures and self._machine is not None:
             signer = self._machine.get_or_create()
             if self._machine.problem:
                 self.warnings = tuple(dict.fromkeys((*self.warnings, self._machine.problem)))
@@ -192,13 +192,13 @@ class Keyring:
     # -- verifying
 
     def trusted_signature(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
-        if not self.enforced:
+        if not self.checks_signatures:
             return None
         accepted = (signature for signature in signatures if self._objection(key, document, signature) is None)
         return next(accepted, None)
 
     def refusal(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
-        if not self.enforced:
+        if not self.checks_signatures:
             return None
         objections: list[str] = []
         for signature in signatures:
@@ -246,7 +246,7 @@ class Keyring:
         """The public part of the machine key (rule 3), if the key exists and is trusted."""
         if self._machine_public is not None:  # found earlier; in a worker, `trust_from_json` has set it
             return self._machine_public
-        if self._machine is None or self._signer is not None or not self.enforced:
+        if self._machine is None or self._signer is not None or not self.checks_signatures:
             return None
         signer = self._machine.find()
         if signer is not None:
@@ -279,7 +279,7 @@ def trust_from_json(policy: Mapping[str, Any] | None) -> Trust:
         revoked=[base64.b64decode(text) for text in policy["revoked"]],
         read_domains=policy["read_domains"],
     )
-    keyring.enforced = True  # `trusted` is empty if the parent's only key is a revoked signing key
+    keyring.checks_signatures = True  # `trusted` is empty if the parent's only key is a revoked signing key
     if policy["machine"] is not None:
         keyring._machine_public = _machine_only_key(parse_trusted(policy["machine"]))
     return keyring

@@ -43,7 +43,7 @@ def check_plugin_results(network: Any, plugins: Sequence[PluginNode]) -> None:
             )
             if actual_type != declared_type or not sizes_agree:
                 raise PluginError(
-                    f"result {number} of the plugin {plugin.described} is {_text(actual_type, sizes)} in the network, but "
+                    f"result {number} of the plugin {plugin.text} is {_text(actual_type, sizes)} in the network, but "
                     f"the fake implementation of its operator declares {_text(str(declared_type), declared_sizes)}",
                     hint="correct the plugin, or the function that torch.library.register_fake registers",
                 )

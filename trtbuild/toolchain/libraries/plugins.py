@@ -21,7 +21,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from trtbuild.core.model.plugins import described
+from trtbuild.core.model.plugins import plugin_text
 from trtbuild.errors import PluginError
 
 #: A plugin: its name, version and namespace.
@@ -95,8 +95,8 @@ def _registered(trt: Any) -> frozenset[Identity]:
 def _refuse_duplicates(plugins: frozenset[Identity], name: str) -> None:
     if plugins:
         raise PluginError(
-            f"another library has registered the plugin {described(*min(plugins))} in this process, so TensorRT would not "
-            f"use the one of {name}",
+            f"another library has registered the plugin {plugin_text(*min(plugins))} in this process, so TensorRT would "
+            f"not use the one of {name}",
             hint="give the plugin another name or version, or use the libraries in separate processes",
         )
 
@@ -104,8 +104,8 @@ def _refuse_duplicates(plugins: frozenset[Identity], name: str) -> None:
 def _refuse_missing(plugins: frozenset[Identity], available: frozenset[Identity], subject: str, hint: str) -> None:
     missing = plugins - available
     if missing:
-        names = "; ".join(described(*plugin) for plugin in sorted(available)) or "no plugin"
+        names = "; ".join(plugin_text(*plugin) for plugin in sorted(available)) or "no plugin"
         raise PluginError(
-            f"there is no plugin {described(*min(missing))}: {subject} {names}",
+            f"there is no plugin {plugin_text(*min(missing))}: {subject} {names}",
             hint=hint,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtbuild.core.model.plugins import NAMESPACE_ATTRIBUTE, ONNX_DOMAIN, VERSION_ATTRIBUTE, described
+from trtbuild.core.model.plugins import NAMESPACE_ATTRIBUTE, ONNX_DOMAIN, VERSION_ATTRIBUTE, plugin_text
 from trtbuild.toolchain.onnx_files.onnx_outline import (
     GRAPH_NODE,
     MODEL_GRAPH,
@@ -44,9 +44,9 @@ class PluginNode:
         return self.plugin, self.version, self.namespace
 
     @property
-    def described(self) -> str:
-        """The plugin as text for messages."""
-        return described(*self.identity)
+    def text(self) -> str:
+        """The text that messages show for the plugin."""
+        return plugin_text(*self.identity)
 
 
 def read_plugins(model: bytes) -> tuple[PluginNode, ...]:

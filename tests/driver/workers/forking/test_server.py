@@ -103,10 +103,10 @@ def test_no_worker_that_uses_gpus_is_forked_after_the_gpu_driver_was_loaded(monk
 
 def test_a_worker_with_other_variables_of_libraries_is_not_forked(servers: ForkServers) -> None:
     environment = worker_environment("trace")
-    assert servers.suit("trace", {**environment, "TRTBUILD_DOMAIN": "a", "PWD": "/b"})
-    assert servers.suit("torch", {**environment, "CUDA_VISIBLE_DEVICES": "1"})
-    assert not servers.suit("trace", {**environment, "CUDA_VISIBLE_DEVICES": "1"})
-    assert not servers.suit("torch", {**environment, "OMP_NUM_THREADS": "7"})
+    assert servers.can_fork("trace", {**environment, "TRTBUILD_DOMAIN": "a", "PWD": "/b"})
+    assert servers.can_fork("torch", {**environment, "CUDA_VISIBLE_DEVICES": "1"})
+    assert not servers.can_fork("trace", {**environment, "CUDA_VISIBLE_DEVICES": "1"})
+    assert not servers.can_fork("torch", {**environment, "OMP_NUM_THREADS": "7"})
 
 
 def test_a_forked_worker_has_the_umask_and_the_directory_of_its_client(servers: ForkServers, tmp_path: Path) -> None:

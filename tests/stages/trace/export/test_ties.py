@@ -6,7 +6,7 @@ import pytest
 
 from tests.stages.trace.conftest import make_job, trace_in_process
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, pairs_not_to_tie
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, pairs_of_separate_symbols
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 from trtbuild.errors import SourceError
 
@@ -69,8 +69,8 @@ def test_symbols_whose_opts_differ_in_a_later_profile_must_not_be_tied():
     ]
     plan, _ = derive([Input("x"), Input("y")], (), profiles)
     assert plan is not None
-    assert pairs_not_to_tie(plan, profiles) == ((0, 1),)
-    assert pairs_not_to_tie(plan, profiles[:1]) == ()
+    assert pairs_of_separate_symbols(plan, profiles) == ((0, 1),)
+    assert pairs_of_separate_symbols(plan, profiles[:1]) == ()
 
 
 def test_a_plan_with_ties_numbers_the_remaining_symbols_from_0():

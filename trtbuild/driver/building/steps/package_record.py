@@ -8,7 +8,7 @@ import json
 from trtbuild.core.engines.engine_layers import quantized_types
 from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 from trtbuild.core.packages.contents import PackageContents
-from trtbuild.core.packages.names import name_table
+from trtbuild.core.packages.name_table import name_table
 from trtbuild.core.packages.package_indexing import package_index
 from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.planning.model_plan import ModelPlan

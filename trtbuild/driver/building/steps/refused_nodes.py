@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from trtbuild.core.packages.names import name_table
+from trtbuild.core.packages.name_table import name_table
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.errors import ToolchainError, TrtbuildError

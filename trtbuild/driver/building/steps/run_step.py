@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trtbuild.core.engines.engine_job import EngineJob
-from trtbuild.core.model.shapes import pairs_not_to_tie
+from trtbuild.core.model.shapes import pairs_of_separate_symbols
 from trtbuild.core.planning.demand import blobs_read_by
 from trtbuild.core.planning.graph import USER_CODE_STAGES, Step
 from trtbuild.core.planning.jobs import PartitionJob, TraceStep
@@ -125,8 +125,8 @@ def _trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
     shapes = plan.declared_shapes
-    # `untied_pairs`: symbols (variables for dims) that must not become one symbol, because their opt sizes differ
-    points, untied_pairs = proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
+    # `separate_pairs`: symbols (variables for dims) that must not become one symbol, because their opt sizes differ
+    points, separate_pairs = proof_points(model, shapes), pairs_of_separate_symbols(shapes, model.profiles)
     return TraceJob(
         model.source,
         model.inputs,
@@ -134,7 +134,7 @@ def _trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
         points,
         planned.weights,
         places,
-        untied_pairs,
+        separate_pairs,
         planned.quantizers,
         model.state,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trtbuild.driver.workers.environments import worker_environment
-from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, ForkServers, lent
+from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, ForkServers, lent_servers
 
 
 class ServerSource(Protocol):
@@ -23,7 +23,7 @@ class ServersOfBuild:
     """Starts servers for a build, and ends them after the build. A forked copy of `trtbuild watch` uses lent servers."""
 
     def borrow(self, folder: Path) -> ForkServers | None:
-        return lent() or start_servers(folder)
+        return lent_servers() or start_servers(folder)
 
     def give_back(self, servers: ForkServers) -> None:
         """End the servers, unless they are lent."""

@@ -28,17 +28,17 @@ _CLIENT = Path(__file__).with_name("client.py")
 _SERVER = Path(__file__).with_name("server_process.py")
 
 #: The servers that `trtbuild watch` has started. The copies of its process that build use them, too.
-_lent: list[ForkServers] = []
+_lent_servers: list[ForkServers] = []
 
 
-def lend(servers: ForkServers) -> None:
+def lend_servers(servers: ForkServers) -> None:
     """Let forked copies of this process use `servers`, which this process has started."""
-    _lent[:] = [servers]
+    _lent_servers[:] = [servers]
 
 
-def lent() -> ForkServers | None:
+def lent_servers() -> ForkServers | None:
     """Return the servers that the original of this forked copy has lent, or None."""
-    return _lent[0] if _lent and not _lent[0].is_own else None
+    return _lent_servers[0] if _lent_servers and not _lent_servers[0].is_own else None
 
 
 class ForkServers:
@@ -87,7 +87,7 @@ class ForkServers:
         """Whether the servers run. Always True for lent servers: a client notices if its server has ended."""
         return not self.is_own or self._process.poll() is None
 
-    def suit(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
+    def can_fork(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
         """Whether a worker with these environment variables can be forked. `differing_variable` compares them.
 
         ``CUDA_VISIBLE_DEVICES`` may differ for torch workers, because their server has not loaded CUDA's driver, which

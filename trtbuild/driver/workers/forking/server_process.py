@@ -10,7 +10,7 @@ Rules
      have the same parent. A watcher compares these properties, except the priority, with those of the `trtbuild build`
      process that asks for a build (`trtbuild.driver.watching.endpoint.program`).
    * Python and torch read environment variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
-     ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (exceptions: `ForkServers.suit`).
+     ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (exceptions: `ForkServers.can_fork`).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
      them, too, before its first job. The server handles no signal, and blocks no signal.
    * A forked torch worker also has the tables that a new one fills during its first job (`handlers.fill_tables`).

@@ -1,4 +1,5 @@
-"""The two sides of ``trtbuild diff``: existing packages, and models as they would be built now.
+"""What is known about a package: an existing one, or the one that would be built now from a model. ``trtbuild diff``
+compares two of them.
 
 Rules
 1. The index of a package is always known. The keys of its engines are known if the cache has the record of the package
@@ -41,8 +42,10 @@ JsonObject = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One side of a comparison. An unknown field is None or an empty mapping."""
+class PackageFacts:
+    """What is known about a package, or about a model as it would be built now.
+
+    An unknown field is None or an empty mapping."""
 
     #: The directory of the package, or the name of the model, as typed by the user.
     title: str
@@ -74,8 +77,8 @@ class Subject:
     weights: Mapping[int, JsonObject] = field(default_factory=dict)
 
 
-def find_subject(request: Request, title: str) -> Subject:
-    """The package in the directory `title`, or the model with this name.
+def find_facts(request: Request, title: str) -> PackageFacts:
+    """The facts about the package in the directory `title`, or about the model with this name.
 
     Raises UsageError if there is neither, or if the package cannot be read.
     """
@@ -85,24 +88,24 @@ def find_subject(request: Request, title: str) -> Subject:
             package = open_package(folder)
         except PackageError as error:  # PackageError exits with 1, which means for `diff` that the sides differ
             raise UsageError(error.text, hint=error.hint) from error
-        return package_subject(request.project.absolute(), package, title)
+        return facts_of_package(request.project.absolute(), package, title)
     models = Workspace(replace(request, models=(), targets=())).models
     if title not in models:
         raise UsageError(
             f"{title!r} is neither a package directory nor a model", hint=suggestion(title, models, "models")
         )
     workspace = Workspace(replace(request, models=(title,), force=False))
-    return _model_subject(workspace, workspace.plan(title))
+    return _facts_of_model(workspace, workspace.plan(title))
 
 
 # -- a model
 
 
-def _model_subject(workspace: Workspace, plan: ModelPlan) -> Subject:
+def _facts_of_model(workspace: Workspace, plan: ModelPlan) -> PackageFacts:
     model, shapes = plan.model, plan.shapes
     prefix = f"{model.name}/"
     recipes = {step.id.removeprefix(prefix): step.recipe for step in plan.steps.values() if step.recipe is not None}
-    declared_subject = Subject(
+    declared_facts = PackageFacts(
         title=model.name,
         kind="model",
         model=model.name,
@@ -120,10 +123,10 @@ def _model_subject(workspace: Workspace, plan: ModelPlan) -> Subject:
     )
     if plan.contents is None:
         first = next(step for step in plan.steps.values() if step.verdict != "hit")
-        return replace(declared_subject, blocking_step=(first.id.removeprefix(prefix), first.reason.text))
+        return replace(declared_facts, blocking_step=(first.id.removeprefix(prefix), first.reason.text))
     contents = plan.contents
     return replace(
-        declared_subject,
+        declared_facts,
         **_fields_from_parts(_plain_parts(package_recipe(contents))),
         plans={
             f"{engine.partition}@{engine.target}": engine.plan.sha256
@@ -165,7 +168,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fields_from_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `Subject` from the parts of a package's recipe. An index has parts of the same names."""
+    """The fields of `PackageFacts` from the parts of a package's recipe. An index has parts of the same names."""
     return {
         "known_from": "recipes",
         "inputs": {entry["name"]: _without_fields(entry, "name") for entry in parts["inputs"]},
@@ -194,7 +197,7 @@ def _without_fields(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
 # -- a package
 
 
-def package_subject(project: Path, package: Package, title: str, *, offline: bool = False) -> Subject:
+def facts_of_package(project: Path, package: Package, title: str, *, offline: bool = False) -> PackageFacts:
     """All that is known about a package (rules 1 and 3). With `offline`, no remote is used.
 
     If the cache cannot be read or its entries are damaged, the fields come from the index only.
@@ -207,7 +210,7 @@ def package_subject(project: Path, package: Package, title: str, *, offline: boo
         for target, entry in index["targets"].items()
         for partition, path in entry["engines"].items()
     }
-    subject = Subject(
+    facts = PackageFacts(
         title=title,
         kind="package",
         model=index["model"],
@@ -223,10 +226,10 @@ def package_subject(project: Path, package: Package, title: str, *, offline: boo
         effective = wiring.load_configuration(project)
         store = wiring.open_store(project, replace(effective, remotes=()) if offline else effective)
         history = History(project / wiring.STATE_FOLDER)
-        record = _find_package_record(store, history, subject.model, package.digest)
-        return subject if record is None else _add_records(subject, record, store, history)
+        record = _find_package_record(store, history, facts.model, package.digest)
+        return facts if record is None else _add_records(facts, record, store, history)
     except (StoreUnavailable, BlobMissing, EntryCorrupt):
-        return subject
+        return facts
 
 
 def _find_package_record(store: LayeredStore, history: History, model: str, index_sha256: str) -> Record | None:
@@ -251,16 +254,16 @@ def _trusted_record(store: LayeredStore, key: str) -> Record | None:
         return None
 
 
-def _add_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:
+def _add_records(facts: PackageFacts, package: Record, store: LayeredStore, history: History) -> PackageFacts:
     """Add the fields from the records of the package step and the engines, and from the last build."""
     engines = _plain_parts(package.recipe)["engines"]
     recipes = _engine_recipes(engines, store)
-    weights = {**subject.weights, **_engine_weights(subject.partitions or {}, recipes)}
-    weight_names = subject.weight_names
-    last = history.recipe(f"{subject.model}/package")
+    weights = {**facts.weights, **_engine_weights(facts.partitions or {}, recipes)}
+    weight_names = facts.weight_names
+    last = history.recipe(f"{facts.model}/package")
     if last is not None and last.key == package.recipe.key:
         for stage in (*USER_CODE_STAGES, "lower", "partition"):
-            recipe = history.recipe(f"{subject.model}/{stage}")
+            recipe = history.recipe(f"{facts.model}/{stage}")
             if recipe is not None:
                 recipes[stage] = recipe
         trace = _trusted_record(store, recipes["trace"].key) if "trace" in recipes else None
@@ -268,7 +271,7 @@ def _add_records(subject: Subject, package: Record, store: LayeredStore, history
             interface = Interface.from_bytes(store.get_bytes(trace.outputs["interface"].sha256))
             weight_names = {number: slot.name for number, slot in enumerate(interface.slots)}
     return replace(
-        subject, known_from="recipes", engines=engines, recipes=recipes, weight_names=weight_names, weights=weights
+        facts, known_from="recipes", engines=engines, recipes=recipes, weight_names=weight_names, weights=weights
     )
 
 

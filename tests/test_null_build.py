@@ -151,7 +151,7 @@ def test_a_new_plan_is_made_after_an_entry_of_the_cache_was_removed(project: Pro
         text, is_null = project.run("plan")
         assert not is_null
         assert "no longer in the cache" in text or "no longer has it" in text
-        assert project.is_null(), "the null build checks the entries of the cache"
+        assert project.is_null(), "for a build, the null build must not check entries of the cache"
     finally:
         kept.rename(record)
     assert "nothing to run" in project.run("plan")[0]

@@ -17,8 +17,8 @@ from benchmarks.session import Session
 
 _SCRIPT = Path(__file__).parent / "scripts" / "compile_modules.py"
 
-#: The bound for each module after the first, in seconds.
-_LONGEST_S = 2.0
+#: The bound for the median of the modules after the first, in seconds.
+_MEDIAN_BOUND_S = 2.0
 
 
 def rows(session: Session) -> Iterator[Row]:
@@ -36,5 +36,5 @@ def rows(session: Session) -> Iterator[Row]:
     compiled = Value("trtbuild.compile", statistics.median(compile_times_s))
     exported = Value("torch.export", statistics.median(export_times_s))
     yield Limit("compile: the first small module of a program", Value("trtbuild.compile", first_s))
-    yield Limit("compile: a small module after the first", compiled, bound=_LONGEST_S)
+    yield Limit("compile: a small module after the first", compiled, bound=_MEDIAN_BOUND_S)
     yield Ratio("compile: a small module after the first", compiled, exported)

@@ -48,7 +48,7 @@ class Finder:
 def replace_command(folder: Callable[[], str | None]) -> None:
     """Replace two functions of the driver, so that workers of `KINDS` are forked from servers with sockets in `folder()`.
 
-    If `folder()` returns None, the workers are new processes.
+    If `folder()` returns None, the workers start as in a normal build.
     """
     from trtbuild.driver.workers import worker_process  # the pool has already imported both modules
     from trtbuild.driver.workers.forking import lending

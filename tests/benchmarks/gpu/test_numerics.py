@@ -1,4 +1,4 @@
-"""The measurement of ``trtbuild verify`` puts a wrong engine into a package, with its right digest."""
+"""The measurement of ``trtbuild verify`` replaces an engine of a package, and the engine's digest in the index."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_the_status_of_models() -> None:
     assert unstyled(plans.status_lines(Status(models=models, warnings=[]))) == [
         "a   up to date",
         "bb  built; its outputs are not in place: trtbuild build bb",
-        "c   at least 1 to run, first trace: c.py changed",
+        "c   at least 1 to run, beginning with trace: c.py changed",
         "1 of 3 models up to date",
     ]
 

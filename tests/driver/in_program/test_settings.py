@@ -74,6 +74,7 @@ def test_operators_may_be_given_as_objects() -> None:
         (lambda: precisions_of({"float16": [1]}, None), "a list of module paths"),
         (lambda: precisions_of({"float16": 1}, None), "precision['float16'] must be a list"),
         (lambda: precisions_of({"float32": ["head"]}, None), "lists modules under float32 only"),
+        (lambda: precisions_of({"default": "float16", "float16": ["head"]}, None), "lists modules under float16 only"),
         (lambda: precisions_of({"float16": ["a"], "bfloat16": ["a"]}, None), "precision lists 'a' twice"),
         (lambda: builder_of({"optimisation_level": 3}), "there is no setting 'optimisation_level'"),
         (lambda: builder_of({"use_python_runtime": True}), "'use_python_runtime' is a setting of Torch-TensorRT only"),

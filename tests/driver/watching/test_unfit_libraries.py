@@ -2,6 +2,10 @@
 
 In these tests, trtbuild predicts the imports from the project's ``helpers/tools.py``. But Python imports an installed
 ``helpers.tools``, because the project's folder has no ``__init__.py``. So the predicted import of ``library`` is wrong.
+
+With the environment variable ``ALONE``, a build does not use the watcher, so its process has imported nothing in
+advance. Such a build has the right results. `seen` has what the model's code has noticed, such as side effects of the
+library's import.
 """
 
 from __future__ import annotations
@@ -88,7 +92,7 @@ def test_a_trace_that_meets_other_imports_starts_again_without_the_library(tmp_p
 
 @pytest.mark.parametrize("size_alone", ["LARGE", "SMALL"])
 def test_an_unfit_trace_that_has_finished_its_program_announces_nothing(tmp_path: Path, size_alone: str) -> None:
-    """trtbuild knows only at the end of the model's code that the code does not import the library."""
+    """The code does not import the library. trtbuild does not know this before the code has ended."""
     watch = Helpers(tmp_path, "import library\n", "")
     (watch.project / "a.py").write_text(LARGE_MODEL.replace("SIZE_ALONE", size_alone))
     with watch.running():
@@ -101,10 +105,7 @@ def test_an_unfit_trace_that_has_finished_its_program_announces_nothing(tmp_path
 
 
 def _build(watch: Libraries, cache: str, events: Path, **variables: str) -> tuple[dict[str, Any], list[str]]:
-    """Build `a` with a new cache, until the partition step. Return the document, and the stages of all started steps.
-
-    The environment variable ``ALONE`` has the same effect as in `Libraries.trace`.
-    """
+    """Build `a` with a new cache, until the partition step. Return the document, and the stages of all started steps."""
     variables["TRTBUILD_CACHE_DIR"] = str(watch.project.parent / cache)
     process = watch.build("a", "-j", "2", "--until", "partition", "--json", "--events", str(events), **variables)
     assert process.returncode == 0, process.stdout + process.stderr

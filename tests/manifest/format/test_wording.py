@@ -121,7 +121,7 @@ def test_rejects_wrong_fields_of_a_model(files: Files, more: str, words: str) ->
         ("min: [1, 8]", "min: [1, «'8']", "write 8, without quotes or underscores"),
         ("min: [1, 8]", "min: [1, «8.0]", "write 8"),
         ("min: [1, 8]", "min: «8", "`min` must be a list of at most 8 sizes, not the number 8\n  → write [8]"),
-        ("min: [1, 8]", "min: «[1, 2, 3, 4, 5, 6, 7, 8, 9]", "a list of at most 8 sizes, not a list"),
+        ("min: [1, 8]", "min: «[1, 2, 3, 4, 5, 6, 7, 8, 9]", "a list of at most 8 sizes, not a list of 9"),
         ("    x: {min: [1, 8], ", "    «x: {", "`min` is missing"),
         ("    x: {min: [1, 8], opt: [4, 8], ", "    «x: {", "`min` and `opt` are missing"),
         ("    x: {min: [1, 8], ", "    «x: {shape: [1, 8], ", "`shape` and `opt` cannot be used together"),

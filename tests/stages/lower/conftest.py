@@ -138,7 +138,7 @@ class Encoder(nn.Module):
 
 
 class Positions(nn.Module):
-    """Rotary embeddings: a matrix product computes angles from positions that are too large for half precision."""
+    """Rotary embeddings: a matrix product computes angles from positions that half precision does not represent exactly."""
 
     def __init__(self) -> None:
         super().__init__()

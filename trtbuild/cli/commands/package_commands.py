@@ -53,7 +53,7 @@ def report(output: str, number: int, flags: Flags) -> int:
 )
 @click.argument("path", metavar="[PACKAGE|MODEL]", required=False, shell_complete=completing.packages)
 @click.option("--layers", is_flag=True, help="Show the layers of each engine: module paths, operators and types.")
-@click.option("--trtexec", is_flag=True, help="Show the trtexec command that builds the same engine, for each.")
+@click.option("--trtexec", is_flag=True, help="Show, for each engine, the trtexec command that builds the same engine.")
 @click.option("--memory", is_flag=True, help="Show the device memory that each engine needs. Uses the GPU.")
 @click.option("--onnx", metavar="DIR", help="Write the ONNX models of the engines to DIR.")
 @click.option("--precision", is_flag=True, help="Show instead what MODEL computes in which type. Needs PyTorch.")

@@ -128,7 +128,7 @@ def run(
     type=click.FloatRange(min=0),
     default=1.0,
     metavar="S",
-    help="Seconds of measurement per shape.",
+    help="Seconds of measurement per shape, for the package and for each module that it is compared with.",
 )
 @click.option(
     "--warmup",
@@ -136,7 +136,7 @@ def run(
     type=click.FloatRange(min=0),
     default=0.5,
     metavar="S",
-    help="Seconds of warm-up before that.",
+    help="Seconds of warm-up before each of these measurements.",
 )
 @click.option("--plot", metavar="FILE", help="Draw the latencies, as SVG.", shell_complete=completing.file)
 @_IMPORT_OPERATORS

@@ -190,7 +190,7 @@ def _state(entry: ModelStatus) -> str:
         return f"{terminal.yellow('built')}; its outputs are not in place: trtbuild build {entry.model}"
     name = entry.next.id.removeprefix(f"{entry.model}/")
     to_run = terminal.yellow(f"{'at least ' if entry.steps['unknown'] else ''}{entry.steps['run']} to run")
-    return f"{to_run}, first {name}: {_reason(entry.next.reason, entry.model)}"
+    return f"{to_run}, beginning with {name}: {_reason(entry.next.reason, entry.model)}"
 
 
 def affected_lines(document: Affected) -> list[str]:

@@ -18,8 +18,10 @@ def name_table(
 ) -> dict[str, dict[str, list[str]]]:
     """Return the table: TensorRT partition → ONNX node → module path and operator.
 
-    `modules` has an entry for each call of the lowered program, which begins with the call's module path and operator.
-    `origins` maps `Partition.graph` to pairs: an ONNX node, and the number of the partition's call that it comes from."""
+    `modules` has an entry for each call of the lowered program. An entry begins with the call's module path and operator.
+    `origins` maps the digest of a partition's program (`Partition.graph`) to pairs: an ONNX node, and the number of the
+    partition's call that the node comes from.
+    """
     table = {}
     for partition in toolchain_partitions.partitions.partitions:
         if partition.kind != "tensorrt":

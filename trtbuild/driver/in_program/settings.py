@@ -1,6 +1,7 @@
 """The settings of precision, partitioning and the builder, which are checked by the rules of a manifest.
 
-A setting has the name of a manifest or of Torch-TensorRT (`ALIASES`). Any other name is an error with a suggestion.
+The program gives a setting by its name in a manifest, or by its name in Torch-TensorRT (`ALIASES`). Any other name is an
+error with a suggestion.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ def precisions_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> P
         patterns_by_precision.setdefault(name, []).extend(patterns)
     default_precision = _precision_of(default, enabled_precisions)
     if {name for name, patterns in patterns_by_precision.items() if patterns} == {default_precision}:
+        other_precision = "torch.half" if default_precision == "float32" else "torch.float32"
         raise UsageError(
             f"precision lists modules under {default_precision} only, and {default_precision} is its default anyway",
-            hint='give the precision of the other modules as default: precision={"default": torch.half, …}',
+            hint=f'give the precision of the other modules as default: precision={{"default": {other_precision}, …}}',
         )
     entries = module_precisions(patterns_by_precision)
     repeated = [pattern for pattern, count in Counter(entry.pattern for entry in entries).items() if count > 1]
@@ -136,7 +138,7 @@ def partition_of(
 
 
 def builder_of(arguments: Mapping[str, Any], other_names: Iterable[str] = ()) -> BuilderSettings:
-    """Return TensorRT's builder settings. `arguments` has the names of a manifest or of Torch-TensorRT.
+    """Return TensorRT's builder settings. `arguments` maps names in a manifest or in Torch-TensorRT to values.
 
     The hint about an unknown name may suggest one of `other_names`. Raises UsageError, for example if the two names of a
     setting have different values.

@@ -136,7 +136,7 @@ class OnWorkers:
         for path in package.index.targets[job.target].engines.values():
             if not store.local.has(package.index.files[path].sha256):
                 store.put_bytes(package.read([path])[path])
-        if model.replay is not None:
+        if model.replay is not None:  # the file of inputs of ``verify --replay``
             job = replace(job, replay=store.put_file(str(model.replay)).sha256)
         compared = self._farm.compare(job, replace=not model.reads_records)
         verified = compared.report

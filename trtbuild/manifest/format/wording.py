@@ -240,7 +240,8 @@ def _add_problem(details: dict[str, Any], kind: Any, label: str, root: Node, key
         last = next((step for step in reversed(loc) if isinstance(step, str)), label)
         subject = f"each entry of `{last}`" if isinstance(name, int) else f"`{last}`"
         hint = _hint(error, value, expected, last)
-        problems.add(node.origin, f"{subject} must be {words}, not {kind_of(value)}", hint)
+        found = f"a list of {len(value)}" if error == "too_long" and isinstance(value, list) else kind_of(value)
+        problems.add(node.origin, f"{subject} must be {words}, not {found}", hint)
 
 
 def _hint(error: str, value: Any, expected: ExpectedType | None, last: str) -> str | None:

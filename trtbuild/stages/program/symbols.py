@@ -77,7 +77,7 @@ class Symbols:
             raise SourceError(
                 f"a size of the model is {expr}, which cannot be written with whole numbers",
                 code="size-expression",
-                hint="make the dims that it is computed from static, or compute it with // and whole numbers",
+                hint="make static the dims from which it is computed, or compute it with // and whole numbers",
             )
         operands = [self._convert(operand) for operand in expr.args]
         if name in ("add", "mul", "max", "min"):

@@ -110,7 +110,8 @@ def test_the_inner_limit_applies_to_every_step() -> None:
 def test_several_gpus_build_engines_at_once_and_never_two_on_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executor, the pool and the worker processes (`engine_worker`) are real, but the three GPUs are not."""
+    """The executor and the pool are real, but the three GPUs are not. The worker processes run ``engine_worker.py``, a
+    substitute that compiles nothing."""
     arguments = [str(Path(__file__).with_name("engine_worker.py")), str(tmp_path), "3"]
     monkeypatch.setattr(
         worker_process, "command", lambda kind, store, project: [sys.executable, *arguments, str(store)]

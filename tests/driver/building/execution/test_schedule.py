@@ -1,4 +1,7 @@
-"""The schedule returns the steps that may start: the most urgent first, and one of several steps with the same key."""
+"""The schedule returns the steps that may start: the most urgent first, and one of several steps with the same key.
+
+A model is *outdated* if one of its steps has finished since its last plan. It is *due* if it has to be planned again now.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ from trtbuild.toolchain.libraries.distributions import installed_version
 
 
 class Recorder(Watcher):
-    """Passes the events of a build to `sinks`, such as a file. Times count from the creation of the recorder."""
+    """Passes the events of a build to `sinks`, such as a file. Times count from the creation of the recorder.
+
+    The first event names the builder, which is ``user@host``.
+    """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = tuple(sinks)

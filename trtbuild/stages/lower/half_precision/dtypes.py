@@ -14,8 +14,8 @@ Rules
    (squares before a mean, masked scores before softmax). Otherwise it is half. Batch normalization with the model's own
    statistics counts as arithmetic. But it is float32 if it reads an input of the model, because it may bring large values
    into half's range.
-3. Data movement is float32 if its result is `WIDE` or wider. Otherwise it has the dtype of its input. If this dtype is
-   float32 and no float32 operator reads the result, data movement is half.
+3. Data movement is float32 if its result is `WIDE` or wider. Otherwise it is half if an input is half, or if no float32
+   operator reads the result. In all other cases it is float32.
 4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately: in rules 2 and
    3, readers in other repeated modules do not count as float32 readers. They get a `HALF` or `UNSEEN` value in half. So
    equal layers stay equal, including the first and the last, and are built once. There is one exception: an `UNSEEN`
@@ -57,7 +57,8 @@ def repeat_of(node: torch.fx.Node) -> str:
 
 
 def role_of(node: torch.fx.Node) -> Role:
-    """The role of a call node. It is `KEEP` if the node reads or returns a floating type other than float32."""
+    """The role of a call node. For an item of a tuple, it is `MOVE`. For another call, it is `KEEP` if the call reads or
+    returns a floating or complex type other than float32."""
     if node.target is operator.getitem:
         return Role.MOVE
     for value in (node, *node.all_input_nodes):

@@ -55,6 +55,7 @@ class Proof:
     """Compares program and model, at the smallest point on entry, and at the other points in `finish`. A large model is
     compared in `finish` only, so that the caller can announce the program first.
 
+    `arranged` has the traced program in its final form, and maps the model's results to the program's outputs.
     `dependency_state` returns a value that changes with each new dependency of user code.
     """
 
@@ -137,7 +138,8 @@ class Proof:
             equal = False
             with contextlib.suppress(Exception):
                 equal = self._has_equal_flow(point, weight_key)
-            # only this copy knows a dependency that is new here: the parent process must compare values to find it, too
+            # User code may have a new dependency in this forked copy, which the parent process does not know. The answer
+            # is then False, so that the parent compares values, and finds the dependency, too.
             answers.append(equal and self._dependency_state() == before)
         return answers
 

@@ -32,7 +32,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_is_described_with_its_driver_and_the_installed_libraries(machine: None) -> None:
     kind = kind_here(0)
     assert kind is not None and dataclasses.replace(kind, platform=H100.platform, versions=H100.versions) == H100
-    assert kind.versions["torch"] and kind.facts == {
+    assert kind.versions["torch"] and kind.key_facts == {
         "platform": kind.platform,
         "device": "NVIDIA H100",
         "driver": "580.1",

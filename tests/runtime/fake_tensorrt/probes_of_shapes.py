@@ -1,7 +1,8 @@
 """Probes about shapes: which input shapes a context accepts, which output shapes it reports, and whether it runs.
 
 A probe is a function that makes calls of the real or the fake TensorRT, and returns the answers (bench.py). A
-`probe_alone` needs its own process. The answer "in order" is the error of a stream, and is empty without an error.
+`probe_alone` needs its own process. The answer with the key ``in order`` is the text of the stream's error, or empty if
+there is no error.
 """
 
 from __future__ import annotations

@@ -90,7 +90,10 @@ def _bytes(values: Sequence[np.ndarray]) -> dict[str, bytes]:
 
 
 def test_the_term_corrects_the_rounding_of_the_factor(make_model: Any) -> None:
-    """Near 500, float16 has steps of 0.25. A term computed with the unrounded factor would add such an error."""
+    """Rounding the factor changes ``factor * 500``. A term computed with the unrounded factor would not correct this.
+
+    The bound is 0.25, because float16 has steps of 0.25 near 500.
+    """
     values = parameters(scale=np.full(CHANNELS, 1.0003), mean=np.full(CHANNELS, 500.0), shift=np.zeros(CHANNELS))
     _, weights = rewrite(normalization(make_model, values), values)
     factor, term = (np.frombuffer(weights[f"v1.{part}"], np.float16).astype(np.float64) for part in ("factor", "term"))

@@ -1,7 +1,7 @@
 """The common flags of all commands, such as ``--json`` and ``--offline``.
 
 They are accepted before and after every command, and the later value is used. The help of a command shows the flags that
-have an effect there. The help of `trtbuild` shows all of them.
+are meant for it. The help of `trtbuild` shows all of them.
 """
 
 from __future__ import annotations
@@ -239,7 +239,10 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 
 
 def common_flags(command: Command) -> Command:
-    """Add the common flags to a command or group. Their values are its argument `flags`, with the values of its group."""
+    """Add the common flags to a command or group.
+
+    The command gets a dict in its argument `flags`: the values of these flags, and those that its group got.
+    """
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -55,7 +55,7 @@ class GpuKind:
         return Machine(self.platform, self.sm, self.device, self.libraries)
 
     @property
-    def facts(self) -> Mapping[str, str]:
+    def key_facts(self) -> Mapping[str, str]:
         """The platform, the GPU and the GPU driver, for the key of a verification."""
         return {"platform": self.platform, "device": self.device, "driver": self.driver}
 

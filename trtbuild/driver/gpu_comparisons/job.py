@@ -48,7 +48,7 @@ class ComparisonJob:
             self.program_graph,
             self.plans,
             versions,
-            self.gpu.facts,
+            self.gpu.key_facts,
             quantized=self.quantized,
         )
 

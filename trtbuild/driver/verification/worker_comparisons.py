@@ -113,7 +113,7 @@ class OnWorkers:
             raise NotCompared(error.text) from error
         jobs = [_comparison_job(model, partitioning, package, target, kind) for kind in kinds]
         for job in jobs:
-            found = model.find(partitioning, job.recipe, job.gpu.facts)
+            found = model.find(partitioning, job.recipe, job.gpu.key_facts)
             if found is not None:
                 return found
         try:
@@ -147,7 +147,7 @@ class OnWorkers:
             replace_file(path_of_worst, verified.worst)
             report = replace(report, worst_input=path_of_worst)
         return FinishedComparison(
-            partitioning, recipe, job.gpu.facts, report, record, recorded=False, worker=compared.worker
+            partitioning, recipe, job.gpu.key_facts, report, record, recorded=False, worker=compared.worker
         )
 
 

@@ -33,7 +33,9 @@ class TargetFields(Fields):
     version: kinds.Version | None = Field(None, description="The required version of the toolchain, in quotes.")
     compatibility: kinds.Compatibility = Field(
         "exact",
-        description="The GPUs that can run the engine: this SM only, its compute capability, or Ampere and newer.",
+        description="The GPUs for which the engine is built. `exact`: GPUs like the one of the build. "
+        "`same_compute_capability`: all GPUs of this SM. `ampere_plus`: Ampere and newer. TensorRT-RTX treats the first "
+        "two alike: its engines run on all GPUs of this SM.",
     )
     platform: kinds.Platform | None = Field(
         None, description="`<os>-<cpu>` of the machine that runs the engine. The default is this machine."

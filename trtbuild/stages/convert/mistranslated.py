@@ -19,7 +19,7 @@
 12. Interpolation of a dynamic axis by a scale like 0.7: ONNX computes the new size with float32, and PyTorch with float64.
     For the size 90, ONNX gives 63 instead of 62.
 13. A size that is rounded from a float: the translation computes with float32, and Python with float64. The lower step
-    rewrites the products that whole numbers can express.
+    rewrites a size times a fraction such as 0.5, so that only whole numbers are computed.
 14. Clamping by a bound that is NaN: the result is NaN everywhere in PyTorch. ONNX ignores the bound.
 15. The angle of complex numbers: the translation divides, as for atan2.
 16. Interpolation with `antialias` and `align_corners`, and cross entropy with `label_smoothing`: the results differ.

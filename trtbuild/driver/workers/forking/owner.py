@@ -27,7 +27,7 @@ _EXIT_TIMEOUT_S = 2.0
 _CLIENT = Path(__file__).with_name("client.py")
 _SERVER = Path(__file__).with_name("server_process.py")
 
-#: The servers that `trtbuild watch` has started. The copies of its process that build use them, too.
+#: The servers that `trtbuild watch` has started. Its forked copies, which run the builds, use them, too.
 _lent_servers: list[ForkServers] = []
 
 

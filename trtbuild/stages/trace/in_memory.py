@@ -29,9 +29,9 @@ from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export import checks
 from trtbuild.stages.trace.export.exporting import functionalize
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.quantization.ao_quantizers import has_fake_quantizers, write_fake_quantizers
+from trtbuild.stages.trace.quantization.ao_quantizers import has_fake_quantizers, replace_fake_quantizers
 from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mode
-from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, write_quantizers
+from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, replace_modelopt_quantizers
 from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.sources import torchscript
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -91,8 +91,8 @@ def _module_to_trace(model: torch.nn.Module | ExportedProgram, job: TraceJob, fr
     checks.refuse_training_mode(model, job)
     if has_quantizers(model) or has_fake_quantizers(model):
         model = copy.deepcopy(model)
-        write_quantizers(model, job, job.place("source"))
-        write_fake_quantizers(model, job.place("source"))
+        replace_modelopt_quantizers(model, job, job.place("source"))
+        replace_fake_quantizers(model, job.place("source"))
     return _in_main_memory(model)
 
 

@@ -134,14 +134,14 @@ def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 class ProgramAxis:
     """A dynamic axis of an exported program. Its size is `unit` times the value of the symbol `symbol`.
 
-    The size is at least `low` and at most `high` (None without a limit). `hint` is the size in the call with which the
-    program was exported; None if it is unknown."""
+    The size is at least `low` and at most `high` (None without a limit). `example_size` is the size in the call with
+    which the program was exported; None if it is unknown."""
 
     symbol: str
     unit: int
     low: int
     high: int | None
-    hint: int | None
+    example_size: int | None
 
 
 @dataclass(frozen=True)
@@ -191,5 +191,5 @@ def _program_axis(size: Any, where: str, exported: ExportedProgram) -> int | Pro
         )
     # if the Dim has no upper bound, torch's bound is infinite, or near 2**63
     high = int(bounds.upper) * int(unit) if bounds.upper < 2**62 else None
-    hint = size.node.hint if size.node.has_hint() else None
-    return ProgramAxis(str(symbol), int(unit), max(0, int(bounds.lower)) * int(unit), high, hint)
+    example_size = size.node.hint if size.node.has_hint() else None
+    return ProgramAxis(str(symbol), int(unit), max(0, int(bounds.lower)) * int(unit), high, example_size)

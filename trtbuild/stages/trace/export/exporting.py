@@ -39,7 +39,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, Guar
 
 from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, kept_symbols
 from trtbuild.errors import SourceError
-from trtbuild.stages.program.custom_operators import dynamic_sizes_from_zero
+from trtbuild.stages.program.custom_operators import allow_data_dependent_sizes_below_two
 from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.constraints import Violation, parse_violations, torch_name
 from trtbuild.stages.trace.export.custom_operators import raise_missing_fake
@@ -74,7 +74,7 @@ class Exported:
     ties: tuple[tuple[int, int], ...] = ()
 
 
-@dynamic_sizes_from_zero()  # otherwise torch assumes that the data-dependent sizes of older operators are at least 2
+@allow_data_dependent_sizes_below_two()  # otherwise torch assumes that the data-dependent sizes of older operators are at least 2
 def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
     define_fake_kernels()
@@ -109,7 +109,7 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     return Exported(raw, program, guards, tuple(exporter.guard_filter.assumptions), tuple(exporter.ties))
 
 
-@dynamic_sizes_from_zero()
+@allow_data_dependent_sizes_below_two()
 def functionalize(raw: ExportedProgram) -> ExportedProgram:
     """A functionalized copy of `raw` (rule 3), with the same symbols and tensors. Raises torch's errors."""
     return decompose_without_retrace(raw) or raw.run_decompositions({})

@@ -181,8 +181,8 @@ def _state_of(path: str) -> object:
 class BegunTrace:
     """The discovery of a trace, a context manager that records its dependencies, and the check of rule 3.
 
-    `check_leading_imports` raises UnfitLibraries if the source has not executed all imports of `preload` yet, or has executed
-    another step before the last of them. The end of `recording` calls `check_leading_imports`, too.
+    `check_leading_imports` raises UnfitLibraries if the source has not executed all imports of `preload` yet, or has
+    executed another step before the last of them. The end of `recording` calls `check_leading_imports`, too.
     """
 
     discovery: Discovery

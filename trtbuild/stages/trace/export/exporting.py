@@ -74,7 +74,7 @@ class Exported:
     ties: tuple[tuple[int, int], ...] = ()
 
 
-@allow_data_dependent_sizes_below_two()  # otherwise torch assumes that the data-dependent sizes of older operators are at least 2
+@allow_data_dependent_sizes_below_two()  # otherwise torch assumes that such sizes of older operators are at least 2
 def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
     define_fake_kernels()

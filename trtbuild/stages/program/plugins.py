@@ -61,7 +61,7 @@ def checked_plugin(node: torch.fx.Node, plugins: Mapping[str, Plugin]) -> torch.
     return call if is_plugin(call, plugins) else None
 
 
-def by_operator(plugins: Iterable[Plugin]) -> dict[str, Plugin]:
+def map_operators_to_plugins(plugins: Iterable[Plugin]) -> dict[str, Plugin]:
     """Name of an operator → its plugin."""
     return {plugin.operator: plugin for plugin in plugins}
 
@@ -91,7 +91,7 @@ def check_plugins(graph: torch.fx.Graph, plugins: Sequence[Plugin]) -> None:
                 f"{plugin.name} is an operator of ONNX, so TensorRT's parser would not look for a plugin",
                 "give the plugin another name",
             )
-    plugins_by_operator = by_operator(plugins)
+    plugins_by_operator = map_operators_to_plugins(plugins)
     for node in calls:
         if is_plugin(node, plugins_by_operator):
             plugin_call(node, plugins_by_operator[str(name_of(node.target))])

@@ -39,7 +39,7 @@ class Release:
     #: precision of each layer.
     strongly_typed: bool = True
     #: Whether the parser converts a batch normalization to one Scale layer if its input and parameters have half precision.
-    half_norm_is_scale_layer: bool = True
+    converts_half_norm_to_scale_layer: bool = True
     #: Whether trtbuild keeps kernel timings for later builds (`trtbuild.toolchain.compiling.timing_cache`).
     keeps_timings: bool = True
     #: Whether engines compute int64 values in 32 bits. Inputs and outputs are then never int64
@@ -129,7 +129,7 @@ _TENSORRT_9 = replace(
     network_flags=("EXPLICIT_BATCH", "STRONGLY_TYPED"),
     strongly_typed=True,
     narrows_int64=False,
-    half_norm_is_scale_layer=False,  # not known for 9; True for the parsers of 10 and of TensorRT-RTX
+    converts_half_norm_to_scale_layer=False,  # not known for 9; True for the parsers of 10 and of TensorRT-RTX
 )
 
 #: Toolchain → rows: (first release of the row, its properties).

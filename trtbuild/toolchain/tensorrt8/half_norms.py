@@ -41,8 +41,8 @@ def rewrite_norms(
 ) -> tuple[bytes, dict[str, Bytes]]:
     """Apply the rules to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX.
 
-    `converts_half_norm_to_scale_layer` is a property of the release (`trtbuild.toolchain.libraries.releases`). If it is False,
-    all these normalizations are computed in float32.
+    `converts_half_norm_to_scale_layer` is a property of the release (`trtbuild.toolchain.libraries.releases`). If it is
+    False, all these normalizations are computed in float32.
     """
     model_outline = read_outline(model)
     if not any(entry.operator == _OPERATOR for entry in model_outline.nodes):

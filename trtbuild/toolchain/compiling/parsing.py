@@ -81,19 +81,19 @@ class Parser:
     def find_refusal(
         self,
         model: bytes,
-        largest: Mapping[str, int] | None = None,
+        largest_sizes: Mapping[str, int] | None = None,
         declared: tuple[Sequence[DeclaredType], Sequence[DeclaredType]] | None = None,
     ) -> Refusal | None:
         """Parse `model`. Returns None if the parser accepts it.
 
-        `largest` maps inputs to the largest size of their axes, as far as it is known. The compiler later checks the other
-        inputs. `declared` has the types and sizes of the model's inputs and outputs. If those of the network differ, the
-        model counts as refused. Raises ToolchainMissing if the parser cannot run here.
+        `largest_sizes` maps inputs to the largest size of their axes, as far as it is known. The compiler later checks the
+        other inputs. `declared` has the types and sizes of the model's inputs and outputs. If those of the network differ,
+        the model counts as refused. Raises ToolchainMissing if the parser cannot run here.
         """
         if self._truncates_double:
             model, _ = narrow_doubles(model, placeholder_weights(read_outline(model)))
         model_outline = read_outline(model)
-        foreign = foreign_nodes(model_outline, self._dtypes, narrows=self._narrows_int64, largest=largest)
+        foreign = foreign_nodes(model_outline, self._dtypes, narrows=self._narrows_int64, largest_sizes=largest_sizes)
         known_errors = [NodeError(text, name) for name, text in foreign.items()]
         known_errors += [
             NodeError(f"{node.operator}: the parser of {self._name} does not take it", node.name)

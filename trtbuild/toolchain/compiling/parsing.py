@@ -65,7 +65,7 @@ class Parser:
     ) -> None:
         properties = release(toolchain, version or table.installed_version(toolchain) or "")
         self._dtypes, self._narrows_int64 = properties.dtypes, properties.narrows_int64
-        self._refused_operators = frozenset(properties.refuses)
+        self._refused_operators = frozenset(properties.refused_operators)
         self._truncates_double = truncates_double
         self._name, self._release = f"{toolchain} {version or ''}".rstrip(), properties
         parser_toolchain: tuple[ToolchainName, str | None] = (toolchain, version)

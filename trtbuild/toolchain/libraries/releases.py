@@ -51,7 +51,7 @@ class Release:
     tactic_sources: tuple[str, ...] = ()
     #: The ONNX operators that the parser of TensorRT-RTX accepts and the parser of this release refuses, as far as known
     #: (rule 3).
-    refuses: tuple[str, ...] = ()
+    refused_operators: tuple[str, ...] = ()
 
 
 #: The opset is the default of torch 2.13. In this opset Gelu is one operator, which the parser accepts.
@@ -99,7 +99,7 @@ _TENSORRT_8 = Release(
     tactic_sources=_TENSORRT_10.tactic_sources,
     parser_flags=("NATIVE_INSTANCENORM",),
     # From a comparison of OnnxParser.supports_operator in 8.6.0, on an H200, and in TensorRT-RTX 1.7.1.
-    refuses=(
+    refused_operators=(
         "Attention",
         "BlackmanWindow",
         "CastLike",
@@ -120,7 +120,7 @@ _TENSORRT_8 = Release(
 )
 #: The flag NATIVE_INSTANCENORM was added in 8.6.1. If the bindings set it in the library 8.6.0, they crash (measured).
 #: InstanceNormalization counts as refused, because it needs cuDNN without the flag.
-_TENSORRT_8_6_0 = replace(_TENSORRT_8, parser_flags=(), refuses=("InstanceNormalization", *_TENSORRT_8.refuses))
+_TENSORRT_8_6_0 = replace(_TENSORRT_8, parser_flags=(), refused_operators=("InstanceNormalization", *_TENSORRT_8.refused_operators))
 #: Sources: for int64 and bfloat16, https://github.com/onnx/onnx-tensorrt/blob/main/docs/Changelog.md (9.0). For strong
 #: typing, the Python API reference of 9.
 _TENSORRT_9 = replace(

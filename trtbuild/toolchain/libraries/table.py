@@ -114,7 +114,7 @@ def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
     if installed is None or not FLAVOURS[toolchain].needs_gpu:
         return None
     properties = release(toolchain, version)
-    return StandIn("tensorrt-rtx", installed, properties.dtypes, properties.narrows_int64, properties.refuses)
+    return StandIn("tensorrt-rtx", installed, properties.dtypes, properties.narrows_int64, properties.refused_operators)
 
 
 def host_platform() -> str:

@@ -101,7 +101,9 @@ def _refuse_duplicates(plugins: frozenset[PluginIdentity], name: str) -> None:
         )
 
 
-def _refuse_missing(plugins: frozenset[PluginIdentity], available: frozenset[PluginIdentity], subject: str, hint: str) -> None:
+def _refuse_missing(
+    plugins: frozenset[PluginIdentity], available: frozenset[PluginIdentity], subject: str, hint: str
+) -> None:
     missing = plugins - available
     if missing:
         names = "; ".join(described(*plugin) for plugin in sorted(available)) or "no plugin"

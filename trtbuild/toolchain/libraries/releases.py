@@ -120,7 +120,9 @@ _TENSORRT_8 = Release(
 )
 #: The flag NATIVE_INSTANCENORM was added in 8.6.1. If the bindings set it in the library 8.6.0, they crash (measured).
 #: InstanceNormalization counts as refused, because it needs cuDNN without the flag.
-_TENSORRT_8_6_0 = replace(_TENSORRT_8, parser_flags=(), refused_operators=("InstanceNormalization", *_TENSORRT_8.refused_operators))
+_TENSORRT_8_6_0 = replace(
+    _TENSORRT_8, parser_flags=(), refused_operators=("InstanceNormalization", *_TENSORRT_8.refused_operators)
+)
 #: Sources: for int64 and bfloat16, https://github.com/onnx/onnx-tensorrt/blob/main/docs/Changelog.md (9.0). For strong
 #: typing, the Python API reference of 9.
 _TENSORRT_9 = replace(

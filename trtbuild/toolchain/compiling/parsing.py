@@ -52,7 +52,7 @@ class Refusal:
 class Parser:
     """The ONNX parser of one toolchain, or a `stand_in` for it (rule 5).
 
-    `stand_in` has the fields of a `StandIn`. Raises ToolchainMissing and EnvironmentFault, as `load` does.
+    `stand_in` has the fields of a `StandInParser`. Raises ToolchainMissing and EnvironmentFault, as `load` does.
     """
 
     def __init__(

@@ -3,9 +3,9 @@
 Rules
 1. A value has bounds (min, max) if it is computed only from sizes, positions and constants, by operators with a rule for
    bounds. The bounds are whole numbers of any size, and are valid for every element.
-2. A size of an input is at most the number in `largest_sizes`. If it is None, the profiles are not known yet. Then the assumed
-   limit is `LIKELY_SIZE`, and the compiler checks the values again with the sizes of the profiles. Any other size or
-   position is below 2**31, as in every tensor of TensorRT.
+2. A size of an input is at most the number in `largest_sizes`. If it is None, the profiles are not known yet. Then the
+   assumed limit is `LIKELY_SIZE`, and the compiler checks the values again with the sizes of the profiles. Any other size
+   or position is below 2**31, as in every tensor of TensorRT.
 3. A value is right if TensorRT computes it correctly in 32 bits. A value whose bounds are within 32 bits is right. So is
    an int32 that was cast to int64.
 4. A value with wider bounds is right if it is used only as a size or a position, because a size that does not fit 32 bits

@@ -54,7 +54,7 @@ def is_plugin(node: Any, plugins: Mapping[str, Plugin]) -> bool:
 
 def checked_plugin(node: torch.fx.Node, plugins: Mapping[str, Plugin]) -> torch.fx.Node | None:
     """If `node` checks a result of a call that becomes a plugin: this call. Otherwise None (rule 3)."""
-    if not declared_sizes.is_check(node.target):
+    if not declared_sizes.is_size_check(node.target):
         return None
     source: Any = node.args[0]
     call = source.args[0] if getattr(source, "target", None) is operator.getitem else source
@@ -132,7 +132,7 @@ def write_nodes(graph: torch.fx.Graph, plugins: Mapping[str, Plugin]) -> None:
     """Replace each plugin call by a call of torch's symbolic operator, and remove the checks, in place. The exporter writes
     a symbolic operator as a node of ONNX."""
     for node in list(graph.nodes):
-        if declared_sizes.is_check(node.target):
+        if declared_sizes.is_size_check(node.target):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
         elif is_plugin(node, plugins):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from tests.stages.verify.conftest import convert_module
 from trtbuild.stages.verify.comparing import Deviation
 from trtbuild.stages.verify.rounding import MAX_RUNS, PerturbedRuns, deviations
@@ -144,4 +144,4 @@ def test_classes_in_half_precision_are_right(precision: str) -> None:
 
 def test_a_model_that_truncates_numbers_in_half_precision_builds() -> None:
     body = "torch.nn.functional.conv_transpose1d(x0, torch.linspace(-1, 1, 96).half().reshape(4, 8, 3)).long()"
-    build(Case(module_from_text([], body, 1), [("float16", [4, (3, 5, 7)])]))
+    build(ModuleCase(module_from_text([], body, 1), [("float16", [4, (3, 5, 7)])]))

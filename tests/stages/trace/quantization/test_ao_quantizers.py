@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tests.fuzz.comparing import differences
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.quantization.ao_quantizers import has_fake_quantizers, replace_fake_quantizers
 
@@ -53,7 +53,7 @@ def test_a_trained_model_is_one_engine_with_the_results_of_the_original(kind: st
     expected = model(x)
     replace_fake_quantizers(model, PLACE)
     torch.testing.assert_close(model(x), expected, rtol=0, atol=0)
-    case = Case(model, [("float32", [(1, 3, 8), 16])])
+    case = ModuleCase(model, [("float32", [(1, 3, 8), 16])])
     built = build(case)
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
     assert not differences(case, built).differences

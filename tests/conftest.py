@@ -118,7 +118,7 @@ class CommandLine:
     ) -> subprocess.CompletedProcess[str]:
         variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), **self.environment, **(environment or {})}
         return subprocess.run(
-            [sys.executable, *servers.command("trtbuild.cli.main", variables, cold=self.cold), *arguments],
+            [sys.executable, *servers.forked_command("trtbuild.cli.main", variables, cold=self.cold), *arguments],
             cwd=self.project,
             env=variables,
             capture_output=True,

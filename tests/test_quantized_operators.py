@@ -19,7 +19,7 @@ EDGES = [0.0, -0.0, 0.25, 0.5, 0.75, 1.25, 2.5, 3.5, 5.0, 5.01, 6.5, -7.5, -8.5,
 
 @pytest.fixture(autouse=True)
 def operators() -> None:
-    quantized_operators.define()
+    quantized_operators.define_operators()
 
 
 def numbers(rows: int = 3, columns: int = 64) -> torch.Tensor:

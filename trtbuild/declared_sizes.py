@@ -21,21 +21,21 @@ from trtbuild.errors import OperatorMismatch
 if TYPE_CHECKING:
     import torch
 
-#: The namespace of the operator. A serialized program that calls the operator contains `MARK`.
-NAMESPACE, MARK = "trtbuild_checks", b"torch.ops.trtbuild_checks."
+#: The namespace of the operator. A serialized program that calls the operator contains `OPERATOR_MARK`.
+NAMESPACE, OPERATOR_MARK = "trtbuild_checks", b"torch.ops.trtbuild_checks."
 
 #: A size that is not checked.
 UNKNOWN = -1
 
 
-def define_for(program: bytes) -> None:
+def define_operator_if_called(program: bytes) -> None:
     """Define the operator if a serialized program calls it."""
-    if MARK in program:
-        define()
+    if OPERATOR_MARK in program:
+        define_operator()
 
 
 @functools.cache
-def define() -> Any:
+def define_operator() -> Any:
     """Define the operator, once in a process. It exists as long as the returned `torch.library.Library`."""
     import torch
 
@@ -46,7 +46,7 @@ def define() -> Any:
     return library
 
 
-def is_check(target: Any) -> bool:
+def is_size_check(target: Any) -> bool:
     """Whether the target of a node in a graph is the operator."""
     return getattr(target, "namespace", "") == NAMESPACE
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 #: The namespace of the operators, and the text that a serialized program contains if it calls one of them.
-NAMESPACE, MARK = "trtbuild", b"torch.ops.trtbuild."
+NAMESPACE, OPERATOR_MARK = "trtbuild", b"torch.ops.trtbuild."
 
 #: The types of ``fake_quantize`` and ``dequantize``, by ONNX's names.
 INT8, INT4, FLOAT8, FLOAT4 = "int8", "int4", "float8e4m3fn", "float4e2m1"
@@ -56,7 +56,7 @@ _SCHEMAS = {
 
 
 @functools.cache
-def define() -> Any:
+def define_operators() -> Any:
     """Define the operators, once in a process. They exist as long as the returned `torch.library.Library`."""
     import torch
 

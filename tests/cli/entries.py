@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.core.verified_values import a_model
+from tests.core.verified_values import a_model_entry
 from trtbuild.core.model.verified import CutEntry
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Change
@@ -63,7 +63,7 @@ def a_verification(*cuts: CutEntry, errors: Any = (), **more: Any) -> Verificati
     """Return the verification of one model. `more` are fields of the model's entry.
 
     A cut is one way to divide the model into partitions."""
-    model = a_model(*cuts, **more)
+    model = a_model_entry(*cuts, **more)
     ok = model.ok and not errors
     return Verification(ok=ok, duration_s=1.0, seed=3, random_points=2, models=[model], errors=errors, warnings=[])
 

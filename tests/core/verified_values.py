@@ -22,15 +22,15 @@ _RIGHT = {
 }
 
 
-def a_whole(**more: Any) -> WholeEntry:
+def a_whole_entry(**more: Any) -> WholeEntry:
     return WholeEntry(**{**_RIGHT, **more})
 
 
-def a_part(partition: str = "model", **more: Any) -> PartitionEntry:
+def a_partition_entry(partition: str = "model", **more: Any) -> PartitionEntry:
     return PartitionEntry(**{"partition": partition, "onnx": "a" * 64, **_RIGHT, "place": None, "plans": {}, **more})
 
 
-def a_cut(**more: Any) -> CutEntry:
+def a_cut_entry(**more: Any) -> CutEntry:
     defaults = {
         "by": "onnxruntime",
         "against": "PyTorch",
@@ -39,9 +39,9 @@ def a_cut(**more: Any) -> CutEntry:
         "status": "right",
         "tolerance": 1e-5,
         "points": [WORST] * 5,
-        "partitions": [a_part()],
-        "whole": a_whole(),
-        "lowered": a_whole(),
+        "partitions": [a_partition_entry()],
+        "whole": a_whole_entry(),
+        "lowered": a_whole_entry(),
         "worst_input": ".trtbuild/verify/net.safetensors",
         "versions": {},
         "finished": None,
@@ -53,7 +53,7 @@ def a_cut(**more: Any) -> CutEntry:
     return CutEntry(**{**defaults, **more})
 
 
-def a_model(*cuts: CutEntry, **more: Any) -> ModelEntry:
+def a_model_entry(*cuts: CutEntry, **more: Any) -> ModelEntry:
     """Return the entry of a model. Without cuts, the status is `failed`."""
     wrong = any(cut.status == "wrong" for cut in cuts)
     status = "wrong" if wrong else "right" if cuts else "failed"

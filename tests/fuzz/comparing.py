@@ -26,7 +26,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from tests.fuzz.declared import network_differences, profile_differences, result_differences
-from tests.fuzz.pipeline import Built, Case
+from tests.fuzz.pipeline import Built, ModuleCase
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Point, coarsest_precision, points_of_model, tolerances
 from trtbuild.core.partition.partitions import Partition
@@ -70,7 +70,7 @@ class Comparison:
     compared: int = 0
 
 
-def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> Comparison:
+def differences(case: ModuleCase, built: Built, *, count: int = 2, seed: int = 0) -> Comparison:
     """Compare a built model with its module. `count` is the number of random points."""
     found = Comparison()
     for part in built.partitions.partitions:
@@ -126,7 +126,7 @@ class _Run:
 class _Comparer:
     """Compares a built model with its module, and adds the results to `found`."""
 
-    def __init__(self, case: Case, built: Built, found: Comparison) -> None:
+    def __init__(self, case: ModuleCase, built: Built, found: Comparison) -> None:
         self._case = case
         self._built = built
         self._found = found

@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.fuzz.choosing import Chooser, NoSuitableValue, Value
 from tests.fuzz.modules import NAMES, module_from_text
-from tests.fuzz.pipeline import Axis, Case
+from tests.fuzz.pipeline import Axis, ModuleCase
 from tests.fuzz.ranges import UnusableCase, check_usable, random_range
 from tests.fuzz.statements import STATEMENTS
 from trtbuild.core.model.spec import NamedDim
@@ -40,12 +40,12 @@ _WORD = re.compile(r"\w+")
 _MOST_ELEMENTS, _MOST_AXES, _ATTEMPTS = 30_000, 6, 120
 
 
-def composition_case(seed: int) -> Case:
+def composition_case(seed: int) -> ModuleCase:
     """The case of a seed. Raises UnusableCase if there is no usable case."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
     inputs, dims = _inputs(rng)
-    without_statements = Case(nn.Identity(), inputs, dims)
+    without_statements = ModuleCase(nn.Identity(), inputs, dims)
     writer = _Writer(without_statements, rng)
     for _ in range(rng.randint(3, 12)):
         writer.write()
@@ -56,7 +56,7 @@ def composition_case(seed: int) -> Case:
     if parts and rng.random() < 0.4:
         granularity = (rng.choice([*parts, "m*"]),)
     torch_executed = rng.sample(_TORCH_EXECUTED, rng.randint(1, 4)) if rng.random() < 0.5 else []
-    case = Case(
+    case = ModuleCase(
         module_from_text(statements, result, len(inputs), parts),
         inputs,
         dims,
@@ -109,7 +109,7 @@ def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[Nam
 class _Writer:
     """Writes statements, and runs each at all points of `case`. A statement that fails at a point is dropped."""
 
-    def __init__(self, case: Case, rng: random.Random) -> None:
+    def __init__(self, case: ModuleCase, rng: random.Random) -> None:
         self._rng = rng
         self._module = nn.Module()
         self.parts: dict[str, nn.Module] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tests.fuzz.pipeline import Axis, Case
+from tests.fuzz.pipeline import Axis, ModuleCase
 
 #: The names that the text can use.
 NAMES: Mapping[str, Any] = {"torch": torch, "F": F, "inf": math.inf, "nan": math.nan}
@@ -44,7 +44,7 @@ def module_from_text(
     return module.eval()
 
 
-def case_text(case: Case) -> str:
+def case_text(case: ModuleCase) -> str:
     dim_at = {place: dim for dim in case.dims for place in dim.at}
     lines = []
     for k, (dtype, axes) in enumerate(case.inputs):

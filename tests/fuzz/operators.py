@@ -16,7 +16,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Axis, Case
+from tests.fuzz.pipeline import Axis, ModuleCase
 from tests.fuzz.ranges import UnusableCase, check_usable, random_range
 from trtbuild.core.model.spec import NamedDim
 
@@ -83,7 +83,7 @@ def operators() -> tuple[Any, ...]:
     return tuple(op for op in op_db if op.name not in EXCLUDED)
 
 
-def operator_case(seed: int) -> Case:
+def operator_case(seed: int) -> ModuleCase:
     """The case of a seed. Successive seeds use successive operators. Raises UnusableCase if there is no usable case."""
     rng = random.Random(seed)
     op = operators()[seed % len(operators())]
@@ -177,7 +177,7 @@ def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
 # -- the module, and ranges
 
 
-def _case(call: _OperatorCall, rng: random.Random, attempt: int) -> Case:
+def _case(call: _OperatorCall, rng: random.Random, attempt: int) -> ModuleCase:
     """A case of a call. The tensors that are not inputs are constants."""
     inputs = [k for k in range(len(call.tensors)) if k == 0 or (attempt < _FIRST_INPUT_ONLY and rng.random() < 0.7)]
     if attempt >= _RANDOM_INPUT_ONLY:
@@ -202,7 +202,7 @@ def _case(call: _OperatorCall, rng: random.Random, attempt: int) -> Case:
         result, operator = _result_after_operator(statements, call, [call.tensors[k] for k in inputs], rng, parts)
         simple_operators += [operator] if operator else []
     torch_executed = [name for name in dict.fromkeys(simple_operators) if rng.random() < 0.35]
-    return Case(
+    return ModuleCase(
         module_from_text(statements, result, len(inputs), parts, call.names),
         [(str(call.tensors[k].dtype).removeprefix("torch."), axes[number]) for number, k in enumerate(inputs)],
         dims,

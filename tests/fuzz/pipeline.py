@@ -54,7 +54,7 @@ Axis = int | tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Case:
+class ModuleCase:
     """A module, its inputs (dtype and axes) and its build settings. The inputs are called x0, x1 and so on."""
 
     module: torch.nn.Module
@@ -115,7 +115,7 @@ class Built:
     layers: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build(case: Case, *, engines: bool = True) -> Built:
+def build(case: ModuleCase, *, engines: bool = True) -> Built:
     """Trace, lower, partition and convert. Raises the error of a step.
 
     With `engines`, also compare the lowered program with the traced program, and compile the engines.

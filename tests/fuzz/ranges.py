@@ -10,7 +10,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from tests.fuzz.comparing import filled_memory
-from tests.fuzz.pipeline import Case
+from tests.fuzz.pipeline import ModuleCase
 from trtbuild.core.model.verification import points_of_model
 from trtbuild.stages.verify.comparing import deviation
 from trtbuild.stages.verify.inputs import random_inputs
@@ -39,7 +39,7 @@ class UnusableCase(Exception):
     """A case that is not usable for a comparison. The text begins with the name of the reason."""
 
 
-def check_usable(case: Case) -> None:
+def check_usable(case: ModuleCase) -> None:
     """Run the module of a case in eager PyTorch, twice at each point (min, opt, max, random sizes).
 
     Raises UnusableCase if a range is invalid, if PyTorch fails, or if the module writes to an input, returns no tensor, or

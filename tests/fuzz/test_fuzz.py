@@ -11,7 +11,7 @@ import torch
 
 from tests.fuzz.modules import case_text, module_from_text
 from tests.fuzz.operators import EXCLUDED, operators
-from tests.fuzz.pipeline import Case
+from tests.fuzz.pipeline import ModuleCase
 from tests.fuzz.ranges import UnusableCase, check_usable, random_range
 from tests.fuzz.trying import FINDINGS, Outcome, try_seed
 
@@ -70,16 +70,16 @@ def test_ranges_are_ordered_and_multiples_of_the_unit() -> None:
 def test_check_usable_refuses_a_case_with_the_reason(result: str, reason: str) -> None:
     """Some of the modules fail only if axis 0 has the size 1 or 2."""
     with pytest.raises(UnusableCase, match=reason):
-        check_usable(Case(module_from_text([], result, 1), [("float32", [(1, 2, 3), 4])]))
+        check_usable(ModuleCase(module_from_text([], result, 1), [("float32", [(1, 2, 3), 4])]))
 
 
 def test_a_usable_case_is_accepted() -> None:
-    check_usable(Case(module_from_text([], "x0 / x0.shape[0]", 1), [("float32", [(1, 2, 3), 4])]))
+    check_usable(ModuleCase(module_from_text([], "x0 / x0.shape[0]", 1), [("float32", [(1, 2, 3), 4])]))
 
 
 def test_the_text_of_a_case_has_inputs_settings_and_module() -> None:
     module = module_from_text(["y = self.m0(x0)"], "y + self.c0", 1, {"m0": torch.nn.Linear(4, 4), "c0": torch.ones(4)})
-    text = case_text(Case(module, [("float16", [(1, 2, 3), 4])], torch_executed_ops=("aten.add",)))
+    text = case_text(ModuleCase(module, [("float16", [(1, 2, 3), 4])], torch_executed_ops=("aten.add",)))
     assert text.splitlines() == [
         "x0: float16[1..2..3, 4]",
         "torch_executed_ops=['aten.add']",

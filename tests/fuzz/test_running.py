@@ -18,7 +18,7 @@ from tests.fuzz import trying
 from tests.fuzz.children import Child
 from tests.fuzz.generator import case_of
 from tests.fuzz.modules import case_text, module_from_text
-from tests.fuzz.pipeline import Case
+from tests.fuzz.pipeline import ModuleCase
 from tests.fuzz.trying import Outcome, try_case
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.errors import InternalError, SourceError
@@ -106,17 +106,19 @@ def test_the_summary_counts_outcomes_and_groups_reasons() -> None:
 def test_an_error_gives_a_verdict_and_a_group(
     monkeypatch: pytest.MonkeyPatch, error: Exception, verdict: str, group: str
 ) -> None:
-    def fails(case: Case) -> None:
+    def fails(case: ModuleCase) -> None:
         raise error
 
     monkeypatch.setattr(trying, "build", fails)
-    outcome = try_case(Case(module_from_text([], "x0 * 2", 1), [("float32", [(1, 2, 3)])]), 7)
+    outcome = try_case(ModuleCase(module_from_text([], "x0 * 2", 1), [("float32", [(1, 2, 3)])]), 7)
     assert (outcome.seed, outcome.verdict, outcome.group) == (7, verdict, group)
     assert "return x0 * 2" in outcome.case and "x0: float32[1..2..3]" in outcome.case
 
 
 def test_the_text_of_an_outcome() -> None:
-    case = Case(module_from_text([], "self.c0 + x0", 1, {"c0": torch.ones(2)}), [("int64", [2])], precision="float16")
+    case = ModuleCase(
+        module_from_text([], "self.c0 + x0", 1, {"c0": torch.ones(2)}), [("int64", [2])], precision="float16"
+    )
     outcome = try_case(case, 7)
     assert outcome.verdict == "built"
     text = fuzz.outcome_text(outcome)

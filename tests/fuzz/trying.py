@@ -11,7 +11,7 @@ from typing import Literal
 from tests.fuzz.comparing import differences
 from tests.fuzz.generator import case_of
 from tests.fuzz.modules import case_text
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from tests.fuzz.ranges import UnusableCase
 from trtbuild.errors import InternalError, TrtbuildError
 
@@ -49,7 +49,7 @@ def try_seed(seed: int) -> Outcome:
         return try_case(case, seed)
 
 
-def try_case(case: Case, seed: int = -1) -> Outcome:
+def try_case(case: ModuleCase, seed: int = -1) -> Outcome:
     """Build a case and compare it with PyTorch. An InternalError, or an error that is not a TrtbuildError, is a crash."""
     text = case_text(case)
     try:

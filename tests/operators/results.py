@@ -21,7 +21,7 @@ import torch
 
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Built, Case, build
+from tests.fuzz.pipeline import Built, ModuleCase, build
 from tests.operators.rows import ALONE, B, Row, Spec
 from trtbuild.core.model.spec import NamedDim
 from trtbuild.core.partition.partitions import Partition
@@ -85,7 +85,7 @@ def _short(reasons: Sequence[str]) -> str:
     return textwrap.shorten(text, 170, placeholder=" …")
 
 
-def _case(rows: Sequence[Row]) -> Case:
+def _case(rows: Sequence[Row]) -> ModuleCase:
     """A case whose module computes all rows. Rows share inputs of the same type and shape."""
     specs: list[Spec] = []
     texts = []
@@ -106,10 +106,10 @@ def _case(rows: Sequence[Row]) -> Case:
     # all axes of size `B` are one dim
     at = tuple((f"x{k}", axis) for k, (_, axes) in enumerate(specs) for axis, size in enumerate(axes) if size is B)
     module = module_from_text([], f"({', '.join(texts)},)", len(specs), names=names)
-    return Case(module, specs, dims=(NamedDim("b", at),) if len(at) > 1 else ())
+    return ModuleCase(module, specs, dims=(NamedDim("b", at),) if len(at) > 1 else ())
 
 
-def _output_counts(case: Case) -> Iterator[int]:
+def _output_counts(case: ModuleCase) -> Iterator[int]:
     # a dynamic axis is (min, opt, max)
     inputs = [
         torch.ones([axis if isinstance(axis, int) else axis[1] for axis in axes]).to(getattr(torch, dtype))

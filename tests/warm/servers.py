@@ -58,7 +58,7 @@ class Servers:
             return [str(HERE / "command_line.py"), module, folder]
         return [str(SCRIPT)] if module == "trtbuild.__main__" else ["-m", module]
 
-    def command(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
+    def forked_command(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
         """Python's arguments for a command. The command is forked, too, if possible.
 
         So the caller is not its parent, and cannot send it signals. It can only read the streams and the exit status.

@@ -39,7 +39,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
     shutil.copytree(ZOO / "models", folder / "models", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(ZOO / "trtbuild.yaml", folder / "trtbuild.yaml")
     # trtbuild, forked from a process that has loaded torch
-    program = (sys.executable, *servers.command("trtbuild.cli.main", os.environ))
+    program = (sys.executable, *servers.forked_command("trtbuild.cli.main", os.environ))
     built, verified = Zoo(folder, folder / "cache", "small", program, jobs=2).measure(NAMES)
     assert [row.status for row in built] == [None] * len(NAMES)
     return {row.model: row for row in verified}
@@ -55,7 +55,7 @@ def test_a_small_model_is_one_engine_and_right(rows: dict[str, Row], model: str)
 
 
 def test_a_model_that_cannot_be_built_has_the_reason(tmp_path: Path) -> None:
-    program = (sys.executable, *servers.command("trtbuild.cli.main", os.environ))
+    program = (sys.executable, *servers.forked_command("trtbuild.cli.main", os.environ))
     (tmp_path / "net.py").write_text("def build():\n    raise RuntimeError('no such width')\n")
     (tmp_path / "trtbuild.yaml").write_text(BROKEN_MANIFEST)
     *_, (row,) = Zoo(tmp_path, tmp_path / "cache", "small", program).measure([])

@@ -45,7 +45,7 @@ def trtbuild(command_line: CommandLine) -> CommandLine:
     folder = command_line.project.parent / "bin"
     folder.mkdir()
     # if possible, the command is forked from a process that has imported trtbuild, because this is faster
-    start = shlex.join([sys.executable, *servers.command("trtbuild.__main__", os.environ)])
+    start = shlex.join([sys.executable, *servers.forked_command("trtbuild.__main__", os.environ)])
     (folder / "trtbuild").write_text(f'#!/bin/sh\nexec {start} "$@"\n')
     (folder / "trtbuild").chmod(0o755)
     return command_line

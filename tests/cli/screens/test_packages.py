@@ -1,6 +1,6 @@
 """The result of ``trtbuild inspect`` as text.
 
-`a_cut` returns the results of a verification of one cut. A cut is one way to divide a model into partitions.
+`a_cut_entry` returns the results of a verification of one cut. A cut is one way to divide a model into partitions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from tests.core.verified_values import WORST, a_cut, a_part, a_whole
+from tests.core.verified_values import WORST, a_cut_entry, a_partition_entry, a_whole_entry
 from trtbuild.cli.screens.packages import package_screen
 from trtbuild.core.engines.engine_layers import Layer
 from trtbuild.core.packages.package_index import SCHEMA
@@ -243,11 +243,11 @@ def test_verification_is_summarized() -> None:
     assert lines_after_index(source="program") == ["not verified: trtbuild verify"]
     assert "run trtbuild verify on a GPU" in lines_after_index(source="onnx")[0]
     assert "no other implementation to compare with" in lines_after_index(source="network")[0]
-    entry = a_cut(
+    entry = a_cut_entry(
         targets=["ada", "blackwell"],
         points=[WORST] * 2,
-        partitions=[a_part(error=1e-8), a_part(error=None)],
-        whole=a_whole(error=2.1e-7),
+        partitions=[a_partition_entry(error=1e-8), a_partition_entry(error=None)],
+        whole=a_whole_entry(error=2.1e-7),
         finished="2026-01-31T12:00:00Z",
     )
     assert lines_after_index(provenance=Provenance((encode(entry),))) == [

@@ -1,6 +1,6 @@
 """The document about the verifications of a package.
 
-`a_cut` returns the result for one cut: one way to divide a model into partitions.
+`a_cut_entry` returns the result for one cut: one way to divide a model into partitions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from tests.core.verified_values import a_cut, a_part, a_whole
+from tests.core.verified_values import a_cut_entry, a_partition_entry, a_whole_entry
 from trtbuild.core.packages import provenance
 from trtbuild.core.values.codec import encode
 
@@ -54,7 +54,11 @@ def test_a_damaged_document_is_void(data: bytes) -> None:
 
 
 def test_the_summary_of_an_entry_has_its_largest_error() -> None:
-    cut = a_cut(partitions=[a_part(error=1e-8), a_part(error=None)], whole=a_whole(error=2.1e-7), finished="2026")
+    cut = a_cut_entry(
+        partitions=[a_partition_entry(error=1e-8), a_partition_entry(error=None)],
+        whole=a_whole_entry(error=2.1e-7),
+        finished="2026",
+    )
     result = provenance.summary(encode(cut))
     assert (result.by, result.status, result.targets, result.finished) == ("onnxruntime", "right", ("ada",), "2026")
     assert (result.error, result.tolerance, result.points) == (2.1e-7, 1e-5, 5)
@@ -63,6 +67,6 @@ def test_the_summary_of_an_entry_has_its_largest_error() -> None:
 @pytest.mark.parametrize("value", [None, 3, pytest.param(10**400, id="larger than floats"), "x", [3], {"x": 1}])
 def test_the_summary_of_an_entry_with_odd_values_does_not_fail(value: object) -> None:
     assert provenance.summary({}).by == "an unknown program"
-    for name in encode(a_cut()):
-        provenance.summary({**encode(a_cut()), name: value})
+    for name in encode(a_cut_entry()):
+        provenance.summary({**encode(a_cut_entry()), name: value})
     assert provenance.summary({"partitions": [{"error": value}], "whole": value}).error in (None, 3.0)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.conftest import HOPPER, VERSIONS, FakeWorld, a_model
 from trtbuild.core.model.spec import Model, PartitionSettings
-from trtbuild.core.model.stand_in import StandIn
+from trtbuild.core.model.stand_in import StandInParser
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.lookups import Facts, LockedSteps, ToolchainFacts
 from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser, stand_in_of
@@ -17,7 +17,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 
 #: The stand-in: a parser that a machine without a GPU uses in place of the parser of TensorRT 8.6.
-RTX = StandIn("tensorrt-rtx", "1.7.1", ("float32", "float16"), narrows_int64=True, refuses=())
+RTX = StandInParser("tensorrt-rtx", "1.7.1", ("float32", "float16"), narrows_int64=True, refuses=())
 #: Three machines: one has no GPU, one has a GPU, and one has neither a GPU nor TensorRT-RTX.
 NO_GPU = ToolchainFacts("8.6.0", opset=17, stand_in=RTX, parsers_differ=True)
 GPU = ToolchainFacts("8.6.0", opset=17, parsers_differ=True)

@@ -123,7 +123,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     (base / "bin").mkdir()
     script = base / "bin" / "trtbuild"
     # the command forks its process from one that has loaded torch already
-    start = shlex.join([sys.executable, *servers.command("trtbuild.__main__", os.environ)])
+    start = shlex.join([sys.executable, *servers.forked_command("trtbuild.__main__", os.environ)])
     script.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
     script.chmod(0o755)
     (project.folder / "models").mkdir(parents=True)

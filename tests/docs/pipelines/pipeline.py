@@ -90,7 +90,7 @@ class Pipeline:
         if not folder.exists():
             folder.mkdir()
             # forks its process from one that has loaded torch already
-            trtbuild = shlex.join([sys.executable, *servers.command("trtbuild.cli.main", os.environ)])
+            trtbuild = shlex.join([sys.executable, *servers.forked_command("trtbuild.cli.main", os.environ)])
             texts = {
                 "pip": f'#!/bin/sh\necho "$@" >> {self.root}/pip\n',
                 "trtbuild": _TRTBUILD.format(command=trtbuild, log=self.root / "documents"),

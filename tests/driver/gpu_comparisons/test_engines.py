@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Subject, replace_job, subject_of
+from tests.stages.verify.conftest import ConvertedModel, convert_module, replace_job
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.verification import tolerances
 from trtbuild.core.partition.partitions import Partition
@@ -44,10 +44,12 @@ class FakeMemory:
 class FakeEngines:
     """Engines for which PyTorch computes, with inputs rounded to 11 bits as in TF32. `spoil` changes their results."""
 
-    def __init__(self, subject: Subject, spoil: Any = lambda value: value) -> None:
+    def __init__(self, converted: ConvertedModel, spoil: Any = lambda value: value) -> None:
         self.memory = FakeMemory()
         self.calls: list[Call] = []
-        self._torch = TorchReference(subject.job.programs, Weights(subject.job.weights, subject.read), subject.read)
+        self._torch = TorchReference(
+            converted.job.programs, Weights(converted.job.weights, converted.read), converted.read
+        )
         self._spoil = spoil
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Any:
@@ -67,39 +69,39 @@ PLAN = ShapePlan((Symbol("rows", 1, 8, 4, multiple_of=1),), ((SymbolAxis(0), 8),
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
+def converted() -> ConvertedModel:
     torch.manual_seed(0)
-    float32_subject = subject_of(
+    float32_model = convert_module(
         nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")]
     )
-    return replace_job(float32_subject, tolerances=tolerances("engine"))
+    return replace_job(float32_model, tolerances=tolerances("engine"))
 
 
-def test_an_engine_with_the_rounding_of_a_gpu_is_right(subject: Subject) -> None:
-    engines = FakeEngines(subject)
-    report = verify(subject.job, subject.read, lambda *_: EngineRunner(engines, PLAN))
+def test_an_engine_with_the_rounding_of_a_gpu_is_right(converted: ConvertedModel) -> None:
+    engines = FakeEngines(converted)
+    report = verify(converted.job, converted.read, lambda *_: EngineRunner(engines, PLAN))
     (part,) = report.partitions
     assert (report.runner, part.status) == ("engine", "right") and 1e-5 < part.error <= 1e-3
     assert [(call.profile, call.sizes, call.stream) for call in engines.calls] == [
-        (point.profile, point.sizes, 7) for point in subject.job.points
+        (point.profile, point.sizes, 7) for point in converted.job.points
     ]
-    assert engines.memory.calls == ["on device", "run", "synchronize 7"] * len(subject.job.points)
+    assert engines.memory.calls == ["on device", "run", "synchronize 7"] * len(converted.job.points)
 
 
-def test_a_wrong_engine_is_reported(subject: Subject) -> None:
+def test_a_wrong_engine_is_reported(converted: ConvertedModel) -> None:
     report = verify(
-        subject.job, subject.read, lambda *_: EngineRunner(FakeEngines(subject, lambda value: value + 0.1), PLAN)
+        converted.job, converted.read, lambda *_: EngineRunner(FakeEngines(converted, lambda value: value + 0.1), PLAN)
     )
     (part,) = report.partitions
     assert part.status == report.whole.status == "wrong"
     assert part.place is None  # the conversion to ONNX is right, so no operator is to blame
 
 
-def test_an_engine_that_fails_is_wrong_with_the_message_of_tensorrt(subject: Subject) -> None:
+def test_an_engine_that_fails_is_wrong_with_the_message_of_tensorrt(converted: ConvertedModel) -> None:
     def refuse(_: Any) -> Any:
         raise EngineError("enqueueV3: Error Code 3")
 
-    report = verify(subject.job, subject.read, lambda *_: EngineRunner(FakeEngines(subject, refuse), PLAN))
+    report = verify(converted.job, converted.read, lambda *_: EngineRunner(FakeEngines(converted, refuse), PLAN))
     assert report.partitions[0].text == "the engine fails: enqueueV3: Error Code 3"
     assert report.partitions[0].status == "wrong"
 

@@ -12,7 +12,7 @@ from trtbuild.driver.running.shapes import dim_sizes, shapes_of
 B, H = ("sym", 0), ("mul", 32, ("sym", 1))
 
 
-def an_index() -> PackageIndex:
+def a_package_index() -> PackageIndex:
     inputs: Any = (
         PackedTensor("image", "float32", (B, 3, H)),
         PackedTensor("mask", "bool", (B, H)),
@@ -35,17 +35,17 @@ def an_index() -> PackageIndex:
 
 
 def test_without_given_shapes_the_shapes_are_opt_of_the_first_profile() -> None:
-    assert shapes_of(an_index(), {}) == {"image": (2, 3, 64), "mask": (2, 64), "scale": ()}
+    assert shapes_of(a_package_index(), {}) == {"image": (2, 3, 64), "mask": (2, 64), "scale": ()}
 
 
 def test_a_given_shape_decides_its_dims_for_all_inputs() -> None:
-    assert shapes_of(an_index(), {"mask": (3, 96)})["image"] == (3, 3, 96)
+    assert shapes_of(a_package_index(), {"mask": (3, 96)})["image"] == (3, 3, 96)
 
 
 def test_a_given_shape_may_be_outside_of_the_first_profile() -> None:
-    assert shapes_of(an_index(), {"image": (5, 3, 320)})["mask"] == (5, 320)
+    assert shapes_of(a_package_index(), {"image": (5, 3, 320)})["mask"] == (5, 320)
     # the given shape decides the batch only: the height is that of the chosen profile
-    index = an_index()
+    index = a_package_index()
     inputs = (*index.inputs, PackedTensor("lengths", "int64", (B,)))
     lengths = (ShapeRange((1,), (2,), (4,)), ShapeRange((4,), (8,), (16,)))
     profiles = tuple(
@@ -58,16 +58,16 @@ def test_a_given_shape_may_be_outside_of_the_first_profile() -> None:
 
 
 def test_a_named_profile_decides_the_other_dims() -> None:
-    index = an_index()
+    index = a_package_index()
     shapes = shapes_of(index, {"mask": (2, 64)}, index.profiles[1], "max")
     assert shapes == {"image": (2, 3, 64), "mask": (2, 64), "scale": ()}
     assert shapes_of(index, {}, index.profiles[1], "max")["image"] == (16, 3, 640)
 
 
 def test_shapes_outside_of_every_profile_are_returned_unchanged() -> None:
-    assert shapes_of(an_index(), {"image": (99, 3, 64)})["mask"] == (99, 64)
-    assert shapes_of(an_index(), {"image": (2, 3)})["image"] == (2, 3)
+    assert shapes_of(a_package_index(), {"image": (99, 3, 64)})["mask"] == (99, 64)
+    assert shapes_of(a_package_index(), {"image": (2, 3)})["image"] == (2, 3)
 
 
 def test_the_size_of_a_dim_is_that_of_its_axis_and_not_a_number_of_units() -> None:
-    assert dim_sizes(an_index(), {"image": (2, 3, 64)}) == {"batch": 2, "height": 64}
+    assert dim_sizes(a_package_index(), {"image": (2, 3, 64)}) == {"batch": 2, "height": 64}

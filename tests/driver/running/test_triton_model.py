@@ -16,7 +16,7 @@ import torch
 
 import trtbuild
 from tests.driver.conftest import Small
-from tests.driver.outputs.triton.repositories import an_index, put_package, typed
+from tests.driver.outputs.triton.repositories import a_package_index, put_package, typed
 from tests.store.memory_store import MemoryStore
 from trtbuild.driver import outputs
 from trtbuild.driver.outputs import triton
@@ -131,7 +131,7 @@ def test_a_second_build_writes_no_file_of_the_repository(small: Small) -> None:
 def test_files_of_the_old_model_are_removed_and_other_files_stay(small: Small, tmp_path: Path) -> None:
     """The first files are for engines that Triton itself runs, the second files for trtbuild's runtime."""
     store = MemoryStore()
-    index = an_index()
+    index = a_package_index()
     index["targets"]["hopper"]["engines"] = {}
     record = put_package(index, store)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core.verified_values import WORST, a_cut, a_part, a_whole
+from tests.core.verified_values import WORST, a_cut_entry, a_partition_entry, a_whole_entry
 from tests.store.memory_store import MemoryStore
 from trtbuild.core.model.comparisons import Comparison, PartitionComparison, Report
 from trtbuild.core.model.verification import Point
@@ -37,8 +37,10 @@ RECIPE = Recipe("verify", 1, (("runner", "onnxruntime"),))
 
 def test_a_wrong_conversion_or_an_engine_without_tf32_gets_no_hint_about_tf32() -> None:
     wrong = {"status": "wrong", "error": 2e-3, "tolerance": 1e-3}
-    engine = a_cut(by="engine", status="wrong", partitions=[a_part(**wrong)], whole=a_whole(**wrong))
-    converted = a_cut(targets=["ada", "blackwell"])
+    engine = a_cut_entry(
+        by="engine", status="wrong", partitions=[a_partition_entry(**wrong)], whole=a_whole_entry(**wrong)
+    )
+    converted = a_cut_entry(targets=["ada", "blackwell"])
 
     def hint_count(cuts: Sequence[CutEntry], tf32: bool | None = True) -> int:
         with_hints = records.add_tf32_hints(cuts, tf32)
@@ -48,7 +50,7 @@ def test_a_wrong_conversion_or_an_engine_without_tf32_gets_no_hint_about_tf32() 
     assert hint_count([replace(converted, status="wrong"), engine]) == 0
     assert hint_count([replace(converted, status="wrong", targets=["blackwell"]), engine]) == 2
     assert hint_count([converted, engine], tf32=False) == 0
-    half = replace(engine, whole=a_whole(**wrong, precision="float16"))
+    half = replace(engine, whole=a_whole_entry(**wrong, precision="float16"))
     assert hint_count([converted, half]) == 1
 
 

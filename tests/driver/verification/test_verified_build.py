@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.core.verified_values import a_cut, a_model, a_part, a_whole
+from tests.core.verified_values import a_cut_entry, a_model_entry, a_partition_entry, a_whole_entry
 from trtbuild.core.model.verified import CutEntry
 from trtbuild.driver.verification.verified_build import _failures
 
@@ -11,17 +11,15 @@ WRONG = {"status": "wrong", "error": 0.5}
 
 def errors(cut: CutEntry) -> list[str]:
     """Return the part of each error before ``is wrong``. `cut` is the model's only comparison."""
-    return [text.partition(" is wrong: ")[0] for text, _ in _failures(a_model(cut))]
+    return [text.partition(" is wrong: ")[0] for text, _ in _failures(a_model_entry(cut))]
 
 
 def test_wrong_partitions_explain_the_error_of_the_whole_model_but_not_of_the_lowered_program() -> None:
     lowered = "model 'net', in its precision and by PyTorch itself,"
-    parts = [a_part("p0", **WRONG), a_part("p1"), a_part("p2", **WRONG)]
+    parts = [a_partition_entry("p0", **WRONG), a_partition_entry("p1"), a_partition_entry("p2", **WRONG)]
     of_parts = ["model 'net', partition 'p0'", "model 'net', partition 'p2'"]
-    assert errors(a_cut(status="wrong", partitions=parts, whole=a_whole(**WRONG))) == of_parts
-    assert errors(a_cut(status="wrong", partitions=parts, whole=a_whole(**WRONG), lowered=a_whole(**WRONG))) == [
-        *of_parts,
-        lowered,
-    ]
-    assert errors(a_cut(status="wrong", whole=a_whole(**WRONG), lowered=a_whole(**WRONG))) == ["model 'net'", lowered]
-    assert errors(a_cut()) == []
+    wrong = a_whole_entry(**WRONG)
+    assert errors(a_cut_entry(status="wrong", partitions=parts, whole=wrong)) == of_parts
+    assert errors(a_cut_entry(status="wrong", partitions=parts, whole=wrong, lowered=wrong)) == [*of_parts, lowered]
+    assert errors(a_cut_entry(status="wrong", whole=wrong, lowered=wrong)) == ["model 'net'", lowered]
+    assert errors(a_cut_entry()) == []

@@ -12,7 +12,7 @@ import onnx.helper
 import pytest
 
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert import conversion
 from trtbuild.stages.convert.conversion import convert
@@ -24,7 +24,7 @@ def program(body: str, dtype: str = "float32") -> Program:
     """The program of the only partition of a model.
 
     The model is the expression `body`. Its input ``x0`` has 2 to 8 rows of 4 numbers."""
-    built = build(Case(module_from_text([], body, 1), [(dtype, [(2, 3, 8), 4])]))
+    built = build(ModuleCase(module_from_text([], body, 1), [(dtype, [(2, 3, 8), 4])]))
     (part,) = built.partitions.partitions
     return Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
 
@@ -87,7 +87,7 @@ def test_adding_0_and_multiplying_by_1_are_dropped(body: str) -> None:
 def test_complex_numbers_do_not_cross_the_border_of_an_engine() -> None:
     inside = "torch.view_as_real(torch.view_as_complex(x0.reshape(-1, 2)) * 2)"
     assert convert(program(inside), 20)
-    built = build(Case(module_from_text([], "torch.fft.rfft(x0).abs() + 1", 1), [("float32", [(2, 3, 8), 4])]))
+    built = build(ModuleCase(module_from_text([], "torch.fft.rfft(x0).abs() + 1", 1), [("float32", [(2, 3, 8), 4])]))
     reasons = {name: text for part in built.partitions.partitions for name, text in part.reasons.items()}
     assert reasons["aten.abs.default"] == "an engine neither takes nor gives complex64"
 

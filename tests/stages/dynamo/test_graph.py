@@ -83,7 +83,7 @@ def test_a_marked_dim_has_its_range(low: int) -> None:
     graph, arguments = captured(Net().eval(), rows(low))
     (dim,) = graph.dims
     # `at` has (input, axis, factor) for each axis whose size is `factor` times the dim
-    assert (dim.low, dim.high, dim.marked_low, dim.at) == (max(2, low), 8, low, ((0, 0, 1),))
+    assert (dim.low, dim.high, dim.marked_low, dim.axes) == (max(2, low), 8, low, ((0, 0, 1),))
     assert graph.open_symbols == ()
     assert graph.sizes(arguments) == {dim.symbol: 5}
 
@@ -94,7 +94,7 @@ def test_the_marked_range_of_an_axis_is_divided_by_its_factor() -> None:
     torch._dynamo.mark_dynamic(y, 0)
     graph, _ = captured(lambda x, y: x.view(y.shape[0], 2, 4).sum(1) + y, x, y)
     (dim,) = graph.dims
-    assert dim.at == ((0, 0, 2), (1, 0, 1))
+    assert dim.axes == ((0, 0, 2), (1, 0, 1))
     assert (dim.low, dim.high, dim.marked_low) == (4, 8, 4)
 
 
@@ -159,7 +159,7 @@ def test_a_size_that_a_layer_fixes_is_static_in_a_dynamic_graph() -> None:
     (content,) = graphs
     (entry,) = content.tensors
     assert entry.shape[1] == 4 and isinstance(entry.shape[1], int)
-    assert [dim.at for dim in content.dims] == [((0, 0, 1),)]
+    assert [dim.axes for dim in content.dims] == [((0, 0, 1),)]
 
 
 def test_nested_graphs_compute_on_the_cpu() -> None:

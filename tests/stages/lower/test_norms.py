@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.stages.lower.passes import PASSES
 
 
@@ -23,7 +23,7 @@ from trtbuild.stages.lower.passes import PASSES
     ],
 )
 def test_large_values_stay_finite(body: str, dtype: str) -> None:
-    case = Case(module_from_text([], body, 1), [(dtype, [(1, 2, 3), 16])])
+    case = ModuleCase(module_from_text([], body, 1), [(dtype, [(1, 2, 3), 16])])
     assert not differences(case, build(case)).differences
 
 
@@ -31,5 +31,7 @@ def test_without_the_pass_the_norm_overflows(monkeypatch: pytest.MonkeyPatch) ->
     without = tuple(step for step in PASSES if step.name != "sum-norms-in-float32")
     assert len(without) == len(PASSES) - 1
     monkeypatch.setattr("trtbuild.stages.lower.run.PASSES", without)
-    case = Case(module_from_text([], "torch.linalg.vector_norm(x0 * 60, 4, -1)", 1), [("float16", [(1, 2, 3), 16])])
+    case = ModuleCase(
+        module_from_text([], "torch.linalg.vector_norm(x0 * 60, 4, -1)", 1), [("float16", [(1, 2, 3), 16])]
+    )
     assert "infinite" in str(differences(case, build(case)).differences)

@@ -14,7 +14,7 @@ from torch.export import Dim
 
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.convert.conversion import convert
 from trtbuild.stages.convert.weights import with_inline_weights
@@ -69,7 +69,7 @@ def test_infinities_beside_a_diagonal_do_not_change_the_diagonal(lower_module: A
 
 def test_a_diagonal_that_may_be_empty_stays_in_pytorch() -> None:
     """The first axis may have a size of 1 or 2. Then diagonal 2 is empty."""
-    case = Case(module_from_text([], "torch.diagonal(x0, 2, 1, 0)", 1), [("float32", [(1, 3, 7), (2, 5, 11)])])
+    case = ModuleCase(module_from_text([], "torch.diagonal(x0, 2, 1, 0)", 1), [("float32", [(1, 3, 7), (2, 5, 11)])])
     built = build(case, engines=False)
     assert [part.kind for part in built.partitions.partitions] == ["torch"]
     assert not differences(case, built).differences
@@ -350,7 +350,7 @@ def test_resize_is_used_where_the_quotient_of_the_sizes_selects_the_same_element
 
 def test_a_partition_may_begin_with_a_size_that_is_rounded() -> None:
     text = "torch.erfc(F.interpolate(x0, scale_factor=1.7, mode='nearest')) * 2.0"
-    case = Case(module_from_text([], text, 1), [("float32", [2, 3, (4, 7, 11)])])
+    case = ModuleCase(module_from_text([], text, 1), [("float32", [2, 3, (4, 7, 11)])])
     built = build(case, engines=False)
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt", "torch", "tensorrt"]
     assert not differences(case, built).differences

@@ -10,7 +10,7 @@ import torch
 
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.stages.lower.operators.decompositions import _distances, _pool
 from trtbuild.stages.program.functional import Program
 
@@ -28,7 +28,7 @@ BATCH = (2, 3, 8)
     ],
 )
 def test_the_whole_model_is_an_engine(body: str, inputs: Sequence[tuple[str, Any]]) -> None:
-    case = Case(module_from_text([], body, len(inputs)), inputs)
+    case = ModuleCase(module_from_text([], body, len(inputs)), inputs)
     built = build(case)
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
     assert not differences(case, built).differences
@@ -61,7 +61,7 @@ def test_distances_equal_eager_in_each_compute_mode(mode: int | None) -> None:
     ],
 )
 def test_calls_that_need_no_rewriting_get_no_copies_casts_or_slices(body: str) -> None:
-    built = build(Case(module_from_text([], body, 1), [("float32", [3, 6])]), engines=False)
+    built = build(ModuleCase(module_from_text([], body, 1), [("float32", [3, 6])]), engines=False)
     (part,) = built.partitions.partitions
     program = Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
     calls = {node.target for node in program.graph.nodes if node.op == "call_function"}

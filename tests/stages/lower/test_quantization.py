@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.stages.program.quantized import register_operators
 
 _CHANNELS = "torch.full((8,), 0.01), torch.zeros(8, dtype=torch.int32), 1"
@@ -37,5 +37,5 @@ def _decomposed(arguments: str) -> str:
 def test_a_quantizer_is_right_beyond_its_limits(body: str) -> None:
     """Inputs are normally distributed. All limits are between -1.4 and 1.4, so some inputs are beyond them."""
     register_operators()
-    case = Case(module_from_text([], f"{body} * 2", 1), [("float32", [(2, 3, 8), 8])])
+    case = ModuleCase(module_from_text([], f"{body} * 2", 1), [("float32", [(2, 3, 8), 8])])
     assert not differences(case, build(case)).differences

@@ -9,7 +9,7 @@ import torch
 
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.program.translations import decomposition_table
 
@@ -29,7 +29,7 @@ from trtbuild.stages.program.translations import decomposition_table
     ],
 )
 def test_a_squeeze_equals_eager_if_the_rank_of_the_output_is_fixed(body: str, axes: list[Any]) -> None:
-    case = Case(module_from_text([], body, 1), [("float32", axes)])
+    case = ModuleCase(module_from_text([], body, 1), [("float32", axes)])
     assert not differences(case, build(case)).differences
 
 
@@ -44,14 +44,14 @@ def test_a_squeeze_equals_eager_if_the_rank_of_the_output_is_fixed(body: str, ax
 )
 def test_rejects_a_program_that_differs_or_fails_at_size_1(body: str, axes: list[Any]) -> None:
     with pytest.raises(SourceError) as caught:
-        build(Case(module_from_text([], body, 1), [("float32", axes)]))
+        build(ModuleCase(module_from_text([], body, 1), [("float32", axes)]))
     assert "x0_" in caught.value.text or "fails" in caught.value.text
     assert caught.value.hint
 
 
 def test_the_error_names_operator_size_and_hint() -> None:
     with pytest.raises(SourceError) as caught:
-        build(Case(module_from_text(["y = x0 + 1"], "y.squeeze(0) * 2", 1), [("float32", [(1, 3, 8), 8])]))
+        build(ModuleCase(module_from_text(["y = x0 + 1"], "y.squeeze(0) * 2", 1), [("float32", [(1, 3, 8), 8])]))
     error = caught.value
     assert error.text == (
         "the number of axes of an output depends on a size: with x0_0 = 1, aten.squeeze.dim gives "
@@ -88,7 +88,7 @@ def test_the_error_names_operator_size_and_hint() -> None:
     ],
 )
 def test_models_of_one_expression_equal_eager(body: str, dtype: str) -> None:
-    case = Case(module_from_text([], body, 1), [(dtype, [(2, 3, 8), 8])])
+    case = ModuleCase(module_from_text([], body, 1), [(dtype, [(2, 3, 8), 8])])
     assert not differences(case, build(case)).differences
 
 
@@ -96,7 +96,7 @@ def test_rejects_an_operator_whose_size_torch_infers_wrongly() -> None:
     with pytest.raises(
         SourceError, match=r"aten\.unique_consecutive\.default gives float32\[2\], but PyTorch declares"
     ) as caught:
-        build(Case(module_from_text([], "torch.unique_consecutive(x0, dim=-1)", 1), [("float32", [(2, 3, 8)])]))
+        build(ModuleCase(module_from_text([], "torch.unique_consecutive(x0, dim=-1)", 1), [("float32", [(2, 3, 8)])]))
     assert caught.value.code == "wrong-type"
 
 
@@ -105,7 +105,7 @@ def test_rejects_a_decomposition_with_a_side_effect(monkeypatch: pytest.MonkeyPa
     decomposition_table.cache_clear()
     try:
         with pytest.raises(ConversionRefused, match=r"has a side effect: aten\._linalg_check_errors\.default"):
-            build(Case(module_from_text([], "torch.linalg.inv(x0)", 1), [("float32", [(1, 2, 3), 5, 5])]))
+            build(ModuleCase(module_from_text([], "torch.linalg.inv(x0)", 1), [("float32", [(1, 2, 3), 5, 5])]))
     finally:
         decomposition_table.cache_clear()
 
@@ -115,12 +115,12 @@ def test_size_1_is_allowed_if_only_an_unused_value_divides_by_zero() -> None:
     body = (
         "torch.native_batch_norm(x0, torch.ones(4), torch.zeros(4), torch.zeros(4), torch.ones(4), True, 0.5, 1e-5)[0]"
     )
-    case = Case(module_from_text([], body, 1), [("float32", [(1, 3, 8), 4])])
+    case = ModuleCase(module_from_text([], body, 1), [("float32", [(1, 3, 8), 4])])
     assert not differences(case, build(case)).differences
 
 
 def test_rrelu_in_eval_mode_is_deterministic() -> None:
-    case = Case(module_from_text([], "F.rrelu(x0)", 1), [("float32", [(1, 3, 8), 8])])
+    case = ModuleCase(module_from_text([], "F.rrelu(x0)", 1), [("float32", [(1, 3, 8), 8])])
     assert [part.kind for part in build(case).partitions.partitions] == ["tensorrt"]
     # the slope of negative numbers is the average of the default limits
     assert torch.equal(case.module(torch.tensor([[-1.0]])), torch.tensor([[-(1 / 8 + 1 / 3) / 2]]))

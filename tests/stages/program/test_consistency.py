@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.core.model.spec import NamedDim
 from trtbuild.errors import InconsistentShapes
 from trtbuild.stages.lower import run as lowering
@@ -64,14 +64,14 @@ class Tokens(nn.Module):
         return self.out(scores.softmax(-1) @ x)  # type: ignore[no-any-return]
 
 
-def decoder(**settings: Any) -> Case:
-    return Case(Decoder().eval(), [("float32", [ROWS, 4, 6, 6])], **settings)
+def decoder(**settings: Any) -> ModuleCase:
+    return ModuleCase(Decoder().eval(), [("float32", [ROWS, 4, 6, 6])], **settings)
 
 
-def tokens(**settings: Any) -> Case:
+def tokens(**settings: Any) -> ModuleCase:
     named = (NamedDim("b", (("x0", 0), ("x1", 0))), NamedDim("s", (("x0", 1), ("x1", 1))))
     axes = [(1, 2, 3), ROWS]
-    return Case(Tokens().eval(), [("int64", axes), ("int64", axes)], named, **settings)
+    return ModuleCase(Tokens().eval(), [("int64", axes), ("int64", axes)], named, **settings)
 
 
 PRECISIONS = ("float32", "float16", "bfloat16")
@@ -79,7 +79,7 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("create_case", [decoder, tokens])
-def test_a_model_with_two_batch_sizes_is_right_at_both(create_case: Callable[..., Case], precision: str) -> None:
+def test_a_model_with_two_batch_sizes_is_right_at_both(create_case: Callable[..., ModuleCase], precision: str) -> None:
     case = create_case(precision=precision)
     comparison = differences(case, build(case))
     assert not comparison.differences, comparison.differences
@@ -106,7 +106,7 @@ def disable_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("create_case", "precision"), [(decoder, "float16"), (tokens, "float32")])
 def test_the_checks_detect_a_dynamic_size_that_became_a_number(
-    create_case: Callable[..., Case], precision: str, monkeypatch: pytest.MonkeyPatch
+    create_case: Callable[..., ModuleCase], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_torch_replace_symbols(monkeypatch)
     with pytest.raises(InconsistentShapes):
@@ -126,7 +126,9 @@ def test_without_the_checks_the_model_fails_at_one_size(monkeypatch: pytest.Monk
     assert any("is invalid for input of size" in text for text in failures), failures
 
 
-def build_with_another_pass(case: Case, monkeypatch: pytest.MonkeyPatch, change: Callable[[Program], None]) -> None:
+def build_with_another_pass(
+    case: ModuleCase, monkeypatch: pytest.MonkeyPatch, change: Callable[[Program], None]
+) -> None:
     """Build with `change` as one more lowering pass."""
     run_passes = lowering.run_passes
 
@@ -140,9 +142,9 @@ def build_with_another_pass(case: Case, monkeypatch: pytest.MonkeyPatch, change:
     build(case)
 
 
-def rows(body: str) -> Case:
+def rows(body: str) -> ModuleCase:
     """A case whose only input ``x0`` has 2 to 8 rows and 4 columns. `body` is the expression that the module returns."""
-    return Case(module_from_text([], body, 1), [("float32", [(2, 3, 8), 4])])
+    return ModuleCase(module_from_text([], body, 1), [("float32", [(2, 3, 8), 4])])
 
 
 def test_detects_a_pass_that_writes_a_number_for_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +170,7 @@ def test_detects_a_pass_that_changes_a_dtype(monkeypatch: pytest.MonkeyPatch) ->
 
 def exported(body: str, axis: tuple[int, int, int] = (1, 3, 8)) -> Program:
     """The traced program of a case. `axis` has the min, opt and max number of rows of ``x0``."""
-    case = Case(module_from_text([], body, 1), [("float32", [axis, 4])])
+    case = ModuleCase(module_from_text([], body, 1), [("float32", [axis, 4])])
     return build(case).traced
 
 
@@ -197,7 +199,7 @@ def test_detects_a_symbol_that_is_replaced_while_a_program_is_read(monkeypatch: 
 
 @pytest.mark.parametrize("axes", [[8, (2, 3, 4), 8], [(1, 1, 2), (1, 1, 2), 8]])
 def test_accepts_a_stride_that_torch_simplifies(axes: list[Any]) -> None:
-    case = Case(module_from_text([], "x0.reshape(-1, 8) * 2", 1), [("float32", axes)])
+    case = ModuleCase(module_from_text([], "x0.reshape(-1, 8) * 2", 1), [("float32", axes)])
     assert not differences(case, build(case)).differences
 
 

@@ -88,7 +88,7 @@ def test_a_programs_inputs_have_names_ranges_and_units() -> None:
     assert (scale.name, scale.keyword) == ("scale", True)
     axis = x.shape[0]
     assert isinstance(axis, ProgramAxis)
-    assert (axis.unit, axis.low, axis.high, axis.hint) == (2, 4, 12, 4)
+    assert (axis.unit, axis.low, axis.high, axis.example_size) == (2, 4, 12, 4)
     assert scale.shape[0] == axis
 
 

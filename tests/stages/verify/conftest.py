@@ -53,7 +53,7 @@ class Blobs(dict[str, bytes]):
 
 
 @dataclass
-class Subject:
+class ConvertedModel:
     """A model, in most tests as one partition, and its verification job.
 
     `graph` is the SHA-256 of the lowered program's text.
@@ -72,7 +72,7 @@ class Subject:
     def read(self, sha256: str) -> bytes:
         return self.blobs[sha256]
 
-    def altered(self, change: Callable[[onnx.GraphProto], None]) -> Subject:
+    def altered(self, change: Callable[[onnx.GraphProto], None]) -> ConvertedModel:
         """Return the same model, with a changed ONNX model."""
         model = onnx.ModelProto.FromString(self.blobs[self.job.onnx[self.graph]])
         before = model.SerializeToString()
@@ -81,16 +81,18 @@ class Subject:
         return replace_job(self, onnx={self.graph: self.blobs.keep(model.SerializeToString())})
 
 
-def replace_job(subject: Subject, **changes: Any) -> Subject:
+def replace_job(converted: ConvertedModel, **changes: Any) -> ConvertedModel:
     """Return the same model and blobs, with changed fields of the job."""
-    return Subject(replace(subject.job, **changes), subject.blobs, subject.program, subject.lowered, subject.graph)
+    return ConvertedModel(
+        replace(converted.job, **changes), converted.blobs, converted.program, converted.lowered, converted.graph
+    )
 
 
 #: The shape and dtype of each input. A size ``"b"`` is dynamic.
 Inputs = Sequence[tuple[Sequence[int | str], str]]
 
 
-def subject_of(module: nn.Module, inputs: Inputs, precision: Any = "float32", opset: int = 20) -> Subject:
+def convert_module(module: nn.Module, inputs: Inputs, precision: Any = "float32", opset: int = 20) -> ConvertedModel:
     """Trace, lower and convert a model as one partition."""
     program, slots = functional(_export(module, inputs))
     lowered = lower(program, precision, decomposition_table())
@@ -126,7 +128,7 @@ def subject_of(module: nn.Module, inputs: Inputs, precision: Any = "float32", op
         ),
         tolerances=tolerances("onnxruntime"),
     )
-    return Subject(job, blobs, program, lowered, graph)
+    return ConvertedModel(job, blobs, program, lowered, graph)
 
 
 def _export(module: nn.Module, inputs: Inputs) -> ExportedProgram:
@@ -155,8 +157,8 @@ def _stored_weight(module: nn.Module, name: str, blobs: Blobs) -> Weight:
 
 
 @pytest.fixture(scope="session")
-def mlp() -> Subject:
+def mlp() -> ConvertedModel:
     torch.manual_seed(0)
-    return subject_of(
+    return convert_module(
         nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")]
     )

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import FunctionModule, Subject, replace_job, subject_of
+from tests.stages.verify.conftest import ConvertedModel, FunctionModule, convert_module, replace_job
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.comparisons import FloatError, OutputError
 from trtbuild.core.model.quantized_types import is_rounded_weight
@@ -57,17 +57,17 @@ def identity(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def model(inputs: Function, weights: Function, linear: nn.Linear | None = None) -> Subject:
+def model(inputs: Function, weights: Function, linear: nn.Linear | None = None) -> ConvertedModel:
     """A linear layer from 32 to 8 numbers, with quantizers of its inputs and weights."""
     torch.manual_seed(0)
 
     def run(m: Any, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(inputs(x), weights(m.linear.weight), m.linear.bias)
 
-    return subject_of(FunctionModule(run, linear=linear or nn.Linear(32, 8)), [(("b", 32), "float32")])
+    return convert_module(FunctionModule(run, linear=linear or nn.Linear(32, 8)), [(("b", 32), "float32")])
 
 
-def with_wrong_scale(subject: Subject, factor: float) -> Subject:
+def with_wrong_scale(converted: ConvertedModel, factor: float) -> ConvertedModel:
     """Return the same model, but its ONNX model multiplies the result of the first dequantizer by `factor`."""
 
     def change(graph: onnx.GraphProto) -> None:
@@ -80,7 +80,7 @@ def with_wrong_scale(subject: Subject, factor: float) -> Subject:
         del graph.node[:]
         graph.node.extend(nodes)
 
-    return subject.altered(change)
+    return converted.altered(change)
 
 
 CASES = [
@@ -97,11 +97,11 @@ CASES = [
 def test_a_quantized_model_has_the_tolerance_of_its_format(
     inputs: Function, weights: Function, type_: str, tolerance: float
 ) -> None:
-    subject = model(inputs, weights)
-    report = verify(subject.job, subject.read)
+    converted = model(inputs, weights)
+    report = verify(converted.job, converted.read)
     assert report.status == report.whole.status == "right"
     assert (report.whole.precision, report.whole.tolerance) == (type_, tolerance)
-    assert onnx_precisions(subject.blobs[subject.job.onnx[subject.graph]], ["float32"], 1) == [type_]
+    assert onnx_precisions(converted.blobs[converted.job.onnx[converted.graph]], ["float32"], 1) == [type_]
 
 
 @pytest.mark.parametrize(("inputs", "weights", "type_", "tolerance"), CASES)
@@ -110,13 +110,13 @@ def test_a_wrong_scale_is_found(
     inputs: Function, weights: Function, type_: str, tolerance: float, direction: int
 ) -> None:
     """The scale is wrong by twice the tolerance: 8 % for int8, and 22 % for float8e4m3fn."""
-    subject = with_wrong_scale(model(inputs, weights), 1 + direction * 2 * tolerance)
-    report = verify(subject.job, subject.read)
+    converted = with_wrong_scale(model(inputs, weights), 1 + direction * 2 * tolerance)
+    report = verify(converted.job, converted.read)
     assert report.status == "wrong" and report.whole.error > tolerance
 
 
-def error_of(subject: Subject) -> FloatError:
-    report = verify(subject.job, subject.read)
+def error_of(converted: ConvertedModel) -> FloatError:
+    report = verify(converted.job, converted.read)
     assert report.float_error is not None
     return report.float_error
 
@@ -141,8 +141,8 @@ def test_a_coarser_format_has_a_larger_error() -> None:
 
 
 def test_a_model_without_quantizers_has_no_error_against_a_float_model() -> None:
-    subject = model(identity, identity)
-    assert verify(subject.job, subject.read).float_error is None
+    converted = model(identity, identity)
+    assert verify(converted.job, converted.read).float_error is None
 
 
 def _linear_with_stored_weights(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -150,16 +150,16 @@ def _linear_with_stored_weights(m: Any, x: torch.Tensor) -> torch.Tensor:
     return nn.functional.linear(x, weight)
 
 
-def _with_stored_weights(function: Any) -> Subject:
+def _with_stored_weights(function: Any) -> ConvertedModel:
     module = FunctionModule(function)
     module.register_buffer("numbers", torch.randint(0, 256, (8, 16), dtype=torch.uint8))
     module.register_buffer("scales", torch.full((8, 2), 0.03))
-    return subject_of(module, [(("b", 32), "float32")])
+    return convert_module(module, [(("b", 32), "float32")])
 
 
 def test_the_error_of_stored_weights_is_unknown() -> None:
-    subject = _with_stored_weights(_linear_with_stored_weights)
-    report = verify(subject.job, subject.read)
+    converted = _with_stored_weights(_linear_with_stored_weights)
+    report = verify(converted.job, converted.read)
     assert report.whole.precision == "float32" and report.status == "right"
     assert report.float_error == FloatError(
         outputs=[], unknown="unknown for weights, whose floats trtbuild does not have (int4)"
@@ -167,16 +167,16 @@ def test_the_error_of_stored_weights_is_unknown() -> None:
 
 
 def test_the_trace_of_the_float_model_gives_the_error_of_stored_weights() -> None:
-    subject = _with_stored_weights(_linear_with_stored_weights)
+    converted = _with_stored_weights(_linear_with_stored_weights)
     linear = nn.Linear(32, 8, bias=False).requires_grad_(requires_grad=False)
-    source = subject_of(FunctionModule(lambda m, x: m.linear(x), linear=linear), [(("b", 32), "float32")])
-    subject.blobs.update(source.blobs)
+    source = convert_module(FunctionModule(lambda m, x: m.linear(x), linear=linear), [(("b", 32), "float32")])
+    converted.blobs.update(source.blobs)
     float_program = FloatProgram(source.job.program, graph="", weights=source.job.weights)
-    error = error_of(replace_job(subject, float_program=float_program))
+    error = error_of(replace_job(converted, float_program=float_program))
     assert error.unknown == ""
 
-    numbers, scales = subject.job.weights
-    weight = torch.ops.trtbuild.dequantize(_tensor(subject, numbers), _tensor(subject, scales), "int4", 1, 16)
+    numbers, scales = converted.job.weights
+    weight = torch.ops.trtbuild.dequantize(_tensor(converted, numbers), _tensor(converted, scales), "int4", 1, 16)
     torch.manual_seed(1)
     x = torch.randn(1000, 32)
     expected = ((x @ weight.T) - linear(x)).abs() / linear(x).abs().max()
@@ -184,8 +184,8 @@ def test_the_trace_of_the_float_model_gives_the_error_of_stored_weights() -> Non
     assert 0.3 < output.largest / float(expected.max()) < 3
 
 
-def _tensor(subject: Subject, weight: Weight) -> torch.Tensor:
-    return torch.frombuffer(bytearray(subject.read(weight.sha256)), dtype=getattr(torch, weight.dtype)).reshape(
+def _tensor(converted: ConvertedModel, weight: Weight) -> torch.Tensor:
+    return torch.frombuffer(bytearray(converted.read(weight.sha256)), dtype=getattr(torch, weight.dtype)).reshape(
         weight.shape
     )
 
@@ -228,14 +228,14 @@ def test_the_error_of_inputs_is_known_beside_stored_weights() -> None:
 
 
 def test_without_a_traced_program_the_programs_of_the_partitions_are_used() -> None:
-    subject = model(int8, int8_channels)
-    whole, parts = error_of(subject), error_of(replace_job(subject, program=""))
+    converted = model(int8, int8_channels)
+    whole, parts = error_of(converted), error_of(replace_job(converted, program=""))
     assert parts.unknown == "" and parts.largest == pytest.approx(whole.largest, rel=1e-3)
 
 
 def test_an_onnx_model_has_no_float_model() -> None:
-    subject = replace_job(model(int8, int8_channels), program="", programs={}, by_onnx=True)
-    report = verify(subject.job, subject.read)
+    converted = replace_job(model(int8, int8_channels), program="", programs={}, by_onnx=True)
+    report = verify(converted.job, converted.read)
     assert report.float_error == FloatError(outputs=[], unknown="unknown for a model that comes as ONNX")
 
 
@@ -275,8 +275,8 @@ def _decomposed(x: torch.Tensor, between: Function = identity, dtype: torch.dtyp
     "between", [identity, lambda q: q.reshape(-1, 4, 8).transpose(1, 2), lambda q: q.unsqueeze(0).expand(2, -1, -1)]
 )
 def test_a_quantizer_is_removed_with_its_dequantizers(between: Function) -> None:
-    subject = subject_of(FunctionModule(lambda m, x: _decomposed(x, between) * 2), [(("b", 32), "float32")])
-    without = without_quantizers(subject.program)
+    converted = convert_module(FunctionModule(lambda m, x: _decomposed(x, between) * 2), [(("b", 32), "float32")])
+    without = without_quantizers(converted.program)
     assert (without.removed, without.stored, without.left) == (1, (), ())
     x = torch.randn(3, 32)
     (result,) = TorchReference.run_program(without.program, [], [x])
@@ -290,7 +290,7 @@ def test_a_quantizer_whose_numbers_are_returned_is_left() -> None:
             numbers, STEP, 0, -128, 127, torch.int8
         )
 
-    without = without_quantizers(subject_of(FunctionModule(run), [(("b", 32), "float32")]).program)
+    without = without_quantizers(convert_module(FunctionModule(run), [(("b", 32), "float32")]).program)
     assert without.removed == 0 and without.left == ("quantized_decomposed.quantize_per_tensor.default",)
 
 

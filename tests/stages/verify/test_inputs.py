@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import FunctionModule, subject_of
+from tests.stages.verify.conftest import FunctionModule, convert_module
 from trtbuild.core.model.verification import Point
 from trtbuild.errors import UsageError
 from trtbuild.stages.verify import inputs
@@ -32,9 +32,9 @@ from trtbuild.stages.verify.run import verify
 )
 def test_random_ids_end_at_the_size_of_the_smallest_table_or_at_2(function: object, end: int) -> None:
     module = FunctionModule(function, table=nn.Embedding(7, 5), small=nn.Embedding(3, 5))  # type: ignore[arg-type]
-    subject = subject_of(module, [((4,), "int64")])
-    assert inputs.integer_ends(subject.program) == [end]
-    assert verify(subject.job, subject.read).whole.status == "right"
+    converted = convert_module(module, [((4,), "int64")])
+    assert inputs.integer_ends(converted.program) == [end]
+    assert verify(converted.job, converted.read).whole.status == "right"
 
 
 def test_equal_points_have_equal_inputs_and_different_points_do_not() -> None:

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import FunctionModule, Subject, replace_job, subject_of
+from tests.stages.verify.conftest import ConvertedModel, FunctionModule, convert_module, replace_job
 from trtbuild.core.model.comparisons import Place
 from trtbuild.stages.verify import locating
 from trtbuild.stages.verify.run import verify
 
 
-def place(subject: Subject) -> Place:
-    (part,) = verify(subject.job, subject.read).partitions
+def place(converted: ConvertedModel) -> Place:
+    (part,) = verify(converted.job, converted.read).partitions
     assert part.status == "wrong"
     assert part.place is not None
     return part.place
@@ -33,28 +33,28 @@ def rename(old: str, new: str, which: int = 0) -> Callable[[onnx.GraphProto], No
 
 
 @pytest.fixture(scope="module")
-def deep() -> Subject:
+def deep() -> ConvertedModel:
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)]
-    return subject_of(nn.Sequential(*blocks).eval(), [(("b", 8), "float32")])
+    return convert_module(nn.Sequential(*blocks).eval(), [(("b", 8), "float32")])
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_the_first_wrong_operator_is_located_with_its_module(deep: Subject, which: int) -> None:
+def test_the_first_wrong_operator_is_located_with_its_module(deep: ConvertedModel, which: int) -> None:
     located = place(deep.altered(rename("Tanh", "Sigmoid", which)))
     assert located.first.operator == "aten.tanh.default"
     assert located.first.module == f"{which}.1"
     assert located.since == located.first and 0.1 < (located.error or 0.0) < 10
 
 
-def test_the_place_does_not_depend_on_the_size_of_groups(deep: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_does_not_depend_on_the_size_of_groups(deep: ConvertedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     altered = deep.altered(rename("Tanh", "Sigmoid", 2))
     expected = place(altered)
     monkeypatch.setattr(locating, "_GROUP_BYTES", 1)
     assert place(altered) == expected
 
 
-def test_a_transposed_square_matrix_is_located(deep: Subject) -> None:
+def test_a_transposed_square_matrix_is_located(deep: ConvertedModel) -> None:
     def transpose_weight(graph: onnx.GraphProto) -> None:
         node = [node for node in graph.node if node.op_type == "Gemm"][1]
         (transposes,) = [attribute for attribute in node.attribute if attribute.name == "transB"]
@@ -68,8 +68,8 @@ def test_the_wrong_branch_of_two_is_located() -> None:
     def two(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x) + torch.sigmoid(x * 2) * torch.cos(x)
 
-    subject = subject_of(FunctionModule(two), [(("b", 8), "float32")])
-    located = place(subject.altered(rename("Cos", "Sin")))
+    converted = convert_module(FunctionModule(two), [(("b", 8), "float32")])
+    located = place(converted.altered(rename("Cos", "Sin")))
     assert located.first.operator == "aten.cos.default"
 
 
@@ -79,7 +79,7 @@ def test_a_different_inner_value_without_effect_is_not_located() -> None:
     def turned(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x.transpose(0, 1)).sum(0) + torch.cos(x).sum(1)
 
-    subject = subject_of(FunctionModule(turned), [((8, 8), "float32")])
+    converted = convert_module(FunctionModule(turned), [((8, 8), "float32")])
 
     def swap_and_break(graph: onnx.GraphProto) -> None:
         """Swap Tanh and Transpose, which changes no result. Then replace Cos by Sin, which is a fault."""
@@ -91,11 +91,11 @@ def test_a_different_inner_value_without_effect_is_not_located() -> None:
         (cos,) = [node for node in graph.node if node.op_type == "Cos"]
         cos.op_type = "Sin"
 
-    located = place(subject.altered(swap_and_break))
+    located = place(converted.altered(swap_and_break))
     assert located.first.operator == "aten.cos.default"
 
 
-def test_a_call_without_a_node_extends_the_located_range(deep: Subject) -> None:
+def test_a_call_without_a_node_extends_the_located_range(deep: ConvertedModel) -> None:
     """If the ONNX optimizer has removed all nodes of a call, the fault may be in this call."""
     origins = [(name, call) for name, call in json.loads(deep.blobs[deep.job.origins[deep.graph]])]
     calls = [node for node in deep.lowered.graph.nodes if node.op == "call_function"]
@@ -115,12 +115,12 @@ def test_many_residual_blocks_without_nodes_are_searched_without_following_each_
             x = x + torch.cos(x)
         return torch.tanh(x)
 
-    subject = subject_of(FunctionModule(residual), [(("b", 8), "float32")])
-    origins = json.loads(subject.blobs[subject.job.origins[subject.graph]])
+    converted = convert_module(FunctionModule(residual), [(("b", 8), "float32")])
+    origins = json.loads(converted.blobs[converted.job.origins[converted.graph]])
     last = max(call for _, call in origins)
     only_tanh = json.dumps([(name, call) for name, call in origins if call == last]).encode()
-    altered = subject.altered(rename("Tanh", "Sigmoid"))
-    located = place(replace_job(altered, origins={subject.graph: altered.blobs.keep(only_tanh)}))
+    altered = converted.altered(rename("Tanh", "Sigmoid"))
+    located = place(replace_job(altered, origins={converted.graph: altered.blobs.keep(only_tanh)}))
     assert located.first.operator == "aten.tanh.default"
     assert located.since.operator == "aten.cos.default"
 
@@ -130,6 +130,6 @@ def test_an_operator_with_several_outputs_is_located() -> None:
         a, b = torch.split(torch.tanh(x), [3, 5], dim=-1)
         return [a * 2, torch.sigmoid(b)]
 
-    subject = subject_of(FunctionModule(split), [(("b", 8), "float32")])
-    assert place(subject.altered(rename("Sigmoid", "Tanh"))).first.operator == "aten.sigmoid.default"
-    assert place(subject.altered(rename("Tanh", "Erf"))).first.operator == "aten.tanh.default"
+    converted = convert_module(FunctionModule(split), [(("b", 8), "float32")])
+    assert place(converted.altered(rename("Sigmoid", "Tanh"))).first.operator == "aten.sigmoid.default"
+    assert place(converted.altered(rename("Tanh", "Erf"))).first.operator == "aten.tanh.default"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.core.model.precisions import ModulePrecision, Precisions
 from trtbuild.errors import InconsistentShapes, SourceError
 from trtbuild.stages.lower import run as lowering
@@ -18,8 +18,8 @@ from trtbuild.stages.program.translations import decomposition_table
 from trtbuild.stages.verify.lowered import ComparisonPoint, refuse_another_model
 
 
-def case(body: str, precision: str = "float32") -> Case:
-    return Case(module_from_text([], body, 1), [("float32", [(1, 3, 8), 4])], precision=precision)  # type: ignore[arg-type]
+def case(body: str, precision: str = "float32") -> ModuleCase:
+    return ModuleCase(module_from_text([], body, 1), [("float32", [(1, 3, 8), 4])], precision=precision)  # type: ignore[arg-type]
 
 
 def swap_operator(monkeypatch: pytest.MonkeyPatch, old: Any, new: Any, arguments_kept: int | None = None) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import FunctionModule, Subject, subject_of
+from tests.stages.verify.conftest import ConvertedModel, FunctionModule, convert_module
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.stages.program.functional import functional
@@ -18,11 +18,11 @@ from trtbuild.stages.verify.onnx_models.onnx_precisions import onnx_precisions
 HALF, BFLOAT = torch.float16, torch.bfloat16
 
 
-def model_of(function: Any, *dtypes: str, **members: Any) -> Subject:
-    return subject_of(FunctionModule(function, **members), [((2, 4), dtype) for dtype in dtypes or ("float32",)])
+def model_of(function: Any, *dtypes: str, **members: Any) -> ConvertedModel:
+    return convert_module(FunctionModule(function, **members), [((2, 4), dtype) for dtype in dtypes or ("float32",)])
 
 
-def output_precisions(model: Subject) -> list[Precision]:
+def output_precisions(model: ConvertedModel) -> list[Precision]:
     """Return the precisions of the program's outputs. Fails if the ONNX model gives other precisions."""
     by_program = precisions.output_precisions(model.lowered)
     inputs = [precisions.precision_of_dtype(dtype) for _, dtype in model.job.inputs]
@@ -58,7 +58,7 @@ def test_the_types_of_weights_are_included() -> None:
 
 
 def test_an_input_that_is_only_used_for_its_size_is_ignored() -> None:
-    model = subject_of(
+    model = convert_module(
         FunctionModule(lambda m, x, y: (x + 1, y.new_ones(x.shape[0], dtype=torch.float32) * x.shape[0])),
         [(("b", 4), "float16"), ((2, 4), "float32")],
     )

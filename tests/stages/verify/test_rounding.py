@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Case, build
-from tests.stages.verify.conftest import subject_of
+from tests.fuzz.pipeline import ModuleCase, build
+from tests.stages.verify.conftest import convert_module
 from trtbuild.stages.verify.comparing import Deviation
 from trtbuild.stages.verify.rounding import MAX_RUNS, PerturbedRuns, deviations
 from trtbuild.stages.verify.run import verify
@@ -136,12 +136,12 @@ class _Classes(torch.nn.Module):
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_classes_in_half_precision_are_right(precision: str) -> None:
     """For some rows, rounding decides between two classes."""
-    subject = subject_of(_Classes().eval(), [((8192, 16), "float32")], precision)
-    report = verify(subject.job, subject.read)
+    converted = convert_module(_Classes().eval(), [((8192, 16), "float32")], precision)
+    report = verify(converted.job, converted.read)
     assert not list(report.failures())
     assert "rounding decides" in report.lowered.text
 
 
 def test_a_model_that_truncates_numbers_in_half_precision_builds() -> None:
     body = "torch.nn.functional.conv_transpose1d(x0, torch.linspace(-1, 1, 96).half().reshape(4, 8, 3)).long()"
-    build(Case(module_from_text([], body, 1), [("float16", [4, (3, 5, 7)])]))
+    build(ModuleCase(module_from_text([], body, 1), [("float16", [4, (3, 5, 7)])]))

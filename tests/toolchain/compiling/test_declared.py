@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.fuzz.modules import module_from_text
-from tests.fuzz.pipeline import Built, Case, build
+from tests.fuzz.pipeline import Built, ModuleCase, build
 from trtbuild.core.engines.engine_job import DeclaredType, EngineJob
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.errors import InconsistentShapes
@@ -17,7 +17,7 @@ from trtbuild.toolchain.compiling.compiler import compile_engine
 @pytest.fixture(scope="module")
 def built() -> Built:
     """A module, built up to its engine job. Its input has the shape (d0, 4), and its outputs have (d0, 4) and (d0,)."""
-    return build(Case(module_from_text([], "x0 * 2, x0.sum(1)", 1), [("float32", [(2, 3, 8), 4])]))
+    return build(ModuleCase(module_from_text([], "x0 * 2, x0.sum(1)", 1), [("float32", [(2, 3, 8), 4])]))
 
 
 def job(built: Built) -> EngineJob:

@@ -50,7 +50,7 @@ def test_two_releases_of_rtx_have_the_same_properties() -> None:
 
 def test_does_not_set_the_parser_flag_that_crashes_8_6_0() -> None:
     assert release("tensorrt", "8.6.0").parser_flags == ()
-    assert "InstanceNormalization" in release("tensorrt", "8.6.0").refuses
+    assert "InstanceNormalization" in release("tensorrt", "8.6.0").refused_operators
     assert release("tensorrt", "8.6.1").parser_flags == ("NATIVE_INSTANCENORM",)
 
 

@@ -26,10 +26,10 @@ def rejected_operators(
     make_model: Any,
     nodes: Sequence[Any],
     constants: Mapping[str, np.ndarray],
-    largest: Mapping[str, int] | None = None,
+    largest_sizes: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """The operators that `foreign_nodes` rejects for TensorRT 8.6. `nodes` may read `size` (`_SIZE`). `largest` maps an
-    input to the largest size of its axes."""
+    """The operators that `foreign_nodes` rejects for TensorRT 8.6. `nodes` may read `size` (`_SIZE`). `largest_sizes` maps
+    an input to the largest size of its axes."""
     model = make_model(
         [*_SIZE, *nodes],
         [("FLOAT", ["d0", 4])],
@@ -37,7 +37,7 @@ def rejected_operators(
         [],
         {"first": np.array(0), "zero": np.array(0), **constants},
     )
-    reasons = foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows=True, largest=largest)
+    reasons = foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows=True, largest_sizes=largest_sizes)
     return [reason.partition(":")[0] for reason in reasons.values()]
 
 
@@ -99,11 +99,11 @@ def test_uses_the_largest_size_of_the_profiles(make_model: Any) -> None:
     nodes = [h.make_node("Mul", ["size", "size"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=TensorProto.FLOAT)]
     assert rejected_operators(make_model, nodes, {}) == ["Mul", "Cast"]
     # 46340 is the largest number whose square fits in an int32
-    assert rejected_operators(make_model, nodes, {}, largest={"i0": 46340}) == []
-    assert rejected_operators(make_model, nodes, {}, largest={"i0": 46341}) == ["Mul", "Cast"]
+    assert rejected_operators(make_model, nodes, {}, largest_sizes={"i0": 46340}) == []
+    assert rejected_operators(make_model, nodes, {}, largest_sizes={"i0": 46341}) == ["Mul", "Cast"]
     nodes[0] = h.make_node("Mul", ["size", "c"], ["v1"])  # 127 * LIKELY_SIZE fits in an int32
     assert rejected_operators(make_model, nodes, {"c": np.array(127)}) == []
-    assert rejected_operators(make_model, nodes, {"c": np.array(127)}, largest={"i0": LIKELY_SIZE + 2**18}) == [
+    assert rejected_operators(make_model, nodes, {"c": np.array(127)}, largest_sizes={"i0": LIKELY_SIZE + 2**18}) == [
         "Mul",
         "Cast",
     ]
@@ -215,7 +215,7 @@ def test_accepted_models_compute_correct_results_in_32_bits(make_model: Any, see
         if as_size:
             end = [h.make_node("Unsqueeze", [last, "axis"], ["shape"]), h.make_node("Expand", ["i0", "shape"], ["o0"])]
         arrays = {name: np.array(value) for name, value in constants.items()} | {"axis": np.array([0])}
-        is_accepted = not rejected_operators(make_model, [*nodes, *end], arrays, largest={"i0": 50_000})
+        is_accepted = not rejected_operators(make_model, [*nodes, *end], arrays, largest_sizes={"i0": 50_000})
         accepted_count, rejected_count = accepted_count + is_accepted, rejected_count + (not is_accepted)
         for size in (0, 1, 3, 46341, 50_000):
             results = []  # with unlimited integers, with 32 bits

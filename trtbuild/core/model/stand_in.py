@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class StandIn:
+class StandInParser:
     """The parser of `toolchain` in `version`. It replaces the parser of another toolchain, because that parser needs a GPU.
 
     The other fields are additional limits of the replaced toolchain. `dtypes` are the element types (torch's names) in

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from trtbuild.core.model.stand_in import StandIn
+from trtbuild.core.model.stand_in import StandInParser
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.planning.lookups import LockedSteps, Lookups
 from trtbuild.core.recipes import keys
@@ -124,7 +124,7 @@ def accepted_partition(
 def _differs_only_in_parser(recipe: Recipe, any_parser: Recipe) -> bool:
     """Whether `recipe` has all parts of `any_parser`, and either the toolchain's own parser or a complete stand-in."""
     stand_in = stand_in_of(recipe)
-    is_complete = stand_in is None or stand_in.keys() >= {field.name for field in fields(StandIn)}
+    is_complete = stand_in is None or stand_in.keys() >= {field.name for field in fields(StandInParser)}
     return is_complete and partition_with_any_parser(recipe).same_as(any_parser)
 
 

@@ -55,10 +55,10 @@ class LowerJob:
 class PartitionJob:
     """Divide `program`, a lowered model, into partitions for a toolchain.
 
-    `stand_in` has the fields of a `StandIn`: the parser of another toolchain, which replaces the toolchain's own parser;
-    None for the own parser. `trust` is the policy for records of conversions; None if all records are trusted. `versions`
-    are those of torch and related packages. `plugins` are those of the model. At the `points` (as in `LowerJob`), the sizes
-    of the partitions are checked, and operators on empty tensors are found.
+    `stand_in` has the fields of a `StandInParser`: the parser of another toolchain, which replaces the toolchain's own
+    parser; None for the own parser. `trust` is the policy for records of conversions; None if all records are trusted.
+    `versions` are those of torch and related packages. `plugins` are those of the model. At the `points` (as
+    in `LowerJob`), the sizes of the partitions are checked, and operators on empty tensors are found.
     """
 
     program: str

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.spec import Model, Target
-from trtbuild.core.model.stand_in import StandIn
+from trtbuild.core.model.stand_in import StandInParser
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.declared import UserCodeStage
 from trtbuild.core.recipes.dependency import Dependency
@@ -27,7 +27,7 @@ class ToolchainFacts:
     opset: int
     workspace: int | None = None
     #: The parser that this machine uses if the toolchain's own parser cannot run here, or None.
-    stand_in: StandIn | None = None
+    stand_in: StandInParser | None = None
     #: Whether the toolchain's own parser needs a GPU. Then some machines use it, and others use a stand-in.
     parsers_differ: bool = False
     #: Whether this machine has a parser for the toolchain.

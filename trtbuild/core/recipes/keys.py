@@ -31,7 +31,7 @@ from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.plugins import Plugin
 from trtbuild.core.model.precisions import Precisions
 from trtbuild.core.model.spec import PartitionSettings, ShapeRange
-from trtbuild.core.model.stand_in import StandIn
+from trtbuild.core.model.stand_in import StandInParser
 from trtbuild.core.model.verification import QUANTIZER_TYPES, Point, RoundedType
 from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Observation
@@ -114,7 +114,7 @@ def partition(
     toolchain_version: str,
     opset: int,
     versions: Mapping[str, str],
-    stand_in: StandIn | None = None,
+    stand_in: StandInParser | None = None,
     *,
     changes_opset: bool = False,
     narrows_int64: bool = False,

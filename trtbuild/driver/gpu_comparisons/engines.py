@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class EngineParts(Protocol):
-    """The part of `trtbuild.driver.packages.engines.Engines` that `EngineRunner` uses."""
+    """The part of `trtbuild.driver.packages.engines.PackageEngines` that `EngineRunner` uses."""
 
     memory: Any
 
@@ -159,11 +159,11 @@ class OpenEngines:
     """The loaded engines of one target of a package, as a context manager. Raises TrtbuildError."""
 
     def __init__(self, package: Package, gpu: TargetGpu) -> None:
-        from trtbuild.driver.packages.engines import Engines
+        from trtbuild.driver.packages.engines import PackageEngines
 
         target = package.index.targets[gpu.target]
         files = package.read(list(target.engines.values()))
-        self.engines = Engines(package, target, gpu.ordinal)
+        self.engines = PackageEngines(package, target, gpu.ordinal)
         try:
             with self.engines.memory.on_device():
                 for partition in target.partitions.partitions:

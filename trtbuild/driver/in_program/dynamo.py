@@ -202,7 +202,7 @@ class _Graph:
             min_sizes, max_sizes = list(first_sizes), list(first_sizes)
             for dim in dims.values():
                 lower_bound = dim.marked_low if with_marks and dim.marked_low is not None else dim.low
-                for number, axis, factor in dim.at:
+                for number, axis, factor in dim.axes:
                     if number == tensor_number:
                         min_sizes[axis], max_sizes[axis] = max(1, lower_bound) * factor, int(dim.high or 0) * factor
             inputs.append(spec.Input(entry.name, dtype_name(entry.dtype)))
@@ -210,7 +210,7 @@ class _Graph:
         named_dims = []
         for dim_number, dim in enumerate(dims.values()):
             axes_by_factor: dict[int, list[tuple[str, int]]] = {}
-            for tensor_number, axis, factor in dim.at:
+            for tensor_number, axis, factor in dim.axes:
                 axes_by_factor.setdefault(factor, []).append((captured.tensors[tensor_number].name, axis))
             named_dims += [
                 NamedDim(f"s{dim_number}_{factor}", tuple(axes), factor) for factor, axes in axes_by_factor.items()

@@ -39,7 +39,7 @@ def register() -> None:
     """
     operators.register(open_engine)
     define_quantizers()
-    declared_sizes.define()
+    declared_sizes.define_operator()
 
 
 def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Part:

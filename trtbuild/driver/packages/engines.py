@@ -12,8 +12,8 @@ from trtbuild.runtime.packages.package import Package
 from trtbuild.toolchain.running.execution import load_library
 
 
-class Engines(EngineSet):
-    """Implements `trtbuild.runtime.calls.loaded.Engines` for a package.
+class PackageEngines(EngineSet):
+    """Implements `trtbuild.runtime.calls.loaded.PackageEngines` for a package.
 
     The constructor loads the package's plugins, so the caller must call `custom_plugins.require_permission` first.
 

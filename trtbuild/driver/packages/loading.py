@@ -117,8 +117,8 @@ def _load_on_gpu(
     files = package.read(needed_files(package, chosen_target), verify=verify)
 
     def engines() -> Any:
-        from trtbuild.driver.packages.engines import Engines
+        from trtbuild.driver.packages.engines import PackageEngines
 
-        return Engines(package, chosen_target, ordinal, verify=verify)
+        return PackageEngines(package, chosen_target, ordinal, verify=verify)
 
     return Loaded(package, chosen_target, files, engines, f"cuda:{ordinal}")

@@ -29,7 +29,7 @@ from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.up_to_date.settled import Unsettled, is_settled, require, verified_stat
-from trtbuild.stages.trace.user_code.observe import HIDDEN
+from trtbuild.stages.trace.user_code.observe import HIDDEN_PREFIXES
 
 _EPOCH = datetime.date(1970, 1, 1)
 
@@ -168,7 +168,7 @@ class SnapshotRows:
 
     def _add_observation(self, dependency: Dependency, seen: str) -> None:
         kind, name = dependency.kind, dependency.name
-        if kind == "environment" and name.startswith(HIDDEN):
+        if kind == "environment" and name.startswith(HIDDEN_PREFIXES):
             return  # user code cannot read this variable, and `null_build.call_line` contains it
         if kind == "environment":
             self.variables[name] = seen

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver.workers.kinds import WorkerKind
-from trtbuild.stages.trace.user_code.observe import HIDDEN
+from trtbuild.stages.trace.user_code.observe import HIDDEN_PREFIXES
 
 #: Variables that an engine worker inherits. They are in no key: they contain paths of libraries, or choose GPUs.
 INHERITED = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -32,7 +32,7 @@ def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, st
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpu, os.environ)
         return environment
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN_PREFIXES)}
     if kind == "original":
         return {**environment, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.update({"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})

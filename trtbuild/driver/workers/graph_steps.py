@@ -36,13 +36,13 @@ def graph_functions() -> GraphFunctions:
 
 def lower(job: LowerJob, context: Context) -> Result:
     """Return the traced ONNX model or network unchanged."""
-    store, graph = context.store, graph_handler(job.graph_kind)
+    store, handler = context.store, graph_handler(job.graph_kind)
     blob = store.get_bytes(job.program)
     return Result(
         {
             "program": store.put_bytes(blob),
-            "graph": store.put_bytes(graph.text(blob).encode()),
-            "modules": store.put_bytes(json.dumps(graph.names(blob)).encode()),
+            "graph": store.put_bytes(handler.graph_text(blob).encode()),
+            "modules": store.put_bytes(json.dumps(handler.node_names(blob)).encode()),
         }
     )
 

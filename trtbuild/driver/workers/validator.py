@@ -61,10 +61,12 @@ class Validator:
             model, origins = self._convert(program, text)
         except ConversionRefused as refused:
             return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
-        largest = {f"i{number}": size for number, size in enumerate(largest_sizes(program))}
+        largest_by_name = {f"i{number}": size for number, size in enumerate(largest_sizes(program))}
         parsed = without_plugins(model) if self._plugins else model
         # without its plugin calls, the model has other inputs, so only the engine step compares the types
-        answer = self._parser.find_refusal(parsed, largest, declared_types(program) if parsed == model else None)
+        answer = self._parser.find_refusal(
+            parsed, largest_by_name, declared_types(program) if parsed == model else None
+        )
         if answer is None:
             return None
         call_numbers = dict(origins)

@@ -27,7 +27,7 @@ from trtbuild.runtime.packages.choice import no_reference_hint
 from trtbuild.runtime.packages.package import Package
 
 
-class Engines(Protocol):
+class PackageEngines(Protocol):
     """Creates engines on one GPU from plans (serialized engines). The driver layer implements this class, because the
     runtime does not import TensorRT."""
 
@@ -61,7 +61,7 @@ class Loaded:
         package: Package,
         target: PackedTarget | None,
         files: Mapping[str, memoryview],
-        create_engines: Callable[[], Engines] | None,
+        create_engines: Callable[[], PackageEngines] | None,
         device: str,
     ) -> None:
         index = package.index
@@ -76,7 +76,7 @@ class Loaded:
         self.targets: Mapping[str, PackedTarget] = index.targets
         self._files: Mapping[str, memoryview] | None = files
         self._create_engines = create_engines
-        self._engines: Engines | None = None
+        self._engines: PackageEngines | None = None
         #: The objects that all runners share: the operations on arrays, partition → the part that PyTorch or onnxruntime
         #: computes, and slot (a weight's number) → value weight. A value weight is one that a part reads like an input,
         #: that the model returns, or with which a state begins.

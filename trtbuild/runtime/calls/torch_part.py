@@ -66,7 +66,7 @@ def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
 def define_quantizers() -> None:
     """Define the quantizers that Torch partitions may call. ``import torch`` does not define those of PyTorch."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
-    quantized_operators.define()
+    quantized_operators.define_operators()
 
 
 class ProgramGraph:
@@ -77,9 +77,9 @@ class ProgramGraph:
         extra = {"trtbuild.weights": ""}
         try:
             data = bytes(program)
-            if b"quantized_decomposed" in data or quantized_operators.MARK in data:
+            if b"quantized_decomposed" in data or quantized_operators.OPERATOR_MARK in data:
                 define_quantizers()
-            declared_sizes.define_for(data)
+            declared_sizes.define_operator_if_called(data)
             with export_load_allowed(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns about later versions of the format
                 exported = torch.export.load(io.BytesIO(program), extra_files=extra)

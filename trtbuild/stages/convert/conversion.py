@@ -35,7 +35,13 @@ from trtbuild.stages.convert.structure import copy_for_exporter, size_names
 from trtbuild.stages.convert.types import refuse_other_types
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program, calls_with_nested
-from trtbuild.stages.program.plugins import by_operator, checked_plugin, forget_shapes, is_plugin, write_nodes
+from trtbuild.stages.program.plugins import (
+    checked_plugin,
+    forget_shapes,
+    is_plugin,
+    map_operators_to_plugins,
+    write_nodes,
+)
 from trtbuild.stages.program.quantized_onnx import OPSET_OF_NEW_PARSERS, quantizers_in, required_opset
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.program.translations import (
@@ -83,7 +89,7 @@ def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Con
     _refuse_complex_boundaries(program)
     opset = _opset_for_quantizers(program, opset)
     exported = copy_for_exporter(program)
-    write_nodes(exported.graph, by_operator(plugins))
+    write_nodes(exported.graph, map_operators_to_plugins(plugins))
     try:
         with suppress_new_guards():
             model = _translate_program(program, exported, opset)
@@ -149,7 +155,7 @@ def untranslatable_calls(program: Program, plugins: Sequence[Plugin] = ()) -> li
 
     If a nested graph has such a call, the index is that of the outer call, and the name that of the nested operator.
     """
-    plugins_by_operator = by_operator(plugins)
+    plugins_by_operator = map_operators_to_plugins(plugins)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     return [
         (index, target_name(call.target))

@@ -40,9 +40,8 @@ class Dim:
     high: int | None  # None: no bound
     #: The smallest value that the user's calls of `mark_dynamic` allow; None if no call has a lower bound.
     marked_low: int | None
-    #: The axes: (index of the input in `CapturedGraph.tensors`, axis, factor). The size of the axis is `factor` times the
-    #: symbol.
-    at: tuple[tuple[int, int, int], ...]
+    #: (index of the input in `CapturedGraph.tensors`, axis, factor). The size of the axis is `factor` times the symbol.
+    axes: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class CapturedGraph:
             if expr.is_Symbol:
                 sizes[expr] = int(arguments[position])
         for dim in self.dims:
-            number, axis, factor = dim.at[0]
+            number, axis, factor = dim.axes[0]
             sizes[dim.symbol] = int(arguments[self.tensors[number].position].shape[axis]) // factor
         return sizes
 
@@ -220,11 +219,11 @@ def _read_dims(
                     f"axis {axis} of {entry.name!r} has the size {size}, which is not a multiple of one size"
                 )
     dims = []
-    for symbol, at in axes_of_symbols.items():
+    for symbol, axes in axes_of_symbols.items():
         low, high = ranges[symbol]
-        marked_lows = [(marks[number, axis][0], factor) for number, axis, factor in at]
+        marked_lows = [(marks[number, axis][0], factor) for number, axis, factor in axes]
         lows = [math.ceil(marked_low / factor) for marked_low, factor in marked_lows if marked_low is not None]
-        dims.append(Dim(symbol, max(1, low), high, max(lows, default=None), tuple(at)))
+        dims.append(Dim(symbol, max(1, low), high, max(lows, default=None), tuple(axes)))
     return tuple(dims)
 
 

@@ -86,7 +86,7 @@ class _Converter:
             return int(expr.subs(self._fixed))
         for dim in self._captured.dims:
             if dim.symbol == expr:
-                number, axis, factor = dim.at[0]
+                number, axis, factor = dim.axes[0]
                 size = self._graph.call_function(torch.ops.aten.sym_size.int, (inputs[number], axis))
                 return size if factor == 1 else self._graph.call_function(operator.floordiv, (size, factor))
         raise NotSupported(f"it needs the size {expr}, which is not the size of an axis")

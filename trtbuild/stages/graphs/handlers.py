@@ -52,11 +52,11 @@ class GraphHandler:
     """The functions that the steps call for graphs of one kind. Three of them take the blob that a trace has stored."""
 
     #: Returns the blob that the trace stores.
-    blob: Callable[..., bytes]
+    make_blob: Callable[..., bytes]
     #: Blob → the graph text, of which keys have the digest.
-    text: Callable[[bytes], str]
+    graph_text: Callable[[bytes], str]
     #: Blob → (the user's name, operator, "") of each node. For other models, the third entry names modules.
-    names: Callable[[bytes], list[tuple[str, str, str]]]
+    node_names: Callable[[bytes], list[tuple[str, str, str]]]
     #: Blob, opset of the toolchain, parser → the partition.
     make_partition: Callable[[bytes, int, AskParser], ModelPartition]
     #: Model of a partition → (name, index in `Partition.calls`) of each node.

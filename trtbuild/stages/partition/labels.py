@@ -124,7 +124,7 @@ def _label(
         return Label(None, "in torch_executed_ops")
     if is_custom(unit.call.target) and not is_plugin(unit.call, plugins):
         return Label(None, CUSTOM_OPERATOR_REASON)
-    if declared_sizes.is_check(unit.call.target):
+    if declared_sizes.is_size_check(unit.call.target):
         return Label(None, "checks the sizes that an operator from outside PyTorch returns")
     if unit.call_number in refusals:
         return Label(None, refusals[unit.call_number])

@@ -34,7 +34,7 @@ from trtbuild.stages.partition.units import Unit, affected_calls, call_numbers_b
 from trtbuild.stages.program.consistency import refuse_inconsistency
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.plugins import by_operator, check_plugins
+from trtbuild.stages.program.plugins import check_plugins, map_operators_to_plugins
 from trtbuild.stages.program.sizes import points_of
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.program.text import program_text, target_name
@@ -108,7 +108,7 @@ class _Partitioner:
             check_patterns(self._units, settings.granularity)
         check_operators_exist(settings.torch_executed_ops)
         check_plugins(self._program.graph, self._plugins)
-        plugins_by_operator = by_operator(self._plugins)
+        plugins_by_operator = map_operators_to_plugins(self._plugins)
         refused = _untranslatable(self._program, self._units, self._validator)
         refused = find_calls_on_empty_tensors(self._units, self._points) | refused
         if settings.truncate_double:

@@ -117,7 +117,7 @@ def define_missing_operators(schemas: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def dynamic_sizes_from_zero() -> Iterator[None]:
+def allow_data_dependent_sizes_below_two() -> Iterator[None]:
     """Inside the block, let sizes that depend on data be 0 or 1, also in older fake implementations.
 
     Older implementations call torch's deprecated ``create_unbacked_symint``, which declares that such a size is at least 2.

@@ -107,7 +107,7 @@ class Program:
         Raises SourceError if the process has an operator of the same name with another schema."""
         extra = {"trtbuild.weights": ""}
         register_operators_of(data)
-        declared_sizes.define_for(data)
+        declared_sizes.define_operator_if_called(data)
         define_missing_operators(stored_schemas(data))
         with suppress_new_guards(), quick_archives():
             exported = torch.export.load(io.BytesIO(data), extra_files=extra)

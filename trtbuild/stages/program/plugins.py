@@ -54,14 +54,14 @@ def is_plugin(node: Any, plugins: Mapping[str, Plugin]) -> bool:
 
 def checked_plugin(node: torch.fx.Node, plugins: Mapping[str, Plugin]) -> torch.fx.Node | None:
     """If `node` checks a result of a call that becomes a plugin: this call. Otherwise None (rule 3)."""
-    if not declared_sizes.is_check(node.target):
+    if not declared_sizes.is_size_check(node.target):
         return None
     source: Any = node.args[0]
     call = source.args[0] if getattr(source, "target", None) is operator.getitem else source
     return call if is_plugin(call, plugins) else None
 
 
-def by_operator(plugins: Iterable[Plugin]) -> dict[str, Plugin]:
+def map_operators_to_plugins(plugins: Iterable[Plugin]) -> dict[str, Plugin]:
     """Name of an operator → its plugin."""
     return {plugin.operator: plugin for plugin in plugins}
 
@@ -91,7 +91,7 @@ def check_plugins(graph: torch.fx.Graph, plugins: Sequence[Plugin]) -> None:
                 f"{plugin.name} is an operator of ONNX, so TensorRT's parser would not look for a plugin",
                 "give the plugin another name",
             )
-    plugins_by_operator = by_operator(plugins)
+    plugins_by_operator = map_operators_to_plugins(plugins)
     for node in calls:
         if is_plugin(node, plugins_by_operator):
             plugin_call(node, plugins_by_operator[str(name_of(node.target))])
@@ -132,7 +132,7 @@ def write_nodes(graph: torch.fx.Graph, plugins: Mapping[str, Plugin]) -> None:
     """Replace each plugin call by a call of torch's symbolic operator, and remove the checks, in place. The exporter writes
     a symbolic operator as a node of ONNX."""
     for node in list(graph.nodes):
-        if declared_sizes.is_check(node.target):
+        if declared_sizes.is_size_check(node.target):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
         elif is_plugin(node, plugins):

@@ -26,12 +26,12 @@ NAMESPACE = "quantized_decomposed"
 def register_operators() -> None:
     """Define the operators in this process."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
-    quantized_operators.define()
+    quantized_operators.define_operators()
 
 
 def register_operators_of(program: bytes) -> None:
     """Define the operators if a serialized program calls one of them."""
-    if NAMESPACE.encode() in program or quantized_operators.MARK in program:
+    if NAMESPACE.encode() in program or quantized_operators.OPERATOR_MARK in program:
         register_operators()
 
 

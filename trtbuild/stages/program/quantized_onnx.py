@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trtbuild.quantized_operators import FLOAT4, FLOAT8, FOUR_BITS, INT4, INT8, define
+from trtbuild.quantized_operators import FLOAT4, FLOAT8, FOUR_BITS, INT4, INT8, define_operators
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -79,7 +79,7 @@ def register_translations(registry: Any) -> None:
         numbers = onnx.QuantizeLinear(x, scale, output_dtype=_ONNX_TYPES[element], **options)
         return onnx.DequantizeLinear(numbers, scale, **options)
 
-    define()
+    define_operators()
     registry.register_op(torch.ops.trtbuild.dequantize.default, dequantize)
     registry.register_op(torch.ops.trtbuild.fake_quantize.default, fake_quantize)
 

@@ -24,7 +24,7 @@ from trtbuild.stages.program.symbols import Symbols
 
 def insert_size_checks(program: Program) -> None:
     """Insert the checks into the graph of `program`, in place."""
-    declared_sizes.define()
+    declared_sizes.define_operator()
     graph = program.graph
     nodes = list(graph.nodes)
     with graph.inserting_before(next(node for node in nodes if node.op != "placeholder")):

@@ -21,7 +21,7 @@ from trtbuild.stages.program.functional import Program
 
 
 @dataclass(frozen=True)
-class Rounding:
+class RoundedProduct:
     """A product of a size and a fraction, rounded up or down. `operand` is the size, a sympy expression that is not
     negative."""
 
@@ -69,9 +69,9 @@ class Symbols:
             if symbol_is_type(expr, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)):
                 return ["data", self._data.setdefault(expr, len(self._data))]
             return ["sym", self._numbers.setdefault(expr, len(self._numbers))]
-        rounding = self.rounding(expr)
-        if rounding is not None:
-            return rounding.apply(self._convert(rounding.operand))
+        rounded = self.rounded_product(expr)
+        if rounded is not None:
+            return rounded.apply(self._convert(rounded.operand))
         name = _OPERATORS.get(type(expr).__name__)
         if name is None:
             raise SourceError(
@@ -84,7 +84,7 @@ class Symbols:
             operands.sort(key=lambda operand: json.dumps(operand))
         return [name, *operands]
 
-    def rounding(self, expr: Any) -> Rounding | None:
+    def rounded_product(self, expr: Any) -> RoundedProduct | None:
         """Write a rounded product or quotient (``trunc(0.5 * s)``, ``trunc(s / 2)``) with whole numbers.
 
         PyTorch computes the product as a float64. A fraction replaces the float only if both products round to the same
@@ -114,7 +114,7 @@ class Symbols:
         round_exactly = math.ceil if rounds_up else math.floor
         for fraction in dict.fromkeys((factor.limit_denominator(_LARGEST_DENOMINATOR), factor)):  # simplest first
             if all(round_exactly(compute(n)) == round_exactly(fraction * n) for n in range(low, high + 1)):
-                return Rounding(operand, fraction, rounds_up)
+                return RoundedProduct(operand, fraction, rounds_up)
         return None
 
     def interval(self, size: Any) -> tuple[int, int]:
@@ -186,7 +186,7 @@ _ROUNDING_FUNCTIONS = frozenset({"TruncToInt", "FloorToInt", "CeilToInt"})
 #: A larger upper bound of a symbol counts as no bound.
 _LARGEST_BOUND = 2**62
 
-#: `Symbols.rounding` tries a fraction only if the largest and the smallest size differ by at most this number.
+#: `Symbols.rounded_product` tries a fraction only if the largest and the smallest size differ by at most this number.
 _MAX_SIZE_DIFFERENCE = 100_000
 
 #: For a float such as 0.3, the nearest fraction with at most this denominator is tried before the float's exact value.

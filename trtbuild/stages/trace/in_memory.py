@@ -29,9 +29,9 @@ from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export import checks
 from trtbuild.stages.trace.export.exporting import functionalize
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.quantization.ao_quantizers import has_fake_quantizers, write_fake_quantizers
+from trtbuild.stages.trace.quantization.ao_quantizers import has_fake_quantizers, replace_fake_quantizers
 from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mode
-from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, write_quantizers
+from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, replace_modelopt_quantizers
 from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.sources import torchscript
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -91,8 +91,8 @@ def _module_to_trace(model: torch.nn.Module | ExportedProgram, job: TraceJob, fr
     checks.refuse_training_mode(model, job)
     if has_quantizers(model) or has_fake_quantizers(model):
         model = copy.deepcopy(model)
-        write_quantizers(model, job, job.place("source"))
-        write_fake_quantizers(model, job.place("source"))
+        replace_modelopt_quantizers(model, job, job.place("source"))
+        replace_fake_quantizers(model, job.place("source"))
     return _in_main_memory(model)
 
 
@@ -134,14 +134,14 @@ def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 class ProgramAxis:
     """A dynamic axis of an exported program. Its size is `unit` times the value of the symbol `symbol`.
 
-    The size is at least `low` and at most `high` (None without a limit). `hint` is the size in the call with which the
-    program was exported; None if it is unknown."""
+    The size is at least `low` and at most `high` (None without a limit). `example_size` is the size in the call with
+    which the program was exported; None if it is unknown."""
 
     symbol: str
     unit: int
     low: int
     high: int | None
-    hint: int | None
+    example_size: int | None
 
 
 @dataclass(frozen=True)
@@ -191,5 +191,5 @@ def _program_axis(size: Any, where: str, exported: ExportedProgram) -> int | Pro
         )
     # if the Dim has no upper bound, torch's bound is infinite, or near 2**63
     high = int(bounds.upper) * int(unit) if bounds.upper < 2**62 else None
-    hint = size.node.hint if size.node.has_hint() else None
-    return ProgramAxis(str(symbol), int(unit), max(0, int(bounds.lower)) * int(unit), high, hint)
+    example_size = size.node.hint if size.node.has_hint() else None
+    return ProgramAxis(str(symbol), int(unit), max(0, int(bounds.lower)) * int(unit), high, example_size)

@@ -137,7 +137,7 @@ def trace(
 
     def announce_unrecorded(traced: TraceResult) -> None:
         if not discovery.operators:  # custom operators are described only at the end of the recording
-            begun.refuse_unfit()  # before later steps use the announced results
+            begun.check_leading_imports()  # before later steps use the announced results
             traced.interface["operators"] = {}
             with discovery.own_work():
                 announce(traced)

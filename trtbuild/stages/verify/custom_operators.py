@@ -16,7 +16,7 @@ from pathlib import Path
 from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.cpu_kernels import substitute_kernels
-from trtbuild.stages.program.custom_operators import dynamic_sizes_from_zero, registered_schema
+from trtbuild.stages.program.custom_operators import allow_data_dependent_sizes_below_two, registered_schema
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def registered(operators: Sequence[CustomOperator], roots: Sequence[Path]) -> It
     sys.path[:0] = [str(root) for root in roots]
     for operator in operators:
         _import(operator)
-    with substitute_kernels([operator.name for operator in operators]), dynamic_sizes_from_zero():
+    with substitute_kernels([operator.name for operator in operators]), allow_data_dependent_sizes_below_two():
         yield
 
 

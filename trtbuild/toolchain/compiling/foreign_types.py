@@ -52,12 +52,12 @@ def _is_slice_limit(node: Node, name: str, bounds: Int64Bounds | None) -> bool:
 
 
 def foreign_nodes(
-    model: Outline, dtypes: Collection[str], *, narrows: bool = False, largest: Mapping[str, int] | None = None
+    model: Outline, dtypes: Collection[str], *, narrows: bool = False, largest_sizes: Mapping[str, int] | None = None
 ) -> dict[str, str]:
     """Return the nodes of `model` that read or produce values of a type outside `dtypes`: node name → reason.
 
-    `narrows` switches rule 4 on. `largest` maps inputs to the largest size of their axes, as far as it is known."""
-    bounds = Int64Bounds(model, largest) if narrows else None
+    `narrows` switches rule 4 on. `largest_sizes` maps inputs to the largest size of their axes, as far as it is known."""
+    bounds = Int64Bounds(model, largest_sizes) if narrows else None
     foreign = {
         name: element
         for name, element in (*model.inputs, *model.outputs, *model.initializers)

@@ -52,7 +52,7 @@ class Refusal:
 class Parser:
     """The ONNX parser of one toolchain, or a `stand_in` for it (rule 5).
 
-    `stand_in` has the fields of a `StandIn`. Raises ToolchainMissing and EnvironmentFault, as `load` does.
+    `stand_in` has the fields of a `StandInParser`. Raises ToolchainMissing and EnvironmentFault, as `load` does.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Parser:
     ) -> None:
         properties = release(toolchain, version or table.installed_version(toolchain) or "")
         self._dtypes, self._narrows_int64 = properties.dtypes, properties.narrows_int64
-        self._refused_operators = frozenset(properties.refuses)
+        self._refused_operators = frozenset(properties.refused_operators)
         self._truncates_double = truncates_double
         self._name, self._release = f"{toolchain} {version or ''}".rstrip(), properties
         parser_toolchain: tuple[ToolchainName, str | None] = (toolchain, version)
@@ -81,19 +81,19 @@ class Parser:
     def find_refusal(
         self,
         model: bytes,
-        largest: Mapping[str, int] | None = None,
+        largest_sizes: Mapping[str, int] | None = None,
         declared: tuple[Sequence[DeclaredType], Sequence[DeclaredType]] | None = None,
     ) -> Refusal | None:
         """Parse `model`. Returns None if the parser accepts it.
 
-        `largest` maps inputs to the largest size of their axes, as far as it is known. The compiler later checks the other
-        inputs. `declared` has the types and sizes of the model's inputs and outputs. If those of the network differ, the
-        model counts as refused. Raises ToolchainMissing if the parser cannot run here.
+        `largest_sizes` maps inputs to the largest size of their axes, as far as it is known. The compiler later checks the
+        other inputs. `declared` has the types and sizes of the model's inputs and outputs. If those of the network differ,
+        the model counts as refused. Raises ToolchainMissing if the parser cannot run here.
         """
         if self._truncates_double:
             model, _ = narrow_doubles(model, placeholder_weights(read_outline(model)))
         model_outline = read_outline(model)
-        foreign = foreign_nodes(model_outline, self._dtypes, narrows=self._narrows_int64, largest=largest)
+        foreign = foreign_nodes(model_outline, self._dtypes, narrows=self._narrows_int64, largest_sizes=largest_sizes)
         known_errors = [NodeError(text, name) for name, text in foreign.items()]
         known_errors += [
             NodeError(f"{node.operator}: the parser of {self._name} does not take it", node.name)

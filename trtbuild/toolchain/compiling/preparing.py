@@ -24,4 +24,4 @@ def prepare_model(model: bytes, weights: Mapping[str, Bytes], release: Release) 
     model, weights = narrow_doubles(model, weights)
     if not release.strongly_typed:
         return cast_weights(model, weights)
-    return rewrite_norms(model, weights, half_norm_is_scale_layer=release.half_norm_is_scale_layer)
+    return rewrite_norms(model, weights, converts_half_norm_to_scale_layer=release.converts_half_norm_to_scale_layer)

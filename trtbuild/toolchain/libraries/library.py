@@ -38,8 +38,8 @@ class Log:
 
     lines: list[tuple[str, str]] = field(default_factory=list)
 
-    def mark(self) -> int:
-        """Return the number of lines so far, to pass to `errors` later."""
+    def line_count(self) -> int:
+        """Return the number of lines so far. `errors` can skip them later."""
         return len(self.lines)
 
     def errors(self, skipped_lines: int = 0) -> list[str]:

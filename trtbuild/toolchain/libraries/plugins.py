@@ -24,17 +24,17 @@ from typing import Any
 from trtbuild.core.model.plugins import plugin_text
 from trtbuild.errors import PluginError
 
-#: A plugin: its name, version and namespace.
-Identity = tuple[str, str, str]
+#: The name, version and namespace of a plugin.
+PluginIdentity = tuple[str, str, str]
 
 _ENTRY_POINTS = ("getCreators", "getPluginCreators")
 
 #: SHA-256 of a loaded library → the plugins that it has registered.
-_LOADED: dict[str, frozenset[Identity]] = {}
+_LOADED: dict[str, frozenset[PluginIdentity]] = {}
 _LOCK = threading.Lock()
 
 
-def require_plugins(trt: Any, logger: Any, plugins: Iterable[Identity], library: bytes | None, name: str) -> None:
+def require_plugins(trt: Any, logger: Any, plugins: Iterable[PluginIdentity], library: bytes | None, name: str) -> None:
     """Make `plugins` available in this process.
 
     `library` is the content of the plugins' library, and `name` is its name in messages. If `library` is None, the plugins
@@ -64,7 +64,7 @@ def require_plugins(trt: Any, logger: Any, plugins: Iterable[Identity], library:
         )
 
 
-def _load(trt: Any, data: bytes, name: str, before: frozenset[Identity]) -> None:
+def _load(trt: Any, data: bytes, name: str, before: frozenset[PluginIdentity]) -> None:
     descriptor, path = tempfile.mkstemp(prefix="trtbuild-plugins-", suffix=".so")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -86,13 +86,13 @@ def _load(trt: Any, data: bytes, name: str, before: frozenset[Identity]) -> None
             os.unlink(path)  # noqa: PTH108
 
 
-def _registered(trt: Any) -> frozenset[Identity]:
+def _registered(trt: Any) -> frozenset[PluginIdentity]:
     registry = trt.get_plugin_registry()
     creators = [*getattr(registry, "plugin_creator_list", ()), *getattr(registry, "all_creators", ())]
     return frozenset((creator.name, creator.plugin_version, creator.plugin_namespace) for creator in creators)
 
 
-def _refuse_duplicates(plugins: frozenset[Identity], name: str) -> None:
+def _refuse_duplicates(plugins: frozenset[PluginIdentity], name: str) -> None:
     if plugins:
         raise PluginError(
             f"another library has registered the plugin {plugin_text(*min(plugins))} in this process, so TensorRT would "
@@ -101,7 +101,9 @@ def _refuse_duplicates(plugins: frozenset[Identity], name: str) -> None:
         )
 
 
-def _refuse_missing(plugins: frozenset[Identity], available: frozenset[Identity], subject: str, hint: str) -> None:
+def _refuse_missing(
+    plugins: frozenset[PluginIdentity], available: frozenset[PluginIdentity], subject: str, hint: str
+) -> None:
     missing = plugins - available
     if missing:
         names = "; ".join(plugin_text(*plugin) for plugin in sorted(available)) or "no plugin"

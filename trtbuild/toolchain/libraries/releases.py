@@ -39,7 +39,7 @@ class Release:
     #: precision of each layer.
     strongly_typed: bool = True
     #: Whether the parser converts a batch normalization to one Scale layer if its input and parameters have half precision.
-    half_norm_is_scale_layer: bool = True
+    converts_half_norm_to_scale_layer: bool = True
     #: Whether trtbuild keeps kernel timings for later builds (`trtbuild.toolchain.compiling.timing_cache`).
     keeps_timings: bool = True
     #: Whether engines compute int64 values in 32 bits. Inputs and outputs are then never int64
@@ -51,7 +51,7 @@ class Release:
     tactic_sources: tuple[str, ...] = ()
     #: The ONNX operators that the parser of TensorRT-RTX accepts and the parser of this release refuses, as far as known
     #: (rule 3).
-    refuses: tuple[str, ...] = ()
+    refused_operators: tuple[str, ...] = ()
 
 
 #: The opset is the default of torch 2.13. In this opset Gelu is one operator, which the parser accepts.
@@ -99,7 +99,7 @@ _TENSORRT_8 = Release(
     tactic_sources=_TENSORRT_10.tactic_sources,
     parser_flags=("NATIVE_INSTANCENORM",),
     # From a comparison of OnnxParser.supports_operator in 8.6.0, on an H200, and in TensorRT-RTX 1.7.1.
-    refuses=(
+    refused_operators=(
         "Attention",
         "BlackmanWindow",
         "CastLike",
@@ -120,7 +120,9 @@ _TENSORRT_8 = Release(
 )
 #: The flag NATIVE_INSTANCENORM was added in 8.6.1. If the bindings set it in the library 8.6.0, they crash (measured).
 #: InstanceNormalization counts as refused, because it needs cuDNN without the flag.
-_TENSORRT_8_6_0 = replace(_TENSORRT_8, parser_flags=(), refuses=("InstanceNormalization", *_TENSORRT_8.refuses))
+_TENSORRT_8_6_0 = replace(
+    _TENSORRT_8, parser_flags=(), refused_operators=("InstanceNormalization", *_TENSORRT_8.refused_operators)
+)
 #: Sources: for int64 and bfloat16, https://github.com/onnx/onnx-tensorrt/blob/main/docs/Changelog.md (9.0). For strong
 #: typing, the Python API reference of 9.
 _TENSORRT_9 = replace(
@@ -129,7 +131,7 @@ _TENSORRT_9 = replace(
     network_flags=("EXPLICIT_BATCH", "STRONGLY_TYPED"),
     strongly_typed=True,
     narrows_int64=False,
-    half_norm_is_scale_layer=False,  # not known for 9; True for the parsers of 10 and of TensorRT-RTX
+    converts_half_norm_to_scale_layer=False,  # not known for 9; True for the parsers of 10 and of TensorRT-RTX
 )
 
 #: Toolchain → rows: (first release of the row, its properties).

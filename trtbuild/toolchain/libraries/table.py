@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
 from trtbuild.core.model.spec import Precision, Target, ToolchainName
-from trtbuild.core.model.stand_in import StandIn
+from trtbuild.core.model.stand_in import StandInParser
 from trtbuild.errors import TargetUnsupported, ToolchainMissing
 from trtbuild.toolchain.libraries import distributions
 from trtbuild.toolchain.libraries.releases import has_default, lacks_setting, oldest_release, release, version_numbers
@@ -105,7 +105,7 @@ def narrows_int64(toolchain: ToolchainName, version: str) -> bool:
     return release(toolchain, version).narrows_int64
 
 
-def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
+def stand_in(toolchain: ToolchainName, version: str) -> StandInParser | None:
     """Return the stand-in that replaces a toolchain's parser on machines without a GPU.
 
     It is the parser of the installed TensorRT-RTX, with the known limits of `version`. Returns None if TensorRT-RTX is not
@@ -114,7 +114,9 @@ def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
     if installed is None or not FLAVOURS[toolchain].needs_gpu:
         return None
     properties = release(toolchain, version)
-    return StandIn("tensorrt-rtx", installed, properties.dtypes, properties.narrows_int64, properties.refuses)
+    return StandInParser(
+        "tensorrt-rtx", installed, properties.dtypes, properties.narrows_int64, properties.refused_operators
+    )
 
 
 def host_platform() -> str:

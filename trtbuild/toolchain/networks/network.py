@@ -64,22 +64,22 @@ class ParsedNetwork:
 
         Raises KeyError for a missing weight, ValueError for a weight of the wrong size.
         """
-        mark = self._log.mark()
+        lines_before = self._log.line_count()
         model_outline = read_outline(model)
         if not hasattr(self._parser, "load_model_proto"):
-            return self._parse_with_files(model, model_outline, weights, mark)
+            return self._parse_with_files(model, model_outline, weights, lines_before)
         if not self._parser.load_model_proto(model):
-            return self._refusals(mark, model_outline)
+            return self._refusals(lines_before, model_outline)
         for weight in model_outline.weights:
             data = self._at_unique_address(weights[weight.name])
             if data.nbytes != weight.size_bytes:
                 raise ValueError(f"weight {weight.name} has {weight.size_bytes} bytes; {data.nbytes} were given")
             if not self._parser.load_initializer(weight.name, data.ctypes.data, data.nbytes):
-                return self._refusals(mark, model_outline)
-        return [] if self._parser.parse_model_proto() else self._refusals(mark, model_outline)
+                return self._refusals(lines_before, model_outline)
+        return [] if self._parser.parse_model_proto() else self._refusals(lines_before, model_outline)
 
     def _parse_with_files(
-        self, model: bytes, model_outline: Outline, weights: Mapping[str, Bytes], mark: int
+        self, model: bytes, model_outline: Outline, weights: Mapping[str, Bytes], lines_before: int
     ) -> list[NodeError]:
         with tempfile.TemporaryDirectory(prefix="trtbuild-parse-") as folder:
             for weight in model_outline.weights:
@@ -90,7 +90,7 @@ class ParsedNetwork:
             return (
                 []
                 if self._parser.parse(model, os.path.join(folder, "model.onnx"))
-                else self._refusals(mark, model_outline)
+                else self._refusals(lines_before, model_outline)
             )
 
     def changed_types(self, model_outline: Outline) -> list[NodeError]:
@@ -127,7 +127,7 @@ class ParsedNetwork:
         `scales` maps names of weights to values. The parser reads zeros in place of the other weights. Afterwards the
         network cannot be used.
         """
-        mark = self._log.mark()
+        lines_before = self._log.line_count()
         model_outline = read_outline(model)
         with tempfile.TemporaryDirectory(prefix="trtbuild-parse-") as folder:
             _write_weight_files(folder, model_outline.weights, scales)
@@ -138,12 +138,14 @@ class ParsedNetwork:
             else:
                 # The flag beside the nodes shows whether the parser accepts the whole model (seen with TensorRT 8.6).
                 pieces = [list(nodes) for nodes, _ in self._parser.supports_model(model, path)[1]]
-        return pieces, self._node_errors(mark, model_outline.nodes)
+        return pieces, self._node_errors(lines_before, model_outline.nodes)
 
-    def _refusals(self, mark: int, model_outline: Outline) -> list[NodeError]:
-        return self._node_errors(mark, model_outline.nodes) or [NodeError("refused, and no reason was given", "")]
+    def _refusals(self, lines_before: int, model_outline: Outline) -> list[NodeError]:
+        return self._node_errors(lines_before, model_outline.nodes) or [
+            NodeError("refused, and no reason was given", "")
+        ]
 
-    def _node_errors(self, mark: int, nodes: Sequence[Node]) -> list[NodeError]:
+    def _node_errors(self, lines_before: int, nodes: Sequence[Node]) -> list[NodeError]:
         errors = []
         for index in range(self._parser.num_errors):
             error = self._parser.get_error(index)
@@ -156,7 +158,7 @@ class ParsedNetwork:
             code = str(error.code()).rpartition(".")[2]
             text = f"{operator or 'model'}: {code}: {error.desc()}"
             errors.append(NodeError(text, name))
-        return errors or [NodeError(text, "") for text in self._log.errors(mark)]
+        return errors or [NodeError(text, "") for text in self._log.errors(lines_before)]
 
     def close(self) -> None:
         """Free the objects in the order of rule 2."""

@@ -284,13 +284,13 @@ class _Recorder:
     @contextlib.contextmanager
     def raise_logged_errors(self, action: str) -> Iterator[None]:
         """Raise NotRecorded if TensorRT logs an error or raises a RuntimeError inside the block (rule 3)."""
-        mark = self.log.mark()
+        lines_before = self.log.line_count()
         try:
             yield
         except RuntimeError as error:  # for example a shape, which TensorRT computes when it is read
-            reasons = self.log.errors(mark) or [str(error)]
+            reasons = self.log.errors(lines_before) or [str(error)]
             raise NotRecorded(f"{action}: TensorRT says: {reasons[0]}") from error
-        errors = self.log.errors(mark)
+        errors = self.log.errors(lines_before)
         if errors:
             raise NotRecorded(f"{action}: TensorRT says: {errors[0]}")
 

@@ -65,9 +65,9 @@ class ReplayedNetwork:
         values = _ValueReader(trt, inputs, objects, self._weights)
         layer_count = 0
         for entry in document["calls"]:
-            mark = self._log.mark()
+            lines_before = self._log.line_count()
             result = self._run_call(entry, values, objects)
-            errors = self._log.errors(mark)
+            errors = self._log.errors(lines_before)
             if errors or (entry.get("makes") and result is None):
                 reason = errors[0] if errors else "TensorRT returned nothing"
                 raise ToolchainError(f"{_call_text(entry, layer_count)}: {reason}", log=self._log.texts())

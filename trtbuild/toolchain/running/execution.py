@@ -34,7 +34,7 @@ from trtbuild.core.values.element_types import BY_TENSORRT
 from trtbuild.errors import EngineError, ToolchainMissing
 from trtbuild.toolchain.libraries.execution_table import ExecutionCalls, calls_for_plans
 from trtbuild.toolchain.libraries.library import capture_log, last_errors, load
-from trtbuild.toolchain.libraries.plugins import Identity, require_plugins
+from trtbuild.toolchain.libraries.plugins import PluginIdentity, require_plugins
 from trtbuild.toolchain.libraries.releases import version_numbers
 from trtbuild.toolchain.libraries.runtimes import RUNTIMES, load_runtime
 from trtbuild.toolchain.libraries.table import FLAVOURS
@@ -97,7 +97,7 @@ class TensorRT:
         if host_code:
             self._runtime.engine_host_code_allowed = True  # rule 6
 
-    def require_plugins(self, plugins: Sequence[Identity], library: bytes | None, name: str) -> None:
+    def require_plugins(self, plugins: Sequence[PluginIdentity], library: bytes | None, name: str) -> None:
         """Make plugins available to engines (`trtbuild.toolchain.libraries.plugins`). Raises PluginError."""
         with capture_log(self._trt) as (logger, _):
             require_plugins(self._trt, logger, plugins, library, name)

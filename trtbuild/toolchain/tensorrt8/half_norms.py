@@ -37,12 +37,12 @@ _EPSILON = 1e-5
 
 
 def rewrite_norms(
-    model: bytes, weights: Mapping[str, Bytes], *, half_norm_is_scale_layer: bool = True
+    model: bytes, weights: Mapping[str, Bytes], *, converts_half_norm_to_scale_layer: bool = True
 ) -> tuple[bytes, dict[str, Bytes]]:
     """Apply the rules to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX.
 
-    `half_norm_is_scale_layer` is a property of the release (`trtbuild.toolchain.libraries.releases`). If it is False, all
-    these normalizations are computed in float32.
+    `converts_half_norm_to_scale_layer` is a property of the release (`trtbuild.toolchain.libraries.releases`). If it is
+    False, all these normalizations are computed in float32.
     """
     model_outline = read_outline(model)
     if not any(entry.operator == _OPERATOR for entry in model_outline.nodes):
@@ -59,7 +59,9 @@ def rewrite_norms(
         if half_type not in _SMALLEST_NORMAL or None in input_types or len(set(input_types)) == 1:
             continue
         can_scale = (
-            half_norm_is_scale_layer and set(input_types[1:]) == {FLOAT32} and shapes.keys() >= set(norm.inputs[1:])
+            converts_half_norm_to_scale_layer
+            and set(input_types[1:]) == {FLOAT32}
+            and shapes.keys() >= set(norm.inputs[1:])
         )
         scaling = _scale_parameters(norm, half_type, weights) if can_scale else None
         if scaling is None:

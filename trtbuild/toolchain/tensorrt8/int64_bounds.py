@@ -3,7 +3,7 @@
 Rules
 1. A value has bounds (min, max) if it is computed only from sizes, positions and constants, by operators with a rule for
    bounds. The bounds are whole numbers of any size, and are valid for every element.
-2. A size of an input is at most the number in `largest`. If `largest` is None, the profiles are not known yet. Then the
+2. A size of an input is at most the number in `largest_sizes`. If it is None, the profiles are not known yet. Then the
    assumed limit is `LIKELY_SIZE`, and the compiler checks the values again with the sizes of the profiles. Any other size
    or position is below 2**31, as in every tensor of TensorRT.
 3. A value is right if TensorRT computes it correctly in 32 bits. A value whose bounds are within 32 bits is right. So is
@@ -85,11 +85,11 @@ _CARRIED_OPERANDS: Mapping[str, tuple[int, ...]] = {
 
 
 class Int64Bounds:
-    """The bounds of values of `model`, and the int64 values that are right. `largest`: input → the largest size of its
-    axes."""
+    """The bounds of values of `model`, and the int64 values that are right. `largest_sizes`: input → the largest size of
+    its axes."""
 
-    def __init__(self, model: Outline, largest: Mapping[str, int] | None = None) -> None:
-        self._largest = largest
+    def __init__(self, model: Outline, largest_sizes: Mapping[str, int] | None = None) -> None:
+        self._largest_sizes = largest_sizes
         self._bounds: dict[str, Bounds] = dict(model.int64_ranges)
         self._constants = frozenset(model.int64_ranges)
         self._inputs = frozenset(name for name, _ in model.inputs)
@@ -184,9 +184,9 @@ class Int64Bounds:
         return None if rule is None else rule(known)
 
     def _largest_size(self, name: str) -> int:
-        if self._largest is None:
+        if self._largest_sizes is None:
             return LIKELY_SIZE if name in self._inputs else _MOST_ELEMENTS
-        return self._largest.get(name, _MOST_ELEMENTS)
+        return self._largest_sizes.get(name, _MOST_ELEMENTS)
 
     def _cast_bounds(self, node: Node, bounds: Bounds) -> Bounds | None:
         if _BOOL in node.types:

@@ -33,7 +33,7 @@ def part(name: str, inputs: Sequence[Any], outs: Sequence[Any], kind: str = "ten
     return {"name": name, "kind": kind, "inputs": [list(entry) for entry in inputs], "outputs": list(outs)}
 
 
-def an_index(**changes: Any) -> dict[str, Any]:
+def a_package_index(**changes: Any) -> dict[str, Any]:
     """Return the index of a detector with two engines: image → features, features → boxes and scores."""
     image = tensor("float32", B, 3, H, 64)
     features = tensor("float16", B, 8, H)
@@ -84,7 +84,7 @@ def one_engine(
     tensors = [{"dtype": entry["dtype"], "shape": entry["shape"]} for entry in (*inputs, *outs)]
     part_inputs, part_outputs = tensors[: len(inputs)], tensors[len(inputs) :]
     engine = part("model", [(f"input:{number}", entry) for number, entry in enumerate(part_inputs)], part_outputs)
-    index = an_index(
+    index = a_package_index(
         inputs=[{**entry, "keyword": False} for entry in inputs],
         outputs=list(outs),
         targets={"hopper": a_target(90, [engine], [f"model:{number}" for number in range(len(outs))], **target)},

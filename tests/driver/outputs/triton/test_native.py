@@ -9,8 +9,8 @@ import pytest
 from tests.driver.outputs.triton.repositories import (
     B,
     H,
+    a_package_index,
     a_target,
-    an_index,
     configurations,
     one_engine,
     part,
@@ -27,7 +27,7 @@ def types_and_dims(message: Any) -> dict[str, tuple[str, list[int]]]:
 
 
 def test_an_ensemble_connects_the_engines_and_has_the_names_of_the_manifest() -> None:
-    configs = configurations(an_index())
+    configs = configurations(a_package_index())
     assert set(configs) == {"det", "det.p0", "det.p1"}
     first, second, ensemble = configs["det.p0"], configs["det.p1"], configs["det"]
     assert (first.platform, second.platform, ensemble.platform) == ("tensorrt_plan", "tensorrt_plan", "ensemble")
@@ -47,7 +47,7 @@ def test_an_ensemble_connects_the_engines_and_has_the_names_of_the_manifest() ->
 
 
 def test_plans_are_in_the_version_directory_of_their_engine() -> None:
-    files = repository(an_index())
+    files = repository(a_package_index())
     assert set(files) == {
         "det.p0/1/hopper.plan",
         "det.p0/config.pbtxt",
@@ -62,13 +62,13 @@ def test_plans_are_in_the_version_directory_of_their_engine() -> None:
 
 def test_an_ensemble_is_batched_and_its_engines_are_not() -> None:
     """For an engine with a `max_batch_size`, Triton's TensorRT backend would merge requests into batches."""
-    configs = configurations(an_index())
+    configs = configurations(a_package_index())
     assert (configs["det"].max_batch_size, configs["det.p0"].max_batch_size) == (8, 0)
     assert not any(config.HasField("dynamic_batching") for config in configs.values())
 
 
 def test_exact_plans_are_listed_by_compute_capability_and_a_compatible_plan_is_the_default() -> None:
-    index = an_index()
+    index = a_package_index()
     parts = index["targets"]["hopper"]["partitions"]["partitions"]
     outs = ["p1:0", "p1:1"]
     index["targets"] |= {
@@ -86,14 +86,14 @@ def test_exact_plans_are_listed_by_compute_capability_and_a_compatible_plan_is_t
 
 
 def test_without_a_compatible_plan_there_is_no_default_plan() -> None:
-    config = configurations(an_index())["det.p0"]
+    config = configurations(a_package_index())["det.p0"]
     assert dict(config.cc_model_filenames) == {"9.0": "hopper.plan"}
     assert config.default_model_filename == ""
 
 
 def test_one_instance_has_all_profiles() -> None:
     shapes = ([1, 3, 32, 64], [1, 3, 32, 64], [1, 3, 32, 64])
-    index = an_index()
+    index = a_package_index()
     index["profiles"].append(profile("single", image=shapes))
     (group,) = configurations(index)["det.p1"].instance_group
     assert (list(group.profile), group.kind) == (["0", "1"], schema().ModelInstanceGroup.KIND_GPU)
@@ -115,7 +115,7 @@ def test_a_tensor_may_be_an_output_and_an_input_of_a_later_engine() -> None:
         part("a", [("input:0", x)], [y]),
         part("b", [("a:0", y), ("input:0", x)], [z]),
     ]
-    index = an_index(
+    index = a_package_index(
         inputs=[{**x, "name": "x", "keyword": True}],
         outputs=[{**z, "name": "z"}, {**y, "name": "y"}],
         targets={"hopper": a_target(90, parts, ["b:0", "a:0"])},
@@ -128,7 +128,7 @@ def test_a_tensor_may_be_an_output_and_an_input_of_a_later_engine() -> None:
 def test_a_tensor_between_engines_never_has_the_name_of_an_output() -> None:
     x = tensor("float32", B, 4)
     parts = [part("a", [("input:0", x)], [x]), part("b", [("a:0", x)], [x])]
-    index = an_index(
+    index = a_package_index(
         inputs=[{**x, "name": "x", "keyword": False}],
         outputs=[{**x, "name": "a.o0"}],
         targets={"hopper": a_target(90, parts, ["b:0"])},
@@ -142,7 +142,7 @@ def test_a_tensor_between_engines_never_has_the_name_of_an_output() -> None:
 @pytest.mark.parametrize("name", ["../../stolen", "/etc/stolen", "a/b", "..", ".hidden", "a\nb", "a\\b", ""])
 @pytest.mark.parametrize("kind", ["model", "target", "partition"])
 def test_rejects_names_that_are_not_safe_as_file_names(name: str, kind: str) -> None:
-    index = an_index()
+    index = a_package_index()
     if kind == "model":
         index["model"] = name
     elif kind == "target":

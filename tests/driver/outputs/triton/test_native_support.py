@@ -9,8 +9,8 @@ import pytest
 
 from tests.driver.outputs.triton.repositories import (
     B,
+    a_package_index,
     a_target,
-    an_index,
     configurations,
     one_engine,
     part,
@@ -25,20 +25,20 @@ X = tensor("float32", B, 4)
 
 
 def with_target(**target: Any) -> Index:
-    index = an_index()
+    index = a_package_index()
     index["targets"]["hopper"] |= target
     return index
 
 
 def with_second_target(**target: Any) -> Index:
-    index = an_index()
+    index = a_package_index()
     parts = index["targets"]["hopper"]["partitions"]
     index["targets"]["other"] = a_target(**{"sm": 89, "parts": parts["partitions"], "outs": parts["outputs"], **target})
     return index
 
 
 def with_parts(parts: list[Any], outs: list[str], **changes: Any) -> Index:
-    return an_index(
+    return a_package_index(
         **{
             "inputs": [{**X, "name": "x", "keyword": False}],
             "outputs": [{**X, "name": f"y{number}"} for number in range(len(outs))],
@@ -50,7 +50,7 @@ def with_parts(parts: list[Any], outs: list[str], **changes: Any) -> Index:
 
 
 def test_triton_serves_engines_of_tensorrt_by_itself() -> None:
-    assert unsupported_reason(typed(an_index())) is None
+    assert unsupported_reason(typed(a_package_index())) is None
     assert unsupported_reason(typed(with_second_target())) is None
 
 

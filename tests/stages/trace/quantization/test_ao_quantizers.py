@@ -1,6 +1,6 @@
 """A model from ``prepare_qat`` becomes an engine if its fake quantizers no longer observe their inputs.
 
-`write_fake_quantizers` replaces the forwards of such modules by forwards that torch.export can trace.
+`replace_fake_quantizers` replaces the forwards of such modules by forwards that torch.export can trace.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from tests.fuzz.comparing import differences
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.quantization.ao_quantizers import has_fake_quantizers, write_fake_quantizers
+from trtbuild.stages.trace.quantization.ao_quantizers import has_fake_quantizers, replace_fake_quantizers
 
 PLACE: dict[str, Any] = {"file": "nets.py", "line": 3}
 
@@ -51,9 +51,9 @@ def test_a_trained_model_is_one_engine_with_the_results_of_the_original(kind: st
     model, x = trained(kind), torch.randn(4, 16)
     assert has_fake_quantizers(model)
     expected = model(x)
-    write_fake_quantizers(model, PLACE)
+    replace_fake_quantizers(model, PLACE)
     torch.testing.assert_close(model(x), expected, rtol=0, atol=0)
-    case = Case(model, [("float32", [(1, 3, 8), 16])])
+    case = ModuleCase(model, [("float32", [(1, 3, 8), 16])])
     built = build(case)
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
     assert not differences(case, built).differences
@@ -62,7 +62,7 @@ def test_a_trained_model_is_one_engine_with_the_results_of_the_original(kind: st
 def test_a_module_that_does_not_round_returns_its_input() -> None:
     model, x = trained(), torch.randn(4, 16)
     model.apply(torch.ao.quantization.disable_fake_quant)
-    write_fake_quantizers(model, PLACE)
+    replace_fake_quantizers(model, PLACE)
     assert torch.equal(model[0](x), x)  # type: ignore[index]
 
 
@@ -82,13 +82,13 @@ def test_any_axis_may_have_a_scale_for_each_channel(axis: int) -> None:
     quantizer(x)
     model = nn.Sequential(quantizer).apply(ao.disable_observer).eval()
     expected = model(x)
-    write_fake_quantizers(model, PLACE)
+    replace_fake_quantizers(model, PLACE)
     assert "forward" in vars(quantizer) and torch.equal(model(x), expected)
 
 
 def test_a_module_that_observes_is_an_error() -> None:
     with pytest.raises(SourceError, match=r"'0\.activation_post_process' still observes its input") as caught:
-        write_fake_quantizers(trained(observes=True), PLACE)
+        replace_fake_quantizers(trained(observes=True), PLACE)
     assert "disable_observer" in str(caught.value.hint) and caught.value.line == 3
 
 
@@ -96,4 +96,4 @@ def test_a_module_with_other_arithmetic_is_an_error() -> None:
     model = trained()
     model[0].activation_post_process.register_forward_hook(lambda module, inputs, output: output * 2)  # type: ignore[index]
     with pytest.raises(SourceError, match="is a FakeQuantize that does not round as its settings say"):
-        write_fake_quantizers(model, PLACE)
+        replace_fake_quantizers(model, PLACE)

@@ -11,7 +11,11 @@ from torch import nn
 
 from tests.stages.trace.conftest import make_job
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, read_quantizer, write_quantizers
+from trtbuild.stages.trace.quantization.modelopt_quantizers import (
+    has_quantizers,
+    read_quantizer,
+    replace_modelopt_quantizers,
+)
 from trtbuild.stages.trace.quantization.quantizer import Quantizer, QuantizerLayout
 
 JOB = make_job({"x": (4, 144)})
@@ -77,7 +81,7 @@ def test_a_rewritten_model_can_be_exported_and_gives_the_results_of_the_original
 ) -> None:
     rewritten, x = copy.deepcopy(models[name]), inputs()
     assert has_quantizers(rewritten)
-    write_quantizers(rewritten, JOB, PLACE)
+    replace_modelopt_quantizers(rewritten, JOB, PLACE)
     if name != "W4A16_NVFP4_CFG":  # the library's NVFP4 quantizer needs a GPU
         torch.testing.assert_close(rewritten(x), models[name](x))
     exported = torch.export.export(rewritten, (x,))
@@ -102,7 +106,7 @@ def test_nvfp4_gives_the_numbers_of_the_librarys_packed_weights(models: dict[str
 def test_a_disabled_quantizer_is_not_changed(models: dict[str, nn.Module]) -> None:
     rewritten = nn.Sequential(layer(models, "INT8_DEFAULT_CFG"))
     rewritten[0].input_quantizer.disable()
-    write_quantizers(rewritten, JOB, PLACE)
+    replace_modelopt_quantizers(rewritten, JOB, PLACE)
     assert "forward" not in vars(rewritten[0].input_quantizer) and "forward" in vars(rewritten[0].weight_quantizer)
 
 
@@ -112,7 +116,7 @@ def test_a_channel_of_zeros_stays_zero(models: dict[str, nn.Module]) -> None:
         original[0].weight[1] = 0
         original[0].weight_quantizer._amax[1] = 0
     rewritten = copy.deepcopy(original)
-    write_quantizers(rewritten, JOB, PLACE)
+    replace_modelopt_quantizers(rewritten, JOB, PLACE)
     torch.testing.assert_close(rewritten(inputs()), original(inputs()))
 
 
@@ -144,7 +148,7 @@ def test_rejects_other_quantizers_and_names_them(
         else:
             setattr(quantizer, name, value)
     with pytest.raises(SourceError, match=f"'0.input_quantizer' of Model Optimizer {problem}") as caught:
-        write_quantizers(rewritten, JOB, PLACE)
+        replace_modelopt_quantizers(rewritten, JOB, PLACE)
     assert (caught.value.file, caught.value.line) == ("nets.py", 3)
 
 
@@ -154,10 +158,10 @@ def test_a_quantizer_with_other_arithmetic_is_an_error(models: dict[str, nn.Modu
     original = rewritten[0].weight_quantizer._fake_quantize
     rewritten[0].weight_quantizer._fake_quantize = lambda x: original(x) * 1.1
     with pytest.raises(SourceError, match="does not quantize as its settings say"):
-        write_quantizers(rewritten, JOB, PLACE)
+        replace_modelopt_quantizers(rewritten, JOB, PLACE)
 
 
 def test_a_weights_file_is_refused(models: dict[str, nn.Module]) -> None:
     rewritten = nn.Sequential(layer(models, "INT8_DEFAULT_CFG"))
     with pytest.raises(SourceError, match="cannot have `weights:`"):
-        write_quantizers(rewritten, make_job({"x": (4, 144)}, weights=()), PLACE)
+        replace_modelopt_quantizers(rewritten, make_job({"x": (4, 144)}, weights=()), PLACE)

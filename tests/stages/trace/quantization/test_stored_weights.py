@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.fuzz.comparing import differences
-from tests.fuzz.pipeline import Case, build
+from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.convert.conversion import convert
 from trtbuild.stages.program.functional import Program
@@ -60,7 +60,7 @@ class Linear(nn.Module):
 
 def stored_types(module: nn.Module, *, sizes: Any = (64,), dtype: str = "float32") -> list[tuple[str, tuple[int, ...]]]:
     """The dtypes and shapes of the program's weights with several axes. Also compares the ONNX model with the module."""
-    case = Case(module.eval(), [(dtype, [(1, 3, 8), *sizes])])
+    case = ModuleCase(module.eval(), [(dtype, [(1, 3, 8), *sizes])])
     built = build(case, engines=False)
     comparison = differences(case, built)
     assert not comparison.differences and not comparison.unchecked and comparison.compared
@@ -125,7 +125,7 @@ def test_an_int8_weight_beside_quantized_inputs_stays_float() -> None:
 def test_inputs_in_nvfp4_are_an_error() -> None:
     module = Linear(INT8, inputs=Quantizer(NVFP4, torch.tensor(0.001)))
     with pytest.raises(SourceError, match="'input_quantizer' quantizes a value to NVFP4 that is not a weight"):
-        build(Case(module.eval(), [("float32", [(1, 3, 8), 64])]))
+        build(ModuleCase(module.eval(), [("float32", [(1, 3, 8), 64])]))
 
 
 @pytest.mark.parametrize("layout", [FLOAT8, QuantizerLayout("float8e4m3fn", 0, 0), INT4])
@@ -134,7 +134,7 @@ def test_a_computed_weight_keeps_its_quantizer(layout: QuantizerLayout) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return nn.functional.linear(x, self.weight_quantizer(self.linear.weight * 1.5))
 
-    case = Case(Computed(layout).eval(), [("float32", [(1, 3, 8), 64])])
+    case = ModuleCase(Computed(layout).eval(), [("float32", [(1, 3, 8), 64])])
     built = build(case)
     comparison = differences(case, built)
     assert not comparison.differences and not comparison.unchecked and comparison.compared
@@ -143,7 +143,7 @@ def test_a_computed_weight_keeps_its_quantizer(layout: QuantizerLayout) -> None:
 
 
 def test_rejects_quantizers_in_an_old_opset_and_names_their_calls() -> None:
-    built = build(Case(Linear(INT4).eval(), [("float32", [(1, 3, 8), 64])]), engines=False)
+    built = build(ModuleCase(Linear(INT4).eval(), [("float32", [(1, 3, 8), 64])]), engines=False)
     (part,) = built.partitions.partitions
     program = Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
     with pytest.raises(

@@ -99,7 +99,7 @@ def _with_program_ranges(
         ranges = []  # (min, opt, max) of each axis
         for number, axis in enumerate(entry.shape):
             if isinstance(axis, ProgramAxis):
-                example_size = axis.hint if example is None else example.opt[number]
+                example_size = axis.example_size if example is None else example.opt[number]
                 ranges.append(_range_of_axis(axis, f"{entry.name}.{number}", example_size))
             else:
                 ranges.append((axis, axis, axis))

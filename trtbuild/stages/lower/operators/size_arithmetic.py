@@ -3,8 +3,8 @@
 Rules
 1. Python multiplies a size and a float in float64, and ONNX in float32. So the results of ``math.floor(size * 1.3)`` may
    differ. This pass replaces the float by a fraction: ``size * 13 // 10``. It does so only if the result is Python's for
-   every size (`Symbols.rounding`), and if no intermediate number exceeds `_LARGEST_NUMBER`. Otherwise the call does not
-   change, and stays in PyTorch.
+   every size (`Symbols.rounded_product`), and if no intermediate number exceeds `_LARGEST_NUMBER`. Otherwise the call does
+   not change, and stays in PyTorch.
 2. Python's ``//`` rounds down, and its ONNX translation rounds towards zero. So this pass subtracts the remainder from the
    dividend first, if the dividend or the divisor can be negative (``-size // 2``).
 """
@@ -37,18 +37,18 @@ def round_sizes_as_python(program: Program, request: Request) -> Program:
 
 def _write_with_integers(node: torch.fx.Node, symbols: Symbols) -> None:
     value = node.meta.get("val")
-    rounding = symbols.rounding(value.node.expr) if isinstance(value, torch.SymInt) else None
-    operand = None if rounding is None else _find_size(node, rounding.operand)
-    if rounding is None or operand is None:
+    rounded = symbols.rounded_product(value.node.expr) if isinstance(value, torch.SymInt) else None
+    operand = None if rounded is None else _find_size(node, rounded.operand)
+    if rounded is None or operand is None:
         return
-    numerator, denominator = rounding.fraction.as_integer_ratio()
-    if numerator * symbols.interval(rounding.operand)[1] + denominator > _LARGEST_NUMBER:
+    numerator, denominator = rounded.fraction.as_integer_ratio()
+    if numerator * symbols.interval(rounded.operand)[1] + denominator > _LARGEST_NUMBER:
         return
     result = operand
     if numerator != 1:
         result = insert_call(node, operator.mul, result, numerator)
     if denominator != 1:
-        if rounding.rounds_up:
+        if rounded.rounds_up:
             result = insert_call(node, operator.add, result, denominator - 1)
         result = insert_call(node, operator.floordiv, result, denominator)
     if result is not operand:

@@ -126,7 +126,7 @@ class Follower(ImportFollower):
                 os.write(2, self.preloaded.output)
             self.preloaded.discovery.recorder.add(self.preloaded.segments[number])
 
-    def refuse_unfit(self) -> None:
+    def check_leading_imports(self) -> None:
         """Raise UnfitLibraries if the source has executed another step, or not all steps."""
         if self._is_unfit or self._position < len(self.leading.steps):
             raise UnfitLibraries
@@ -181,13 +181,13 @@ def _state_of(path: str) -> object:
 class BegunTrace:
     """The discovery of a trace, a context manager that records its dependencies, and the check of rule 3.
 
-    `refuse_unfit` raises UnfitLibraries if the source has not executed all imports of `preload` yet, or has executed
-    another step before the last of them. The end of `recording` calls `refuse_unfit`, too.
+    `check_leading_imports` raises UnfitLibraries if the source has not executed all imports of `preload` yet, or has
+    executed another step before the last of them. The end of `recording` calls `check_leading_imports`, too.
     """
 
     discovery: Discovery
     recording: AbstractContextManager[None]
-    refuse_unfit: Callable[[], None] = lambda: None
+    check_leading_imports: Callable[[], None] = lambda: None
 
 
 def begin_trace(
@@ -205,7 +205,7 @@ def begin_trace(
     follower = preloaded.follower(source, project)
     preloaded.restore_random_states()
     preloaded.discovery.use_source(source)
-    return BegunTrace(preloaded.discovery, _recording(preloaded.discovery, follower), follower.refuse_unfit)
+    return BegunTrace(preloaded.discovery, _recording(preloaded.discovery, follower), follower.check_leading_imports)
 
 
 @contextlib.contextmanager
@@ -214,7 +214,7 @@ def _recording(discovery: Discovery, follower: Follower) -> Iterator[None]:
         with discovery.recording(follower):
             yield
     finally:
-        follower.refuse_unfit()  # UnfitLibraries replaces an error of the block
+        follower.check_leading_imports()  # UnfitLibraries replaces an error of the block
 
 
 @dataclass(frozen=True)

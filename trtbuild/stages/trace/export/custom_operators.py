@@ -22,7 +22,7 @@ from trtbuild.stages.program.custom_operators import is_custom
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.trace.export.checks import call_nodes
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.user_code.advice import text_of
+from trtbuild.stages.trace.user_code.advice import error_text
 from trtbuild.stages.trace.user_code.frames import Frames
 
 _NO_FAKE_TEXT = re.compile(r"no fake impl|no Meta kernel|register_fake|Please register a fake", re.IGNORECASE)
@@ -69,7 +69,7 @@ def checked_program(program: Program, job: TraceJob) -> Program:
 
 def raise_missing_fake(error: BaseException, job: TraceJob, frames: Frames) -> None:
     """Raise SourceError if torch.export has failed because an operator has no fake implementation (rule 4)."""
-    text = text_of(error)
+    text = error_text(error)
     if not _NO_FAKE_TEXT.search(text):
         return
     names = (

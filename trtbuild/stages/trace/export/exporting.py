@@ -39,7 +39,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, Guar
 
 from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, kept_symbols
 from trtbuild.errors import SourceError
-from trtbuild.stages.program.custom_operators import dynamic_sizes_from_zero
+from trtbuild.stages.program.custom_operators import allow_data_dependent_sizes_below_two
 from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.constraints import Violation, parse_violations, torch_name
 from trtbuild.stages.trace.export.custom_operators import raise_missing_fake
@@ -49,7 +49,7 @@ from trtbuild.stages.trace.export.guards import arguments_as_input_numbers
 from trtbuild.stages.trace.export.signature import bind_to_forward
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.quantization.fake_quantize import define_fake_kernels
-from trtbuild.stages.trace.user_code.advice import shape_advice, text_of, value_advice
+from trtbuild.stages.trace.user_code.advice import error_text, shape_advice, value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
 #: The range of a torch Dim ends at this size or later, if the model allows it (rule 5).
@@ -74,7 +74,7 @@ class Exported:
     ties: tuple[tuple[int, int], ...] = ()
 
 
-@dynamic_sizes_from_zero()  # otherwise torch assumes that the data-dependent sizes of older operators are at least 2
+@allow_data_dependent_sizes_below_two()  # otherwise torch assumes that such sizes of older operators are at least 2
 def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
     define_fake_kernels()
@@ -109,7 +109,7 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     return Exported(raw, program, guards, tuple(exporter.guard_filter.assumptions), tuple(exporter.ties))
 
 
-@dynamic_sizes_from_zero()
+@allow_data_dependent_sizes_below_two()
 def functionalize(raw: ExportedProgram) -> ExportedProgram:
     """A functionalized copy of `raw` (rule 3), with the same symbols and tensors. Raises torch's errors."""
     return decompose_without_retrace(raw) or raw.run_decompositions({})
@@ -260,7 +260,7 @@ def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) ->
 
 
 def _raise_unknown_output(module: torch.nn.Module, error: BaseException, job: TraceJob, frames: Frames) -> None:
-    match = re.search(r"Found <class '(?:builtins\.)?([^']+)'> in output, which is not a known type", text_of(error))
+    match = re.search(r"Found <class '(?:builtins\.)?([^']+)'> in output, which is not a known type", error_text(error))
     if match:
         raise SourceError(
             f"the model returns a value of type {match[1]}, which is neither a tensor nor a plain constant",
@@ -271,7 +271,7 @@ def _raise_unknown_output(module: torch.nn.Module, error: BaseException, job: Tr
 
 
 def _raise_resize_error(error: BaseException, job: TraceJob, frames: Frames) -> None:
-    if "directly modify sizes" in text_of(error):
+    if "directly modify sizes" in error_text(error):
         frames.raise_from(
             error,
             "torch.export cannot trace an operator that resizes a tensor with dynamic sizes in place (aten.resize_)",
@@ -307,4 +307,4 @@ def violations_in(error: BaseException, job: TraceJob) -> list[Violation]:
     """The violations that an error of torch.export reports."""
     if not isinstance(error, UserError | ConstraintViolationError | ValueError):
         return []
-    return parse_violations(text_of(error), job.shapes, job.inputs)
+    return parse_violations(error_text(error), job.shapes, job.inputs)

@@ -29,7 +29,7 @@ def has_fake_quantizers(module: torch.nn.Module) -> bool:
     return any(True for _ in _fake_quantizers(module))
 
 
-def write_fake_quantizers(module: torch.nn.Module, place: Mapping[str, Any]) -> None:
+def replace_fake_quantizers(module: torch.nn.Module, place: Mapping[str, Any]) -> None:
     """Replace the forwards of FakeQuantize modules in place. `place` has the file and line for errors. Raises
     SourceError (rules 1 and 2)."""
     for name, quantizer in _fake_quantizers(module):

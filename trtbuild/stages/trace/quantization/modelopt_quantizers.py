@@ -52,7 +52,7 @@ def has_quantizers(module: torch.nn.Module) -> bool:
     return any(True for _ in quantizers_of(module))
 
 
-def write_quantizers(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any]) -> None:
+def replace_modelopt_quantizers(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any]) -> None:
     """Replace the quantizers of `module` in place. `place` has the file and line for errors. Raises SourceError
     (rules 1 and 3), also if the job has ``weights:`` (rule 2)."""
     quantizers = dict(quantizers_of(module))

@@ -18,9 +18,9 @@ from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.export.checks import refuse_training_mode
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.quantization.ao_quantizers import write_fake_quantizers
+from trtbuild.stages.trace.quantization.ao_quantizers import replace_fake_quantizers
 from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mode
-from trtbuild.stages.trace.quantization.modelopt_quantizers import write_quantizers
+from trtbuild.stages.trace.quantization.modelopt_quantizers import replace_modelopt_quantizers
 from trtbuild.stages.trace.sources.reading import SourceReader
 from trtbuild.stages.trace.user_code.advice import misspelt_module
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -51,8 +51,8 @@ class PythonSource(SourceReader):
             )
         model = in_evaluation_mode(model)
         refuse_training_mode(model, job, place)
-        write_quantizers(model, job, place)
-        write_fake_quantizers(model, place)
+        replace_modelopt_quantizers(model, job, place)
+        replace_fake_quantizers(model, place)
         return model
 
 

@@ -51,11 +51,11 @@ class SourceReader(ABC):
     def make_graph(
         self, blob_arguments: Sequence[Any], interface: dict[str, Any], weights: list[tuple[int, torch.Tensor]]
     ) -> SourceGraph:
-        """Make the graph that `read` returns. `blob_arguments` are the arguments of the handler's function `blob` for this
-        kind of graph. The other arguments are fields of `SourceGraph`."""
+        """Make the graph that `read` returns. `blob_arguments` are the arguments of the handler's function `make_blob` for
+        this kind of graph. The other arguments are fields of `SourceGraph`."""
         handler = self.graph_functions.handler(self.job.source.graph.name)
-        blob = handler.blob(*blob_arguments)
-        return SourceGraph(blob, handler.text(blob), handler.names(blob), interface, weights)
+        blob = handler.make_blob(*blob_arguments)
+        return SourceGraph(blob, handler.graph_text(blob), handler.node_names(blob), interface, weights)
 
 
 def read(

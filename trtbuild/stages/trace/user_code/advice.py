@@ -30,7 +30,7 @@ _NETWORK_MODULES = ("requests.", "httpx.", "urllib3.", "aiohttp.")
 _PARTLY_NETWORK_MODULES = ("huggingface_hub.",)
 
 
-def text_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The text of an error. User code may raise an error whose text cannot be read."""
     try:
         return str(error)
@@ -50,7 +50,7 @@ def advice(error: BaseException, failing_file: str | None = None) -> str | None:
 def shape_advice(error: BaseException, inputs: Sequence[Input], default_advice: str) -> str | None:
     """Advice about a model that fails with the declared inputs. It is about their dtypes if the error's text names a dtype,
     otherwise it is `default_advice`. None if the inputs cannot be the reason of the error."""
-    text = text_of(error)
+    text = error_text(error)
     declared = ", ".join(f"{entry.name}: {entry.dtype}" for entry in inputs)
     if _INTEGER_TEXT.search(text):
         return f"the manifest declares {declared}: indices are integers, such as `{inputs[0].name}: {{dtype: int64}}`"
@@ -66,7 +66,7 @@ def shape_advice(error: BaseException, inputs: Sequence[Input], default_advice: 
 def value_advice(error: BaseException, inputs: Sequence[Input]) -> str | None:
     """Advice about a model that fails with the example's integers; None if they are not a likely reason of the error."""
     integers = [entry for entry in inputs if "int" in entry.dtype]
-    if not integers or not is_index_error(text_of(error)):
+    if not integers or not is_index_error(error_text(error)):
         return None
     undeclared = next((entry for entry in integers if entry.range is None), None)
     if undeclared is not None:
@@ -129,7 +129,7 @@ def _advice_on_process_end(error: BaseException, failing_file: str | None) -> st
 
 
 def _advice_on_missing_gpu(error: BaseException, failing_file: str | None) -> str | None:
-    if isinstance(error, AssertionError | RuntimeError) and _NO_GPU_TEXT.search(text_of(error)):
+    if isinstance(error, AssertionError | RuntimeError) and _NO_GPU_TEXT.search(error_text(error)):
         return (
             "models are traced on the CPU, without access to a GPU: build them there (no .cuda(), map_location='cpu')"
         )

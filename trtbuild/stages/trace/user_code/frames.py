@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.user_code.advice import advice, text_of
+from trtbuild.stages.trace.user_code.advice import advice, error_text
 from trtbuild.stages.trace.user_code.places import Places
 
 #: Distributions whose frames are not shown in the traceback of an error.
@@ -125,7 +125,7 @@ class Frames:
 
 def describe_error(error: BaseException) -> str:
     """The type of an error and the first lines of its text: ``ValueError: its text``."""
-    text = (error.msg or "") if isinstance(error, SyntaxError) else first_lines(text_of(error))
+    text = (error.msg or "") if isinstance(error, SyntaxError) else first_lines(error_text(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -45,7 +45,7 @@ SPECIAL = "special"
 
 #: Prefixes of environment variables that workers do not inherit, because they may contain credentials. User code cannot
 #: read them, so their state is always `ABSENT`.
-HIDDEN = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE", "TRTBUILD_WORKERS")
+HIDDEN_PREFIXES = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE", "TRTBUILD_WORKERS")
 
 _METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 
@@ -61,7 +61,7 @@ def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str |
     if dependency.kind == "distribution":
         return installed_version(dependency.name) or ABSENT
     if dependency.kind == "environment":
-        if dependency.name.startswith(HIDDEN):
+        if dependency.name.startswith(HIDDEN_PREFIXES):
             return ABSENT
         value = os.environ.get(dependency.name)
         return ABSENT if value is None else environment_digest(value)

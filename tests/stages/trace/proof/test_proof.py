@@ -138,6 +138,20 @@ def test_a_branch_on_two_equal_dims_is_detected_inside_the_range(traced, job_of)
     assert error.code == "frozen-branch"
 
 
+@pytest.mark.parametrize(
+    "is_special",
+    [
+        lambda x, y: x.shape[0] + 511 == y.shape[0],
+        lambda x, y: x.shape[0] * y.shape[0] == 997 * 991,
+        lambda x, y: (x.shape[0] // 14) * (y.shape[0] // 14) == 37 * 37,  # a table of positions for one image size
+    ],
+)
+def test_a_branch_on_two_dims_that_few_pairs_of_sizes_take_is_a_frozen_branch(traced, job_of, is_special) -> None:
+    shapes = {"x": ((98,), (200,), (1036,)), "y": ((98,), (300,), (1036,))}
+    error = error_of(traced, job_of, lambda x, y: (x * (2 if is_special(x, y) else 3), y), shapes)
+    assert error.code == "frozen-branch"
+
+
 def test_the_error_of_a_model_that_fails_at_min_names_the_shapes_and_the_users_line(traced, job_of) -> None:
     def fails_at_one_row(x):
         if x.shape[0] == 1:

@@ -20,13 +20,15 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
-from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, axes_of_symbol
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, axes_of_symbol
 from trtbuild.core.model.spec import Input
+from trtbuild.stages.trace.export.pairs import failing_pairs
 
 #: A guard on one symbol is tried at every size, if the symbol has at most this many sizes.
 MAX_SIZES = 1_000_000
@@ -92,10 +94,16 @@ class Guard:
     """A guard as a function of its symbols. `symbols` are their numbers in the shape plan, in ascending order."""
 
     def __init__(
-        self, code: Any, names: Mapping[str, int | SymbolAxis], text: str, plan: ShapePlan, inputs: Sequence[Input]
+        self,
+        tree: ast.Expression,
+        names: Mapping[str, int | SymbolAxis],
+        text: str,
+        plan: ShapePlan,
+        inputs: Sequence[Input],
     ) -> None:
         self.text = text
-        self._code = code
+        self._tree = tree
+        self._code = compile(ast.fix_missing_locations(tree), "<guard>", "eval")
         self._names = names
         self._plan = plan
         self._inputs = inputs
@@ -114,7 +122,7 @@ class Guard:
         text = ast.unparse(tree)
         for name, place in reader.places.items():
             text = text.replace(name, place)
-        guard = cls(compile(ast.fix_missing_locations(tree), "<guard>", "eval"), reader.names, text, plan, inputs)
+        guard = cls(tree, reader.names, text, plan, inputs)
         try:
             guard.holds([plan.symbols[symbol].example for symbol in guard.symbols])
         except Exception:
@@ -123,23 +131,39 @@ class Guard:
 
     def holds(self, values: Sequence[int]) -> bool:
         """Whether the guard holds if `symbols` have these sizes. A division by 0 or an overflow means that it fails."""
+        try:
+            return bool(self._evaluate(self._code, *values))
+        except (ZeroDivisionError, OverflowError):
+            return False
+
+    def _evaluate(self, code: CodeType, *values: Any) -> Any:
+        """Evaluate the guard, or a part of it, if `symbols` have these sizes."""
         by_symbol = dict(zip(self.symbols, values, strict=True))
         names = {
             name: by_symbol[axis.symbol] if isinstance(axis, SymbolAxis) else axis for name, axis in self._names.items()
         }
-        try:
-            return bool(eval(self._code, _GUARD_NAMESPACE, names))
-        except (ZeroDivisionError, OverflowError):
-            return False
+        return eval(code, _GUARD_NAMESPACE, names)
 
     def all_failing_sizes(self) -> list[int] | None:
         """All sizes at which a guard on one symbol fails. None if the symbol has more than `MAX_SIZES` sizes."""
         (symbol,) = (self._plan.symbols[number] for number in self.symbols)
-        sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
+        sizes = _all_sizes(symbol)
         return None if len(sizes) > MAX_SIZES else [size for size in sizes if not self.holds([size])]
 
     def failing_sizes(self) -> list[tuple[int, ...]]:
-        """Sizes at which the guard fails, smallest first. If the symbols have too many sizes, only a sample is tried."""
+        """Sizes at which the guard fails, smallest first; an empty list if no such sizes are found.
+
+        A guard on two symbols is tried at all pairs, if possible (`pairs`). Other guards are tried at a sample of sizes, if
+        the symbols have too many of them."""
+        if len(self.symbols) == 2:
+            positions = {
+                name: self.symbols.index(axis.symbol) if isinstance(axis, SymbolAxis) else None
+                for name, axis in self._names.items()
+            }
+            first, second = (_all_sizes(self._plan.symbols[symbol]) for symbol in self.symbols)
+            pairs = failing_pairs(self._tree.body, positions, self._evaluate, (first, second))
+            if pairs is not None:
+                return list[tuple[int, ...]](pairs)
         ranges = [_tried_sizes(self._plan.symbols[symbol], len(self.symbols)) for symbol in self.symbols]
         return sorted(values for values in itertools.product(*ranges) if not self.holds(values))
 
@@ -220,11 +244,15 @@ def arguments_as_input_numbers(signature: inspect.Signature, inputs: Sequence[In
     return kwargs | bound
 
 
-def _tried_sizes(symbol: Any, symbol_count: int) -> list[int]:
+def _all_sizes(symbol: Symbol) -> range:
+    return range(symbol.min, symbol.max + 1, symbol.multiple_of)
+
+
+def _tried_sizes(symbol: Symbol, symbol_count: int) -> list[int]:
     """The sizes of a symbol at which a guard on `symbol_count` symbols is tried.
 
     If the symbol has too many sizes, these are its smallest and largest sizes, and an even spread between them."""
-    sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
+    sizes = _all_sizes(symbol)
     count = max(2, int(_MAX_TRIED_SIZES ** (1 / symbol_count)))
     if len(sizes) <= (MAX_SIZES if symbol_count == 1 else count):
         return list(sizes)

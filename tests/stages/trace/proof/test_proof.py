@@ -152,6 +152,19 @@ def test_a_branch_on_two_dims_that_few_pairs_of_sizes_take_is_a_frozen_branch(tr
     assert error.code == "frozen-branch"
 
 
+def test_a_branch_with_equal_results_at_size_1_only_is_a_frozen_branch(traced, job_of) -> None:
+    """The softmax over one key is 1 with and without the mask. So the point with one key does not show the difference."""
+
+    def attention(q, k):
+        scores = q @ k.transpose(-1, -2)
+        if q.shape[0] > k.shape[0]:
+            scores = scores.masked_fill(torch.ones(scores.shape, dtype=torch.bool).triu(1), -1e9)
+        return torch.softmax(scores, -1)
+
+    shapes = {"q": ((2, 4), (4, 4), (16, 4)), "k": ((1, 4), (8, 4), (16, 4))}
+    assert error_of(traced, job_of, attention, shapes).code == "frozen-branch"
+
+
 def test_the_error_of_a_model_that_fails_at_min_names_the_shapes_and_the_users_line(traced, job_of) -> None:
     def fails_at_one_row(x):
         if x.shape[0] == 1:

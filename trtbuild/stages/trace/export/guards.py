@@ -34,7 +34,7 @@ from trtbuild.stages.trace.export.pairs import failing_pairs
 MAX_SIZES = 1_000_000
 #: The approximate largest number of sizes that are tried for any other guard.
 _MAX_TRIED_SIZES = 4_000
-#: The approximate largest number of new points for all guards together. New points for assumptions do not count.
+#: After this number of new points for guards, each further guard has one. New points for assumptions do not count.
 _MAX_FAILURES = 12
 
 
@@ -57,9 +57,9 @@ def guard_failures(
     assumptions: Sequence[str] = (),
 ) -> list[GuardFailure]:
     """Find sizes at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
-    instead of each tensor. If one of `guards` fails at one of `points` or at the sizes of an earlier result, these
-    sizes are its only result: no new point is needed. For all `guards` together, at most about `_MAX_FAILURES` new
-    points are added.
+    instead of each tensor. If one of `guards` fails at one of `points` or at the sizes of an earlier result, and none of
+    its dims has size 1 there, these sizes are its only result: no new point is needed. After `_MAX_FAILURES` new points,
+    each further guard has at most one new point.
 
     `assumptions` are guards that `guard_filter` took out of torch's check. If one fails, new points are always added."""
     results: list[GuardFailure] = []
@@ -70,16 +70,21 @@ def guard_failures(
         guard = Guard.parse(code, arguments, plan, inputs)
         if guard is None or not guard.symbols:
             continue
-        known_sizes = next((sizes for sizes in tried if not guard.holds([sizes[s] for s in guard.symbols])), None)
-        if known_sizes is not None and not is_assumed:
-            results.append(GuardFailure(known_sizes, guard.text, guard.hint()))
-            continue
-        failures = guard.failing_sizes() if is_assumed or new_points < _MAX_FAILURES else []
+        known_points = [sizes for sizes in tried if not guard.holds([sizes[s] for s in guard.symbols])]
+        if known_points and not is_assumed:
+            # Both branches often give the same result at size 1: a softmax over one element, for example.
+            telling_points = [sizes for sizes in known_points if not _has_size_one(sizes, guard.symbols, plan)]
+            results.append(GuardFailure((telling_points or known_points)[0], guard.text, guard.hint()))
+            if telling_points:
+                continue
+        failures = guard.failing_sizes()
         if not failures:
             continue
         smallest, middle, largest = failures[0], failures[len(failures) // 2], failures[-1]
         hint = guard.hint()
-        for values in dict.fromkeys((smallest, middle, largest)):
+        # after the limit, the largest sizes alone
+        is_limited = new_points >= _MAX_FAILURES and not is_assumed
+        for values in dict.fromkeys((largest,) if is_limited else (smallest, middle, largest)):
             sizes = [symbol.example for symbol in plan.symbols]
             for symbol, size in zip(guard.symbols, values, strict=True):
                 sizes[symbol] = size
@@ -242,6 +247,11 @@ def arguments_as_input_numbers(signature: inspect.Signature, inputs: Sequence[In
     kwargs = {entry.name: number for number, entry in enumerate(inputs) if entry.keyword}
     bound = dict(signature.bind(*args, **kwargs).arguments)
     return kwargs | bound
+
+
+def _has_size_one(sizes: Sequence[int], symbols: Sequence[int], plan: ShapePlan) -> bool:
+    """Whether one of `symbols` has size 1 (in units) at a point."""
+    return any(sizes[symbol] == plan.symbols[symbol].multiple_of for symbol in symbols)
 
 
 def _all_sizes(symbol: Symbol) -> range:

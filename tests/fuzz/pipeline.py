@@ -17,7 +17,7 @@ from tests.store.memory_store import MemoryStore
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import ShapePlan, profile_sizes
+from trtbuild.core.model.shapes import ShapePlan, profile_sizes, proof_points
 from trtbuild.core.model.spec import (
     Input,
     Model,
@@ -35,7 +35,6 @@ from trtbuild.core.planning.comparison import make_comparison
 from trtbuild.core.planning.expand import engine_job, symbol_values
 from trtbuild.core.planning.jobs import LowerJob, PartitionJob
 from trtbuild.core.recipes import keys
-from trtbuild.core.recipes.declared import proof_points
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.environment import toolchain_facts, torch_versions
 from trtbuild.driver.workers import handlers
@@ -143,7 +142,7 @@ def build(case: ModuleCase, *, engines: bool = True) -> Built:
 
 
 def _traced(module: torch.nn.Module, model: Model, shapes: ShapePlan) -> TraceResult:
-    job = TraceJob(model.source, model.inputs, shapes, proof_points(model, shapes))
+    job = TraceJob(model.source, model.inputs, shapes, proof_points(shapes, model.profiles))
     with torch.no_grad():
         return trace_module(module, job, Frames(Places(), Path.cwd()))
 

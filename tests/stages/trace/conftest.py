@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import pairs_of_separate_symbols, profile_sizes
+from trtbuild.core.model.shapes import pairs_of_separate_symbols, proof_points
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange, Source
 from trtbuild.stages.trace import TraceJob
 from trtbuild.stages.trace.run import TraceResult, trace_module
@@ -43,12 +43,12 @@ def make_job(
     inputs = tuple(inputs or (Input(name) for name, _ in profiles[0].shapes))
     plan, problems = derive(inputs, dims, profiles)
     assert plan is not None, problems
-    points = tuple(dict.fromkeys(profile_sizes(plan, p, which) for p in profiles for which in ("min", "max")))
     origins = {f"inputs.{entry.name}": f"trtbuild.yaml:{10 + n}" for n, entry in enumerate(inputs)}
     origins |= {f"dims.{dim.name}": f"trtbuild.yaml:{20 + n}" for n, dim in enumerate(dims)}
     origins |= {"source": "trtbuild.yaml:3", "weights": "trtbuild.yaml:4"}
-    separate_pairs = pairs_of_separate_symbols(plan, profiles)
-    return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, separate_pairs)
+    # Tied symbols become one symbol. These pairs must not be tied, because they are declared differently.
+    points, not_to_tie = proof_points(plan, profiles), pairs_of_separate_symbols(plan, profiles)
+    return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, not_to_tie)
 
 
 def _range(shape: Sequence[Any]) -> ShapeRange:

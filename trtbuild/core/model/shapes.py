@@ -2,8 +2,8 @@
 
 `trtbuild.core.model.declared_shapes` derives both from the profiles.
 
-A trace may find that two symbols must always be equal (a *tie*). They become one symbol (`ShapePlan.merge_ties`) if their
-declarations are equal: the same min, opt and max in every profile, and the same ``multiple_of``.
+A trace may find that two symbols are always equal. They become one symbol (`ShapePlan.merge_ties`) if their declarations
+are equal: the same min, opt and max in every profile, and the same ``multiple_of`` (`pairs_of_separate_symbols`).
 """
 
 from __future__ import annotations
@@ -105,20 +105,33 @@ def profile_sizes(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
     return tuple(sizes[index] for index in range(len(plan.symbols)))
 
 
+def proof_points(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, ...], ...]:
+    """The sizes of the symbols at which a trace is compared with eager PyTorch, without duplicates: the min and the max of
+    every profile, and points where only some symbols have size 1.
+
+    torch.export assumes that no dynamic size is 1, and makes no guard for this. So a branch such as
+    ``batch == 1 and length > 1`` differs from its trace only where one size is 1 and another is not. If a symbol of a
+    profile begins at 1, there are two more points: the profile's max with only this symbol at 1, and the profile's max
+    with all such symbols except this one at 1."""
+    points: list[tuple[int, ...]] = []
+    for profile in profiles:
+        low, high = profile_sizes(plan, profile, "min"), profile_sizes(plan, profile, "max")
+        points += [low, high]
+        ones = {number for number, symbol in enumerate(plan.symbols) if low[number] == symbol.multiple_of}
+        for number in sorted(ones):
+            for at_one in ({number}, ones - {number}):
+                points.append(tuple(low[n] if n in at_one else size for n, size in enumerate(high)))
+    return tuple(dict.fromkeys(points))
+
+
 def pairs_of_separate_symbols(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
-    """The pairs of symbols that must not become one symbol, because their opts differ in at least one profile.
+    """The pairs of symbols that must not be tied, although their `Symbol`s are equal except for the names.
 
-    Only pairs that are equal otherwise are returned: they have the same example and ``multiple_of``, and in every profile
-    the same min and max."""
-    sizes_at = {which: [profile_sizes(plan, profile, which) for profile in profiles] for which in MIN_OPT_MAX}
-
-    def sizes_of(which: MinOptMax, symbol: int) -> list[int]:
-        return [sizes[symbol] for sizes in sizes_at[which]]
-
+    The min, the opt or the max of the two symbols differ in at least one profile."""
+    values = [profile_sizes(plan, profile, which) for profile in profiles for which in MIN_OPT_MAX]
     return tuple(
         (one, other)
         for one, other in combinations(range(len(plan.symbols)), 2)
-        if sizes_of("opt", one) != sizes_of("opt", other)
-        and replace(plan.symbols[one], name="") == replace(plan.symbols[other], name="")
-        and all(sizes_of(which, one) == sizes_of(which, other) for which in ("min", "max"))
+        if replace(plan.symbols[one], name="") == replace(plan.symbols[other], name="")
+        and any(sizes[one] != sizes[other] for sizes in values)
     )

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.shapes import ShapePlan, proof_points
 from trtbuild.core.model.spec import Model
 from trtbuild.core.model.state import NO_STATE, StateInputs
 from trtbuild.core.planning.expand import symbol_values
-from trtbuild.core.recipes.declared import proof_points
 from trtbuild.core.values.value_ranges import ValueRange
 
 #: A model with more weight elements than this (2 GiB of float32) is not compared, because a forward pass would take
@@ -81,7 +80,7 @@ def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]
 
     The second point reveals a lowering pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
     """
-    smallest = min(map(tuple, proof_points(model, shapes)), key=lambda point: _element_count(shapes, point))
+    smallest = min(map(tuple, proof_points(shapes, model.profiles)), key=lambda point: _element_count(shapes, point))
     larger = tuple(
         min(size + symbol.multiple_of, symbol.max) for size, symbol in zip(smallest, shapes.symbols, strict=True)
     )

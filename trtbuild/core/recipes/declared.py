@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trtbuild.core.model.shapes import ShapePlan, pairs_of_separate_symbols, profile_sizes
+from trtbuild.core.model.shapes import ShapePlan, pairs_of_separate_symbols, proof_points
 from trtbuild.core.model.spec import Model
 from trtbuild.core.recipes.key_fields import fields_of
 from trtbuild.core.recipes.recipe import Recipe
@@ -61,12 +61,12 @@ def trace_declared(
         ("source", fields_of(model.source)),
         ("inputs", inputs),
         ("dims", [fields_of(symbol) for symbol in shapes.symbols]),
-        ("proven at", [list(point) for point in proof_points(model, shapes)]),
+        ("proven at", [list(point) for point in proof_points(shapes, model.profiles)]),
         ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
         ("platform", platform),
     ]
-    # If the code of the model needs two dims to be equal, the trace replaces both symbols by one. It does not do this for
-    # `separate_pairs`, whose symbols have the same ranges, but different opts.
+    # The trace can tie two symbols that must be equal: one symbol then replaces both. It does not tie `separate_pairs`, whose
+    # symbols have the same ranges, but another min, opt or max in some profile.
     if separate_pairs := pairs_of_separate_symbols(shapes, model.profiles):
         parts.append(("opts differ", [list(pair) for pair in separate_pairs]))
     if quantizers is not None:
@@ -92,9 +92,3 @@ def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] 
     if versions is not None:
         parts.append(("versions", dict(versions)))
     return Declared("calibrate", tuple(parts))
-
-
-def proof_points(model: Model, shapes: ShapePlan) -> tuple[tuple[int, ...], ...]:
-    """The sizes of the profiles at which a trace is compared with eager PyTorch: each min and max, without duplicates."""
-    points = [profile_sizes(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
-    return tuple(dict.fromkeys(points))

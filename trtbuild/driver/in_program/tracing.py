@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import ShapePlan, pairs_of_separate_symbols
+from trtbuild.core.model.shapes import ShapePlan, pairs_of_separate_symbols, proof_points
 from trtbuild.core.model.spec import Model, Origin, Source
-from trtbuild.core.recipes.declared import proof_points
 from trtbuild.driver.in_program.arguments.described import ModuleInputs
 from trtbuild.driver.in_program.messages import reword_errors
 from trtbuild.driver.in_program.modules import class_name_of, describe_module, module_to_trace, positional_inputs
@@ -76,9 +75,8 @@ def trace_job(model: Model, shapes: ShapePlan) -> TraceJob:
     from trtbuild.stages.trace.job import TraceJob
 
     place = f"{model.origin.file}:{model.origin.line}"
-    # If the module needs two symbols to be equal, the trace uses one symbol for both, except for these pairs.
-    separate_pairs = pairs_of_separate_symbols(shapes, model.profiles)
-    points = proof_points(model, shapes)
+    # If two symbols must be equal, the trace may tie them (use one symbol for both), except for these pairs.
+    points, separate_pairs = proof_points(shapes, model.profiles), pairs_of_separate_symbols(shapes, model.profiles)
     return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, separate_pairs)
 
 

@@ -19,10 +19,11 @@ WeightTypes = tuple[tuple[str, str, tuple[int, ...]], ...]
 class TraceJob:
     """A model to trace.
 
-    `points` are the min and the max of every profile, with one size for each of ``shapes.symbols``. Program and model must
-    compute the same results there. `apart` are pairs of symbols (by number) that differ only in an opt: they are not
-    `alike`. `weights` describes the tensors of the ``weights:`` file; None without a file. `origins` is for messages:
-    dotted path in the manifest's model (``inputs.image``, ``dims.height``, ``source``) → ``file:line``.
+    `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which the program and the model must
+    compute the same results (`proof_points`). `apart` are pairs of symbols that have the same range, but another min, opt
+    or max in some profile. The symbols of such a pair are not `alike`. `weights` describes the tensors of the
+    ``weights:`` file; None without a file. `origins` is for messages: it maps a dotted path in the manifest's model
+    (``inputs.image``, ``dims.height``, ``source``) to ``file:line``.
     """
 
     source: Source
@@ -40,8 +41,7 @@ class TraceJob:
     def alike(self, one: int, other: int) -> bool:
         """Whether two symbols have the same min, opt and max in every profile, and the same ``multiple_of``."""
         first, second = (replace(self.shapes.symbols[number], name="") for number in (one, other))
-        equal = first == second and all(point[one] == point[other] for point in self.points)
-        return equal and tuple(sorted((one, other))) not in self.apart
+        return first == second and tuple(sorted((one, other))) not in self.apart
 
     def tied(self, ties: Ties) -> TraceJob:
         """The job in which the two symbols of each pair in `ties` are one symbol. Its `apart` is empty, because the numbers

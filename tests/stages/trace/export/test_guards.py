@@ -42,8 +42,20 @@ def test_a_relation_of_two_dims_has_no_hint(job_of: Callable[..., Any]) -> None:
 
 
 def test_a_known_point_that_breaks_the_guard_is_the_only_failure(job_of: Callable[..., Any]) -> None:
-    (failure,) = failures_for(job_of, "L['x'].size()[0] != 1", points=[(1, 4), (64, 32)])
-    assert failure.sizes == (1, 4) and failure.hint == "change the profiles so that x.0 is at least 2 and at most 64"
+    (failure,) = failures_for(job_of, "L['x'].size()[0] != 2", points=[(1, 4), (2, 4), (64, 32)])
+    assert failure.sizes == (2, 4)
+
+
+def test_a_known_point_with_size_1_is_not_the_only_failure(job_of: Callable[..., Any]) -> None:
+    """Both branches of a model often give the same result at size 1."""
+    known, *others = failures_for(job_of, "L['x'].size()[0] > 8", points=[(1, 4), (64, 32)])
+    assert known.sizes == (1, 4) and known.hint == "change the profiles so that x.0 is at least 9 and at most 64"
+    assert others[-1].sizes[0] == 8
+
+
+def test_every_guard_has_a_failure_after_many_other_guards(job_of: Callable[..., Any]) -> None:
+    guards = [f"L['x'].size()[0] != {size}" for size in range(2, 30)]  # more than `guards._MAX_FAILURES`
+    assert {failure.sizes[0] for failure in failures_for(job_of, *guards)} >= set(range(2, 30))
 
 
 def test_conditions_and_functions_are_understood(job_of: Callable[..., Any]) -> None:

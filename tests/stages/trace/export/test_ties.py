@@ -73,6 +73,19 @@ def test_symbols_whose_opts_differ_in_a_later_profile_must_not_be_tied():
     assert pairs_of_separate_symbols(plan, profiles[:1]) == ()
 
 
+@pytest.mark.parametrize("which", ["min", "max"])
+def test_symbols_of_one_range_that_differ_in_a_profile_must_not_be_tied(which: str) -> None:
+    low, high = (2 if which == "min" else 1), (7 if which == "max" else 8)
+    wide, narrow = ShapeRange((1,), (4,), (8,)), ShapeRange((low,), (4,), (high,))
+    profiles = [
+        Profile("first", (("x", wide), ("y", wide))),
+        Profile("later", (("x", wide), ("y", narrow))),
+    ]
+    plan, _ = derive([Input("x"), Input("y")], (), profiles)
+    assert plan is not None
+    assert pairs_of_separate_symbols(plan, profiles) == ((0, 1),)
+
+
 def test_a_plan_with_ties_numbers_the_remaining_symbols_from_0():
     symbols = tuple(Symbol(name, 1, 8, 4) for name in "abcd")
     plan = ShapePlan(symbols, ((SymbolAxis(0), SymbolAxis(1)), (SymbolAxis(2), 5, SymbolAxis(3))))

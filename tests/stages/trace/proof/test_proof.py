@@ -29,6 +29,48 @@ def test_a_branch_on_batch_size_one_is_a_frozen_branch(traced, job_of) -> None:
     assert "torch.where" in error.hint
 
 
+@pytest.mark.parametrize(
+    ("shape", "is_special", "point"),
+    [
+        (((1, 1), (2, 4), (8, 8)), lambda x: x.shape[0] == 1 and x.shape[1] > 2, "x.0 = 1, x.1 = 8"),
+        (((1, 1), (2, 4), (8, 8)), lambda x: x.shape[1] == 1 and x.shape[0] > 2, "x.0 = 8, x.1 = 1"),
+        (((1, 4), (2, 4), (8, 8)), lambda x: x.shape[0] == 1 and x.shape[1] > 6, "x.0 = 1, x.1 = 8"),
+        (
+            ((1, 1, 1), (2, 3, 4), (8, 8, 8)),
+            lambda x: x.shape[0] == x.shape[1] == 1 and x.shape[2] > 1,
+            "x.0 = 1, x.1 = 1, x.2 = 8",
+        ),
+    ],
+)
+def test_a_branch_where_one_size_is_one_and_another_is_not_is_a_frozen_branch(
+    traced, job_of, shape, is_special, point
+) -> None:
+    """torch.export assumes that no size is 1. It makes no guard, so it does not report the second half of the condition."""
+    error = error_of(traced, job_of, lambda x: x * 2 if is_special(x) else x * 3, {"x": shape})
+    assert error.code == "frozen-branch" and point in error.text
+
+
+def test_a_branch_where_a_dim_has_one_unit_and_another_has_more_is_a_frozen_branch(traced, job_of) -> None:
+    def model(x):
+        return x * 2 if x.shape[0] // 2 == 1 and x.shape[1] > 5 else x * 3
+
+    shapes, dims = {"x": ((2, 2), (4, 4), (8, 8))}, [NamedDim("rows", (("x", 0),), 2)]
+    error = error_of(traced, job_of, model, shapes, dims=dims)
+    assert error.code == "frozen-branch" and "x.0 = 2, x.1 = 8" in error.text
+
+
+def test_a_model_is_called_only_inside_its_profiles(traced, job_of) -> None:
+    seen = set()
+
+    def model(x):
+        if not torch.compiler.is_exporting():
+            seen.add(tuple(x.shape))
+        return x * 2
+
+    traced(model, job_of([{"x": ((1, 1), (2, 2), (2, 4))}, {"x": ((8, 1), (8, 8), (8, 16))}]))
+    assert seen == {(2, 2), (1, 1), (2, 4), (1, 4), (2, 1), (8, 1), (8, 16)}
+
+
 def test_a_branch_with_equal_results_is_not_a_frozen_branch(traced, job_of) -> None:
     traced(lambda x: x + x if x.shape[0] == 1 else x * 2, job_of(BATCH))
 
@@ -95,6 +137,33 @@ def test_a_relation_between_two_dims_that_export_does_not_report_is_detected(tra
 def test_a_branch_on_two_equal_dims_is_detected_inside_the_range(traced, job_of) -> None:
     error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] == x.shape[1] else x + 2, TWO_DIMS)
     assert error.code == "frozen-branch"
+
+
+@pytest.mark.parametrize(
+    "is_special",
+    [
+        lambda x, y: x.shape[0] + 511 == y.shape[0],
+        lambda x, y: x.shape[0] * y.shape[0] == 997 * 991,
+        lambda x, y: (x.shape[0] // 14) * (y.shape[0] // 14) == 37 * 37,  # a table of positions for one image size
+    ],
+)
+def test_a_branch_on_two_dims_that_few_pairs_of_sizes_take_is_a_frozen_branch(traced, job_of, is_special) -> None:
+    shapes = {"x": ((98,), (200,), (1036,)), "y": ((98,), (300,), (1036,))}
+    error = error_of(traced, job_of, lambda x, y: (x * (2 if is_special(x, y) else 3), y), shapes)
+    assert error.code == "frozen-branch"
+
+
+def test_a_branch_with_equal_results_at_size_1_only_is_a_frozen_branch(traced, job_of) -> None:
+    """The softmax over one key is 1 with and without the mask. So the point with one key does not show the difference."""
+
+    def attention(q, k):
+        scores = q @ k.transpose(-1, -2)
+        if q.shape[0] > k.shape[0]:
+            scores = scores.masked_fill(torch.ones(scores.shape, dtype=torch.bool).triu(1), -1e9)
+        return torch.softmax(scores, -1)
+
+    shapes = {"q": ((2, 4), (4, 4), (16, 4)), "k": ((1, 4), (8, 4), (16, 4))}
+    assert error_of(traced, job_of, attention, shapes).code == "frozen-branch"
 
 
 def test_the_error_of_a_model_that_fails_at_min_names_the_shapes_and_the_users_line(traced, job_of) -> None:

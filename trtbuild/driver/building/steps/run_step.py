@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trtbuild.core.engines.engine_job import EngineJob
-from trtbuild.core.model.shapes import pairs_of_separate_symbols
+from trtbuild.core.model.shapes import pairs_of_separate_symbols, proof_points
 from trtbuild.core.planning.demand import blobs_read_by
 from trtbuild.core.planning.graph import USER_CODE_STAGES, Step
 from trtbuild.core.planning.jobs import PartitionJob, TraceStep
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
 from trtbuild.core.recipes import chain, keys
-from trtbuild.core.recipes.declared import Declared, proof_points
+from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser, with_any_versions
 from trtbuild.core.recipes.record import Record
@@ -125,8 +125,8 @@ def _trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
     shapes = plan.declared_shapes
-    # `separate_pairs`: symbols (variables for dims) that must not become one symbol, because their opt sizes differ
-    points, separate_pairs = proof_points(model, shapes), pairs_of_separate_symbols(shapes, model.profiles)
+    # `separate_pairs`: pairs of symbols (dynamic sizes) that are declared differently, and must not become one symbol
+    points, separate_pairs = proof_points(shapes, model.profiles), pairs_of_separate_symbols(shapes, model.profiles)
     return TraceJob(
         model.source,
         model.inputs,

@@ -20,19 +20,21 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
-from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, axes_of_symbol
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, axes_of_symbol
 from trtbuild.core.model.spec import Input
+from trtbuild.stages.trace.export.pairs import failing_pairs
 
 #: A guard on one symbol is tried at every size, if the symbol has at most this many sizes.
 MAX_SIZES = 1_000_000
 #: About this many sizes at most are tried for any other guard.
 _MAX_TRIED_SIZES = 4_000
-#: About this many points at most are added for all guards together. Points for assumptions do not count.
+#: After this number of new points for guards, each further guard has one. New points for assumptions do not count.
 _MAX_FAILURES = 12
 
 
@@ -54,8 +56,10 @@ def guard_failures(
     points: Iterable[tuple[int, ...]] = (),
     assumptions: Sequence[str] = (),
 ) -> list[GuardFailure]:
-    """Find points at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
-    instead of each tensor.
+    """Find sizes at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
+    instead of each tensor. If one of `guards` fails at one of `points` or at the sizes of an earlier result, and none of
+    its dims has size 1 there, these sizes are its only result: no new point is needed. After `_MAX_FAILURES` new points,
+    each further guard has at most one new point.
 
     The proof tries `points` in any case. If one of `guards` fails at one of them, or at the point of an earlier result,
     this point is its only result. Otherwise new points are added, up to about `_MAX_FAILURES` for all `guards` together.
@@ -69,16 +73,21 @@ def guard_failures(
         guard = Guard.parse(code, arguments, plan, inputs)
         if guard is None or not guard.symbols:
             continue
-        known_sizes = next((sizes for sizes in tried if not guard.holds([sizes[s] for s in guard.symbols])), None)
-        if known_sizes is not None and not is_assumed:
-            results.append(GuardFailure(known_sizes, guard.text, guard.hint()))
-            continue
-        failures = guard.failing_sizes() if is_assumed or new_points < _MAX_FAILURES else []
+        known_points = [sizes for sizes in tried if not guard.holds([sizes[s] for s in guard.symbols])]
+        if known_points and not is_assumed:
+            # Both branches often give the same result at size 1: a softmax over one element, for example.
+            telling_points = [sizes for sizes in known_points if not _has_size_one(sizes, guard.symbols, plan)]
+            results.append(GuardFailure((telling_points or known_points)[0], guard.text, guard.hint()))
+            if telling_points:
+                continue
+        failures = guard.failing_sizes()
         if not failures:
             continue
         smallest, middle, largest = failures[0], failures[len(failures) // 2], failures[-1]
         hint = guard.hint()
-        for values in dict.fromkeys((smallest, middle, largest)):
+        # after the limit, the largest sizes alone
+        is_limited = new_points >= _MAX_FAILURES and not is_assumed
+        for values in dict.fromkeys((largest,) if is_limited else (smallest, middle, largest)):
             sizes = [symbol.example for symbol in plan.symbols]
             for symbol, size in zip(guard.symbols, values, strict=True):
                 sizes[symbol] = size
@@ -93,10 +102,16 @@ class Guard:
     """A guard as a function of its symbols. `symbols` are their numbers in the shape plan, in ascending order."""
 
     def __init__(
-        self, code: Any, names: Mapping[str, int | SymbolAxis], text: str, plan: ShapePlan, inputs: Sequence[Input]
+        self,
+        tree: ast.Expression,
+        names: Mapping[str, int | SymbolAxis],
+        text: str,
+        plan: ShapePlan,
+        inputs: Sequence[Input],
     ) -> None:
         self.text = text
-        self._code = code
+        self._tree = tree
+        self._code = compile(ast.fix_missing_locations(tree), "<guard>", "eval")
         self._names = names
         self._plan = plan
         self._inputs = inputs
@@ -115,7 +130,7 @@ class Guard:
         text = ast.unparse(tree)
         for name, place in reader.places.items():
             text = text.replace(name, place)
-        guard = cls(compile(ast.fix_missing_locations(tree), "<guard>", "eval"), reader.names, text, plan, inputs)
+        guard = cls(tree, reader.names, text, plan, inputs)
         try:
             guard.holds([plan.symbols[symbol].example for symbol in guard.symbols])
         except Exception:
@@ -124,23 +139,39 @@ class Guard:
 
     def holds(self, values: Sequence[int]) -> bool:
         """Whether the guard holds if `symbols` have these sizes. A division by 0 or an overflow means that it fails."""
+        try:
+            return bool(self._evaluate(self._code, *values))
+        except (ZeroDivisionError, OverflowError):
+            return False
+
+    def _evaluate(self, code: CodeType, *values: Any) -> Any:
+        """Evaluate the guard, or a part of it, if `symbols` have these sizes."""
         by_symbol = dict(zip(self.symbols, values, strict=True))
         names = {
             name: by_symbol[axis.symbol] if isinstance(axis, SymbolAxis) else axis for name, axis in self._names.items()
         }
-        try:
-            return bool(eval(self._code, _GUARD_NAMESPACE, names))
-        except (ZeroDivisionError, OverflowError):
-            return False
+        return eval(code, _GUARD_NAMESPACE, names)
 
     def all_failing_sizes(self) -> list[int] | None:
         """All sizes at which a guard on one symbol fails; None if the symbol has more than `MAX_SIZES` sizes."""
         (symbol,) = (self._plan.symbols[number] for number in self.symbols)
-        sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
+        sizes = _all_sizes(symbol)
         return None if len(sizes) > MAX_SIZES else [size for size in sizes if not self.holds([size])]
 
     def failing_sizes(self) -> list[tuple[int, ...]]:
-        """Sizes at which the guard fails, smallest first. If the symbols have too many sizes, only a sample is tried."""
+        """Sizes at which the guard fails, smallest first; an empty list if no such sizes are found.
+
+        A guard on two symbols is tried at all pairs, if possible (`pairs`). Other guards are tried at a sample of sizes, if
+        the symbols have too many of them."""
+        if len(self.symbols) == 2:
+            positions = {
+                name: self.symbols.index(axis.symbol) if isinstance(axis, SymbolAxis) else None
+                for name, axis in self._names.items()
+            }
+            first, second = (_all_sizes(self._plan.symbols[symbol]) for symbol in self.symbols)
+            pairs = failing_pairs(self._tree.body, positions, self._evaluate, (first, second))
+            if pairs is not None:
+                return list[tuple[int, ...]](pairs)
         ranges = [_tried_sizes(self._plan.symbols[symbol], len(self.symbols)) for symbol in self.symbols]
         return sorted(values for values in itertools.product(*ranges) if not self.holds(values))
 
@@ -222,11 +253,20 @@ def arguments_as_input_numbers(signature: inspect.Signature, inputs: Sequence[In
     return kwargs | bound
 
 
-def _tried_sizes(symbol: Any, symbol_count: int) -> list[int]:
+def _has_size_one(sizes: Sequence[int], symbols: Sequence[int], plan: ShapePlan) -> bool:
+    """Whether one of `symbols` has size 1 (in units) at a point."""
+    return any(sizes[symbol] == plan.symbols[symbol].multiple_of for symbol in symbols)
+
+
+def _all_sizes(symbol: Symbol) -> range:
+    return range(symbol.min, symbol.max + 1, symbol.multiple_of)
+
+
+def _tried_sizes(symbol: Symbol, symbol_count: int) -> list[int]:
     """The sizes of a symbol at which a guard on `symbol_count` symbols is tried.
 
     If the symbol has too many sizes, these are its smallest and largest sizes, and an even spread between them."""
-    sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
+    sizes = _all_sizes(symbol)
     count = max(2, int(_MAX_TRIED_SIZES ** (1 / symbol_count)))
     if len(sizes) <= (MAX_SIZES if symbol_count == 1 else count):
         return list(sizes)

@@ -3,7 +3,8 @@
 A *point* is a size for each symbol. A *guard* is a condition on sizes that torch assumes while it traces a model.
 
 Rules
-1. The points are the example, the min and max of every profile, and sizes at which guards fail (`guards`).
+1. The points are the example, those of the job (`core.model.shapes.proof_points`), and sizes at which guards fail
+   (`guards`). Program and model are compared once at each point.
 2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
    difference, relative to the largest number, must be at most `TOLERANCES` (`differences`). Integers, bools and constants
    must be equal. A float that the model reads from a tensor (``item``) is compared in the tensor's dtype.

@@ -4,9 +4,9 @@ A unit is one operator call and the nodes that must stay with it (`units`). Unit
 partition.
 
 Rules
-1. Some units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
-   toolchain's parser rejects, calls that compute values from empty tensors, and calls with sizes or arguments that depend
-   on data. Operators from outside PyTorch and the checks of their results stay in PyTorch, too, except operators that
+1. Some units stay in PyTorch: operators in `torch_executed_ops` (also in a branch of ``torch.cond``), calls that the ONNX
+   exporter cannot translate or the toolchain's parser rejects, calls that compute values from empty tensors, and calls
+   with sizes or arguments that depend on data. Operators from outside PyTorch and the checks of their results stay in PyTorch, too, except operators that
    become plugins. If a plugin is in a region, the checks of its results are, too.
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units together are
    one region.
@@ -31,7 +31,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.partition.regions import Region, region_of
 from trtbuild.stages.partition.units import Unit, is_size, tensors_in
 from trtbuild.stages.program.custom_operators import TORCH_NAMESPACES, is_custom
-from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.functional import Program, calls_with_nested
 from trtbuild.stages.program.plugins import checked_plugin, is_plugin
 from trtbuild.stages.program.text import target_name
 
@@ -122,7 +122,7 @@ def _label(
     refusals: Mapping[int, str],
     plugins: Mapping[str, Plugin],
 ) -> Label:
-    if matches_any(target_name(unit.call.target), settings.torch_executed_ops):
+    if any(matches_any(target_name(call.target), settings.torch_executed_ops) for call in calls_with_nested(unit.call)):
         return Label(None, "in torch_executed_ops")
     if is_custom(unit.call.target) and not is_plugin(unit.call, plugins):
         return Label(None, CUSTOM_OPERATOR_REASON)

@@ -58,7 +58,16 @@ def test_onnx_equals_eager_for_unusual_values_and_arguments(lower_module: Any, t
 
 @pytest.mark.parametrize(
     "text",
-    ["(1.0 - x0) * -1e9", "x0 * 70000", "x0 / 1e5", "x0 / 1e-8", "1e5 / x0", "x0 // 1e5", "x0 % 1e5", "torch.fmod(x0, 1e5)"],
+    [
+        "(1.0 - x0) * -1e9",
+        "x0 * 70000",
+        "x0 / 1e5",
+        "x0 / 1e-8",
+        "1e5 / x0",
+        "x0 // 1e5",
+        "x0 % 1e5",
+        "torch.fmod(x0, 1e5)",
+    ],
 )
 def test_a_number_beyond_the_range_of_float16_is_not_rounded(lower_module: Any, text: str) -> None:
     values = torch.tensor([[0.0, 1.0, 1e-3, 1000.0], [-2.0, -1.0, 3e4, -3e4]]).half()

@@ -4,10 +4,11 @@ A unit is one operator call and the nodes that must stay with it (`units`). Unit
 partition.
 
 Rules
-1. Some units stay in PyTorch: operators in `torch_executed_ops` (also in a branch of ``torch.cond``), calls that the ONNX
-   exporter cannot translate or the toolchain's parser rejects, calls that compute values from empty tensors, and calls
-   with sizes or arguments that depend on data. Operators from outside PyTorch and the checks of their results stay in PyTorch, too, except operators that
-   become plugins. If a plugin is in a region, the checks of its results are, too.
+1. Some units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
+   toolchain's parser rejects, calls that compute values from empty tensors, and calls with sizes or arguments that depend
+   on data. A call of ``torch.cond`` stays in PyTorch if a branch has an operator of `torch_executed_ops`. Operators from
+   outside PyTorch and the checks of their results stay in PyTorch, too, except operators that become plugins. If a plugin
+   is in a region, the checks of its results are, too.
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units together are
    one region.
 3. The label of a unit that stays in PyTorch has the reason for it.

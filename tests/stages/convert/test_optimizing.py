@@ -55,8 +55,9 @@ SQUARES = ((4, 4), "float32"), ((4, 4), "float32")
             lambda m, x: (x.maximum(torch.zeros(1, 1)).minimum(torch.ones(1, 1)).unsqueeze(1) * m.a).sum(),
             (((4,), "float32"),),
         ),
+        (lambda m, x, y: x.index_add(0, torch.arange(4), y), SQUARES),
     ],
-    ids=["relu", "clamps", "blocks", "batches", "abs", "axes"],
+    ids=["relu", "clamps", "blocks", "batches", "abs", "axes", "rows"],
 )
 def test_no_rule_changes_the_results(function: Callable[..., Any], inputs: Any, onnxruntime_run: Any) -> None:
     model = export_and_lower(Case(lambda: Module(function, a=torch.arange(16.0).reshape(4, 4)), inputs))

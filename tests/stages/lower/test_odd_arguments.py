@@ -56,6 +56,30 @@ def test_onnx_equals_eager_for_unusual_values_and_arguments(lower_module: Any, t
         torch.testing.assert_close(result, expected, rtol=2e-5, atol=0)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(1.0 - x0) * -1e9",
+        "x0 * 70000",
+        "x0 / 1e5",
+        "x0 / 1e-8",
+        "1e5 / x0",
+        "x0 // 1e5",
+        "x0 % 1e5",
+        "torch.fmod(x0, 1e5)",
+    ],
+)
+def test_a_number_beyond_the_range_of_float16_is_not_rounded(lower_module: Any, text: str) -> None:
+    values = torch.tensor([[0.0, 1.0, 1e-3, 1000.0], [-2.0, -1.0, 3e4, -3e4]]).half()
+    for result, expected in _results(lower_module, text, (values,), (_ROWS,)):
+        torch.testing.assert_close(result, expected, rtol=1e-3, atol=0, equal_nan=True)
+
+
+def test_a_product_with_a_number_that_float16_can_represent_stays_one_call(lower_module: Any, calls: Any) -> None:
+    _, program = lower_module(module_from_text([], "x0 * 0.1", 1), (torch.rand(2, 4).half(),))
+    assert calls(program) == ["mul.Tensor"]
+
+
 @pytest.mark.parametrize("offset", [0, 1, -2])
 def test_infinities_beside_a_diagonal_do_not_change_the_diagonal(lower_module: Any, offset: int) -> None:
     values = torch.full((4, 4, 3), _INF)

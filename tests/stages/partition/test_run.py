@@ -70,6 +70,15 @@ def test_the_mean_of_an_empty_tensor_stays_in_torch(lowered: Any, in_a_branch: b
     assert reasons == {operator: "computes values from a tensor without elements"}
 
 
+def test_an_operator_that_the_manifest_keeps_in_torch_stays_there_in_a_branch(lowered: Any) -> None:
+    def either(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y.cumsum(0), lambda y: y + 1, (x,))
+
+    partitioned = lowered(either, torch.ones(2, 3)).partition(torch_executed_ops=("aten.cumsum",))
+    (reasons,) = [entry.reasons for entry in partitioned.partitions if entry.kind == "torch"]
+    assert reasons == {"higher_order.cond": "in torch_executed_ops"}
+
+
 def test_an_operator_without_a_translation_is_never_a_candidate(chained: Any, fake_validator: Any) -> None:
     validator = fake_validator(untranslatable=frozenset({"aten.cumsum.default"}))
     partitioned = chained.partition(validator).assert_same_results_as_unpartitioned()

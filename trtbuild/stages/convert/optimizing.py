@@ -9,6 +9,8 @@
    * ``abs(n - 9)`` becomes ``n - 9`` if n is a size. The rule takes the sum of a size and a constant for a size.
    * Min and Max with constants become one Clip. If the constants have more axes than the operand, the result lacks these
      axes. These rules are left out only if the constants may have more axes.
+   * A ScatterND to all rows in order becomes its updates, also if it adds them to the rows (``x.index_add(0, rows, y)``).
+     This rule is left out only for a ScatterND with a reduction.
 3. A rule is tried only at nodes with the operator at the end of its pattern. The optimizer tries each rule at each node,
    which takes most of its time. The result is the same.
 """
@@ -24,7 +26,12 @@ import onnx_ir
 from onnxscript import optimizer
 from onnxscript.optimizer import _constant_folding
 from onnxscript.rewriter import _ir_utils, _matcher, _rewrite_rule
-from onnxscript.rewriter.rules.common import _broadcast_to_matmul, _fuse_relus_clips, _min_max_to_clip
+from onnxscript.rewriter.rules.common import (
+    _broadcast_to_matmul,
+    _fuse_relus_clips,
+    _min_max_to_clip,
+    _redundant_scatter_nd,
+)
 
 #: The modules of onnxscript that compare constants by ``math.isclose``.
 _COMPARING_MODULES = (_matcher, _ir_utils)
@@ -36,6 +43,7 @@ _WRONG_RULES = (
     _broadcast_to_matmul.two_reshapes_matmul_reshape_rule,
 )
 _CLIP_RULES = (_min_max_to_clip.min_max_rule, _min_max_to_clip.max_min_rule)
+_SCATTER_RULE = _redundant_scatter_nd.no_op_static_scatter_nd_rule
 
 
 def optimize(model: onnx_ir.Model) -> None:
@@ -63,6 +71,8 @@ def _leave_out_wrong_rules() -> Iterator[None]:
 
     def try_rewrite(rule: Any, model: Any, graph: Any, node: onnx_ir.Node, **options: Any) -> Any:
         if rule in _WRONG_RULES or (rule in _CLIP_RULES and _may_add_axes(node)):
+            return None
+        if rule is _SCATTER_RULE and node.attributes.get_string("reduction", "none") != "none":
             return None
         return original_try(rule, model, graph, node, **options)
 

@@ -22,6 +22,7 @@ from trtbuild.stages.lower.operators.integer_division import divide_integers_exa
 from trtbuild.stages.lower.operators.integer_rounding import drop_integer_rounding
 from trtbuild.stages.lower.operators.log_softmax import write_out_log_softmax
 from trtbuild.stages.lower.operators.nearest import select_nearest
+from trtbuild.stages.lower.operators.numbers import widen_for_numbers
 from trtbuild.stages.lower.operators.pools import write_out_padding
 from trtbuild.stages.lower.operators.products import drop_zero_terms
 from trtbuild.stages.lower.operators.ranges import count_in_int64
@@ -104,6 +105,11 @@ PASSES: tuple[Pass, ...] = (
     Pass("precision", apply_precision, "TensorRT 11 has no precision flags: the graph decides what is half"),
     Pass(
         "truncate-doubles", truncate_doubles, "TensorRT has no float64: with truncate_double it is computed in float32"
+    ),
+    Pass(
+        "widen-for-numbers",
+        widen_for_numbers,
+        "the translation rounds a number to float16 first, where 1e5 is infinite and 1e-8 is 0",
     ),
     Pass(
         "write-out-log-softmax",

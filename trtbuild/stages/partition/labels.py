@@ -6,8 +6,9 @@ same partition.
 Rules
 1. These units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
    toolchain's parser rejects, calls that compute values from empty tensors, and calls with sizes or arguments that depend
-   on data. Operators from outside PyTorch stay in PyTorch, too, except plugins. The calls that check a plugin's results
-   are in the region of the plugin; those for other operators stay in PyTorch.
+   on data. A call of ``torch.cond`` stays in PyTorch if a branch has an operator of `torch_executed_ops`. Operators from
+   outside PyTorch stay in PyTorch, too, except plugins. The calls that check a plugin's results are in the region of the
+   plugin; those for other operators stay in PyTorch.
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units are one region.
 3. The label of a unit that stays in PyTorch has the reason for it.
 4. With ``truncate_double`` the casts between float64 and float32 stay in PyTorch. They do not count as a split of the
@@ -30,7 +31,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.partition.regions import Region, region_of
 from trtbuild.stages.partition.units import Unit, is_size, tensors_in
 from trtbuild.stages.program.custom_operators import TORCH_NAMESPACES, is_custom
-from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.functional import Program, calls_with_nested
 from trtbuild.stages.program.plugins import checked_plugin, is_plugin
 from trtbuild.stages.program.text import target_name
 
@@ -120,7 +121,7 @@ def _label(
     refusals: Mapping[int, str],
     plugins: Mapping[str, Plugin],
 ) -> Label:
-    if matches_any(target_name(unit.call.target), settings.torch_executed_ops):
+    if any(matches_any(target_name(call.target), settings.torch_executed_ops) for call in calls_with_nested(unit.call)):
         return Label(None, "in torch_executed_ops")
     if is_custom(unit.call.target) and not is_plugin(unit.call, plugins):
         return Label(None, CUSTOM_OPERATOR_REASON)

@@ -1,0 +1,50 @@
+"""Multiply and divide in float32 if half precision cannot represent the number.
+
+PyTorch computes ``x * 1e5`` in float32 if x is in half precision, and rounds the result. The ONNX translation rounds the
+number first: 1e5 becomes an infinity in float16, and 1e-8 becomes 0. Then ``(1 - mask) * -1e9`` is NaN where the mask
+is 1. So this pass casts the tensor to float32, and the result back. Calls with other numbers do not change. Sums and
+differences do not change, because PyTorch itself rounds their numbers on a CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trtbuild.stages.half_types import HALF_TYPES
+from trtbuild.stages.lower.operators.calls import change_calls, insert_call, replace
+from trtbuild.stages.lower.request import Request
+from trtbuild.stages.program.functional import Program
+
+_aten = torch.ops.aten
+_OPERATORS = frozenset(
+    (
+        *(_aten.mul.Tensor, _aten.mul.Scalar, _aten.div.Tensor, _aten.div.Scalar),
+        *(_aten.div.Tensor_mode, _aten.div.Scalar_mode, _aten.floor_divide.default, _aten.floor_divide.Scalar),
+        *(_aten.remainder.Tensor, _aten.remainder.Scalar, _aten.fmod.Tensor, _aten.fmod.Scalar),
+    )
+)
+
+
+def widen_for_numbers(program: Program, request: Request) -> Program:
+    """Return `program`, in which half precision is not used with numbers beyond its range."""
+    return change_calls(program, _OPERATORS, _widen)
+
+
+def _widen(node: torch.fx.Node) -> None:
+    source, number, *others = node.args
+    dtype = node.meta["val"].dtype
+    if dtype not in HALF_TYPES or not _is_beyond(number, dtype):
+        return
+    wide = insert_call(node, _aten._to_copy.default, source, dtype=torch.float32)
+    result = insert_call(node, node.target, wide, number, *others, **node.kwargs)
+    replace(node, insert_call(node, _aten._to_copy.default, result, dtype=dtype))
+
+
+def _is_beyond(value: Any, dtype: torch.dtype) -> bool:
+    """Whether `value` is a number that is too large or too small for `dtype`."""
+    limits = torch.finfo(dtype)
+    return isinstance(value, int | float) and (
+        limits.max < abs(value) < float("inf") or 0 < abs(value) < limits.smallest_normal
+    )

@@ -6,10 +6,12 @@ make it.
 A machine cannot trace a model if torch or a related package is missing, or if the lock file names another version.
 
 Rules
-1. Versions of torch and related packages, and of installed distributions, are not compared with those of this machine. The
+1. Versions of torch and related packages, installed distributions, and the paths that imports find, are not compared with
+   those of this machine, because the Python environment of such a machine lacks the model's libraries. The
    record has the versions that the other machine used. The later steps are looked up with these versions. All other parts
    of the trace's recipe must be the same on this machine now: the declared parts, and the states of the dependencies.
-2. A lock file names the trace of a model by key. Each dependency of that trace, except distributions, is observed again.
+2. A lock file names the trace of a model by key. Each dependency of that trace, except distributions and imports, is
+   observed again.
    The chain that otherwise leads to the trace's record (`core.recipes.chain`) is not needed.
 3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace that was made from
    the same declared parts and files (`with_any_versions`). With a lock file, that trace must have been made
@@ -75,7 +77,7 @@ def locked(lookups: Lookups, declared: Declared, lock: LockedTrace | None) -> Ac
             dependency = Dependency.from_part(name)
         except ValueError:  # a kind of dependency that a later release records, and that cannot be checked here
             return None
-        if dependency.kind == "distribution":
+        if dependency.kind in ("distribution", "import"):
             continue
         if lookups.observe(dependency) != value:
             return None

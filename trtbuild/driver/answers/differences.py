@@ -160,7 +160,9 @@ def _trace_differences(was: Subject, now: Subject) -> Iterator[Difference]:
             continue
         if change.part.startswith(("versions", "distribution:")):
             yield _value_difference("versions", change.part, change.was, change.now)
-        elif change.part.startswith(("source", "quantization", "file:", "link:", "listing:", "environment:")):
+        elif change.part.startswith(
+            ("source", "quantization", "file:", "link:", "listing:", "environment:", "import:")
+        ):
             yield _value_difference("source", change.part, change.was, change.now)
 
 

@@ -5,6 +5,7 @@ The tests run in order. Each starts with the project of the test before it, and 
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -207,3 +208,18 @@ def test_a_missing_blob_is_built_again_when_it_is_needed(trtbuild: CommandLine) 
     document = trtbuild("build")
     assert ran(document) == {"engine": 1}
     assert step(document, "net/engine/layers.0@ada")["reason"]["code"] == "evicted"
+
+
+def test_a_library_in_another_folder_of_pythonpath_runs_the_trace(command_line: CommandLine) -> None:
+    project = command_line.project
+    copy_project("mlp", project)
+    edit(project / "net.py", "import torch\n", "import torch\nimport library\n")
+    for folder in ("first", "second"):
+        (project.parent / folder).mkdir()
+        (project.parent / folder / "library.py").write_text(f"name = '{folder}'\n")
+    folders = {name: f"{project.parent / name}{os.pathsep}{Path(__file__).parents[2]}" for name in ("first", "second")}
+    command_line("build", environment={"PYTHONPATH": folders["first"]})
+    same = command_line("plan", environment={"PYTHONPATH": folders["first"]})
+    assert step(same, "net/trace")["verdict"] == "hit"
+    other = command_line("plan", environment={"PYTHONPATH": folders["second"]})
+    assert [change["part"] for change in step(other, "net/trace")["reason"]["changed"]] == ["import:library"]

@@ -32,6 +32,8 @@ def _change_text(change: Change) -> str:
         kind, change.name or change.part
     )
     # ABSENT: the recipe has no such part; "absent": the file or environment variable did not exist
+    if kind == "import" and {was, now} != {ABSENT, "absent"}:
+        return f"the file of import {name} changed"
     if was in (ABSENT, "absent"):
         return f"{subject} is new"
     if now in (ABSENT, "absent"):

@@ -5,11 +5,12 @@ missing, or if the lock file names another version. A partition that a lock file
 make it.
 
 Rules
-1. Versions of torch and other installed packages may differ from those of this machine. The later steps are looked up with
-   the versions in the trace's record. All other parts of the trace's recipe must be the same on this machine now: the
-   declared parts, which are known before user code runs, and the dependencies, such as files.
-2. A lock file names the trace of a model by key. Each dependency of that trace, except distributions, is observed again.
-   The chain of links that otherwise leads to the trace's record (`core.recipes.chain`) is not needed.
+1. Versions of torch and other installed packages, and the files that imports find, may differ from those of this machine,
+   because its Python environment lacks the libraries of the model. The later steps are looked up with the versions in the
+   trace's record. All other parts of the trace's recipe must be the same on this machine now: the declared parts, which are
+   known before user code runs, and the other dependencies, such as files.
+2. A lock file names the trace of a model by key. Each dependency of that trace, except distributions and imports, is
+   observed again. The chain of links that otherwise leads to the trace's record (`core.recipes.chain`) is not needed.
 3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace of the same declared parts
    and files (`with_any_versions`). With a lock file, the versions of that trace must be those in the lock file.
 4. If a parser needs a GPU, another machine may have used another parser in place of it (a stand-in). The result of a
@@ -74,7 +75,7 @@ def named_by_lock(lookups: Lookups, declared: Declared, locked: LockedSteps | No
             dependency = Dependency.from_part(name)
         except ValueError:  # a kind of dependency that a later release records, and that cannot be checked here
             return None
-        if dependency.kind == "distribution":
+        if dependency.kind in ("distribution", "import"):
             continue
         if lookups.observe(dependency) != value:
             return None

@@ -10,13 +10,15 @@ code. The kinds of dependencies are:
   ``__pycache__``, or ``absent``.
 * ``distribution``: the name is the normalized name of an installed package. The state is its version, or ``absent``.
 * ``environment``: the name is the name of an environment variable. The state is the SHA-256 of its value, or ``absent``.
+* ``import``: the name is the name of a module. The state is the path of the user's file or directory that an import finds
+  through ``PYTHONPATH`` or an editable install. It is ``absent`` if such a search finds none.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast, get_args
 
-DependencyKind = Literal["file", "link", "listing", "distribution", "environment"]
+DependencyKind = Literal["file", "link", "listing", "distribution", "environment", "import"]
 
 ABSENT = "absent"
 DIRECTORY = "directory"
@@ -39,7 +41,7 @@ class Dependency(NamedTuple):
     def from_part(cls, part: str) -> Dependency:
         """The inverse of the property `part`. Raises ValueError if the kind is unknown or the name is empty."""
         kind, _, name = part.partition(":")
-        if kind not in ("file", "link", "listing", "distribution", "environment") or not name:
+        if kind not in get_args(DependencyKind) or not name:
             raise ValueError(f"{part!r} is not the name of a dependency")
         return cls(cast(DependencyKind, kind), name)
 

@@ -167,7 +167,9 @@ def _trace_differences(was: PackageFacts, now: PackageFacts) -> Iterator[Differe
             continue
         if change.part.startswith(("versions", "distribution:")):
             yield _value_difference("versions", change.part, change.was, change.now)
-        elif change.part.startswith(("source", "quantization", "file:", "link:", "listing:", "environment:")):
+        elif change.part.startswith(
+            ("source", "quantization", "file:", "link:", "listing:", "environment:", "import:")
+        ):
             yield _value_difference("source", change.part, change.was, change.now)
 
 

@@ -146,5 +146,5 @@ def _look_up_user_code_as_other_machine(workspace: Workspace, plan: ModelPlan) -
 
 def _observe_as(parts: Mapping[str, Value], lookups: StoreLookups, dependency: Dependency) -> str:
     """The state of `dependency` on a machine with the Python distributions that a recipe's `parts` list."""
-    seen = parts.get(dependency.part) if dependency.kind == "distribution" else None
+    seen = parts.get(dependency.part) if dependency.kind in ("distribution", "import") else None
     return seen if isinstance(seen, str) else lookups.observe(dependency)

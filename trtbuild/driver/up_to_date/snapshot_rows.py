@@ -168,6 +168,8 @@ class SnapshotRows:
 
     def _add_observation(self, dependency: Dependency, seen: str) -> None:
         kind, name = dependency.kind, dependency.name
+        if kind == "import":
+            return  # the snapshot has ``sys.path``, and the identities of its directories
         if kind == "environment" and name.startswith(HIDDEN_PREFIXES):
             return  # user code cannot read this variable, and `null_build.call_line` contains it
         if kind == "environment":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,42 @@ def test_a_link_is_observed_by_its_target(project: Path) -> None:
     assert observed("link", "l", project) == "a/b"
     assert observed("link", "m", project) == "./a"
     assert observed("link", "a", project) == observed("link", "none", project) == "absent"
+
+
+def test_an_import_is_observed_by_the_file_of_the_user_that_it_finds(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one/library.py", "two/library/__init__.py", "two/torch.py", "three/library/part.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("")
+    found = {}
+    for path in ("", "one", f"{project}/two:one", "three", "three:one"):
+        monkeypatch.setenv("PYTHONPATH", path)
+        found[path] = observed("import", "library", project)
+    assert list(found.values()) == [
+        "absent",
+        "one/library.py",
+        "two/library/__init__.py",
+        "three/library",
+        "one/library.py",
+    ]
+    assert observed("import", "torch", project) == observed("import", "json", project) == "absent"  # installed
+    monkeypatch.setenv("PYTHONPATH", "two")
+    assert observed("import", "torch", project) == "two/torch.py"
+
+
+def test_an_import_of_an_editable_distribution_is_observed_by_the_file_that_its_finder_finds(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object, target: object) -> ModuleSpec | None:
+            return ModuleSpec(name, None, origin=str(project / "a/x.py")) if name == "library" else None
+
+    Finder.__module__ = "__editable___library_1_0_finder"
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert observed("import", "library", project) == "a/x.py"
+    assert observed("import", "other_library", project) == "absent"
 
 
 def test_a_pattern_in_the_project_folder_lists_the_folder(project: Path) -> None:

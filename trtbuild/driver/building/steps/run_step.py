@@ -214,7 +214,7 @@ def _publish_for_any_versions(
     A machine without torch finds the trace or the calibration by this recipe (`with_any_versions`).
     """
     declared = declared.without_versions()
-    unversioned = [entry for entry in observations if entry.dependency.kind != "distribution"]
+    unversioned = [entry for entry in observations if entry.dependency.kind not in ("distribution", "import")]
     chained = chain.extend(declared, unversioned, lookups.read_link, lookups.write_link, lookups.observe)
     pointer_recipe = with_any_versions(keys.user_code(declared, chained))
     output = store.put_bytes(record.to_bytes())

@@ -241,8 +241,13 @@ class _Finder:
             self._recorder.record_distribution(normalized(name))
         if not is_user_import:
             return
+        roots_left, is_top_level = set(self._roots), "." not in name
         for entry in searched:
             directory = os.path.abspath(entry)
+            if is_top_level and not roots_left:
+                self._recorder.record_import(name)
+                is_top_level = False
+            roots_left.discard(directory)
             if directory == PACKAGE_PARENT and directory not in self._roots:
                 continue  # an editable install of trtbuild itself
             if not self._recorder.places.is_user(directory) and directory not in self._roots:

@@ -34,7 +34,15 @@ from typing import Any
 
 from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency, Observation
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.user_code.observe import SPECIAL, environment_digest, file_digest, link, listing, observe
+from trtbuild.stages.trace.user_code.observe import (
+    SPECIAL,
+    environment_digest,
+    file_digest,
+    imported_path,
+    link,
+    listing,
+    observe,
+)
 from trtbuild.stages.trace.user_code.places import IGNORED_DISTRIBUTIONS, Places
 
 #: If a file changed less than this time before it was read, the next change may leave its times unchanged.
@@ -195,6 +203,12 @@ class Recorder:
             observed = ABSENT if value is None else environment_digest(value)
             self._pins.setdefault(Dependency("environment", name), observed)
 
+    def record_import(self, name: str) -> None:
+        """Record that an import searched the module `name` outside the directories of the source."""
+        dependency = Dependency("import", name)
+        if dependency not in self._pins:
+            self._pins[dependency] = imported_path(name, self._project, self._environment.get("PYTHONPATH", ""))
+
     def record_variable_change(self, name: str) -> None:
         """Record that user code set or deleted an environment variable. Later reads of it are not dependencies."""
         self._set_variables.add(name)
@@ -257,7 +271,7 @@ class Recorder:
         """The state of a dependency at the end of the trace. None if this process changed the dependency: then the
         trace is not cacheable."""
         path = os.path.join(self._project, dependency.name)
-        if dependency.kind == "environment":
+        if dependency.kind in ("environment", "import"):
             return str(pin)
         if dependency.kind == "distribution":
             return observe(dependency, Path(self._project), file_digest)

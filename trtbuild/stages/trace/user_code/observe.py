@@ -8,6 +8,8 @@ Planning also uses this module, so torch is not imported here.
   with ``./`` before it.
 * The state of a distribution is its version, which is in the name of its ``.dist-info`` or ``.egg-info`` entry. If
   several entries of ``sys.path`` contain the distribution, the first one counts.
+* The state of an import is the path that Python finds before user code changes ``sys.path``. The entries of ``PYTHONPATH``
+  are searched before those of the installation. A module of Python or of an installed distribution is ``absent``.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
@@ -15,12 +17,15 @@ Planning also uses this module, so torch is not imported here.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
 import stat
 import sys
+import sysconfig
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency
@@ -47,6 +52,8 @@ SPECIAL = "special"
 #: read them, so their state is always `ABSENT`.
 HIDDEN_PREFIXES = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE", "TRTBUILD_WORKERS")
 
+_INSTALLED_FOLDERS = frozenset({"site-packages", "dist-packages"})
+
 _METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 
 #: Directory → (its mtime_ns, normalized name of a distribution → version).
@@ -65,6 +72,8 @@ def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str |
             return ABSENT
         value = os.environ.get(dependency.name)
         return ABSENT if value is None else environment_digest(value)
+    if dependency.kind == "import":
+        return imported_path(dependency.name, os.fspath(project), os.environ.get("PYTHONPATH", ""))
     path = os.path.join(project, dependency.name)
     if dependency.kind == "listing":
         return listing(path, in_project=dependency.name == ".")
@@ -102,6 +111,35 @@ def link(path: str, project: str) -> str:
     if target == project or target.startswith(project + os.sep):
         target = "./" + target[len(project) + 1 :]
     return target.replace(os.sep, "/")
+
+
+def imported_path(name: str, project: str, python_path: str) -> str:
+    """The path of the user's file or directory that an import of the module `name` finds, or ``absent``.
+
+    `python_path` is the value of ``PYTHONPATH``. The directories of the source are not searched."""
+    # a trace runs in the project, so its relative entries are relative to the project
+    entries = [os.path.join(project, entry) for entry in python_path.split(os.pathsep) if entry]
+    spec = PathFinder.find_spec(name, [*entries, *_installed_entries()])
+    for finder in sys.meta_path:
+        if spec is None and getattr(finder, "__module__", "").startswith("__editable__"):  # of setuptools
+            spec = finder.find_spec(name, None, None)
+    if spec is None:
+        return ABSENT
+    found = [spec.origin] if spec.origin is not None else list(spec.submodule_search_locations or ())
+    own = [path for path in found if not _INSTALLED_FOLDERS.intersection(Path(path).parts) and not _is_python(path)]
+    names = [path.removeprefix(project + os.sep).replace(os.sep, "/") for path in map(os.path.normpath, own)]
+    return os.pathsep.join(names) or ABSENT
+
+
+@functools.cache
+def _installed_entries() -> tuple[str, ...]:
+    """The entries of ``sys.path`` that follow those of ``PYTHONPATH``: of Python, and of its ``.pth`` files."""
+    standard = sysconfig.get_path("stdlib")
+    return tuple(sys.path[sys.path.index(standard) :]) if standard in sys.path else ()
+
+
+def _is_python(path: str) -> bool:
+    return path in ("built-in", "frozen") or path.startswith(sysconfig.get_path("stdlib") + os.sep)
 
 
 def environment_digest(value: str) -> str:

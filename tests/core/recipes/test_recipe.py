@@ -23,11 +23,11 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: Stage → key. A changed key makes every team's cache useless for that stage. It needs a reason, a new version of the
 #: schema or of the step, and a line in the CHANGELOG.
 GOLDEN = {
-    "calibrate": "347634c17003d98c436715e9e57a6bb131e45977e141ecc39ee5dc2920b4b3c2",
-    "trace": "27e0bb511415e4f22ee8d46363288587f002607f507987436be254fc1327daba",
-    "lower": "edfdc7df3c0cf33c85bcc56e4fb020285f4d8bae700fab1d01b896f357122acc",
-    "partition": "c4af54d2044ad8b28a1b6e4d7da29424581b1318544522b36b86b22494cef8d5",
-    "convert": "31d8a94776c5b97a858bf1556b3a0ec6227b0e779c8ad6c227770aa47b2084c5",
+    "calibrate": "18d0dc8742fbf2fb17e31c94bcf26efb887c6513f90595c8998db5fe83c960fa",
+    "trace": "ecea146b5e1b3a52b90feea0631cad7a7549355e72e16fa7953b37929ebe76ff",
+    "lower": "c83499ccb15ec9886125a68f746cb8dd0c4684ecc5238208d59391cc29a9f8bc",
+    "partition": "5c56d4a4e8f0ce7abb3b60fda2514d0554a9c4d4b456a1142ebeddf9c98a373d",
+    "convert": "bf3d051399671496d71b819f075b3f7e4e80dfe1c56b83085ab0e683ce8b63e1",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
     "weights": "ee334ce59d985f8058c5cc1e68a8cc86ee0c0624d32ee7c2f250e8ef5e085686",
@@ -47,11 +47,11 @@ def test_every_stage_has_a_golden_key() -> None:
 
 def test_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
-    assert build.trace().key == "e9e60630b3ef540ce6cbdc79862e66d2cc5dbf3b3ddb3507de5ce9cc62aa9646"
-    assert build.recipes()["partition"].key == "44134000dd6a5ee92b0add577b0c1babce27ca3eb9c8ba0b883fd47de80025b7"
+    assert build.trace().key == "adc55365de3f4fa1bd860acb06d83f29480d2aafb6977e83fa27349cdcc02b16"
+    assert build.recipes()["partition"].key == "2b57932f253365a2c1a4fba4c02235050ca6d5b1082af99ec2c75438868b4429"
     assert (
         with_any_versions(build.trace(versions=None)).key
-        == "125d99e599e03872a4819465aaf4837d4260570a1d09f9dc547601a9ddf60c76"
+        == "c51e30e26f4b444cf469c3c1b2bda2e536651dd50e65a0aa46018d8142553b86"
     )
 
 

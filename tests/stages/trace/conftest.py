@@ -47,8 +47,8 @@ def make_job(
     origins |= {f"dims.{dim.name}": f"trtbuild.yaml:{20 + n}" for n, dim in enumerate(dims)}
     origins |= {"source": "trtbuild.yaml:3", "weights": "trtbuild.yaml:4"}
     # Tied symbols become one symbol. These pairs must not be tied, because they are declared differently.
-    points, not_to_tie = proof_points(plan, profiles), pairs_of_separate_symbols(plan, profiles)
-    return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, not_to_tie)
+    points, separate_pairs = proof_points(plan, profiles), pairs_of_separate_symbols(plan, profiles)
+    return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, separate_pairs)
 
 
 def _range(shape: Sequence[Any]) -> ShapeRange:

@@ -303,7 +303,7 @@ def test_every_dequantizer_of_an_input_is_left() -> None:
             operators.dequantize_per_channel(x, scales, zeros, 1, -128, 127, torch.int8),
         )
 
-    without = without_quantizers(subject_of(FunctionModule(run), [(("b", 32), "int8")]).program)
+    without = without_quantizers(convert_module(FunctionModule(run), [(("b", 32), "int8")]).program)
     assert without.left == tuple(
         f"quantized_decomposed.dequantize_per_{kind}.default" for kind in ("tensor", "channel")
     )

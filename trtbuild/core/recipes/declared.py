@@ -65,8 +65,8 @@ def trace_declared(
         ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
         ("platform", platform),
     ]
-    # The trace can tie two symbols that must be equal: one symbol then replaces both. It does not tie `separate_pairs`, whose
-    # symbols have the same ranges, but another min, opt or max in some profile.
+    # If the code of the model needs two dims to be equal, the trace replaces both symbols by one. It does not do this for
+    # `separate_pairs`, whose symbols have the same ranges, but another min, opt or max in some profile.
     if separate_pairs := pairs_of_separate_symbols(shapes, model.profiles):
         parts.append(("opts differ", [list(pair) for pair in separate_pairs]))
     if quantizers is not None:

@@ -42,11 +42,11 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 #: The name of a stage → the version of its step (rule 6).
 STEP_VERSIONS: Mapping[str, int] = {
-    "calibrate": 3,
-    "trace": 7,
-    "lower": 8,
-    "partition": 6,
-    "convert": 4,
+    "calibrate": 4,
+    "trace": 8,
+    "lower": 9,
+    "partition": 7,
+    "convert": 5,
     "engine": 2,
     "package": 3,
     "weights": 1,

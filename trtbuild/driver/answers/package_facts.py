@@ -1,4 +1,4 @@
-"""What is known about a package: an existing one, or the one that would be built now from a model. ``trtbuild diff``
+"""The known facts about a package: an existing one, or the one that would be built now from a model. ``trtbuild diff``
 compares two of them.
 
 Rules

@@ -43,7 +43,7 @@ JsonObject = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PackageFacts:
-    """What is known about a package, or about a model as it would be built now.
+    """The known facts about a package, or about a model as it would be built now.
 
     An unknown field is None or an empty mapping."""
 

@@ -211,9 +211,13 @@ def test_a_missing_blob_is_built_again_when_it_is_needed(trtbuild: CommandLine) 
 
 
 def test_a_library_in_another_folder_of_pythonpath_runs_the_trace(command_line: CommandLine) -> None:
+    """The model also appends a folder of the project to ``sys.path``. It is the same in each build."""
     project = command_line.project
     copy_project("mlp", project)
-    edit(project / "net.py", "import torch\n", "import torch\nimport library\n")
+    imports = "import sys, torch\nsys.path.append(__file__[:-6] + 'own')\nimport library, own_library\n"
+    edit(project / "net.py", "import torch\n", imports)
+    (project / "own").mkdir()
+    (project / "own" / "own_library.py").write_text("")
     for folder in ("first", "second"):
         (project.parent / folder).mkdir()
         (project.parent / folder / "library.py").write_text(f"name = '{folder}'\n")

@@ -17,13 +17,11 @@ Planning also uses this module, so torch is not imported here.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import re
 import stat
 import sys
-import sysconfig
 from collections.abc import Callable
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -53,6 +51,11 @@ SPECIAL = "special"
 HIDDEN_PREFIXES = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE", "TRTBUILD_WORKERS")
 
 _INSTALLED_FOLDERS = frozenset({"site-packages", "dist-packages"})
+
+_STANDARD_LIBRARY = os.path.dirname(os.__file__)
+#: The entries of ``sys.path`` that follow those of ``PYTHONPATH``: of Python, and of its ``.pth`` files. This module is
+#: imported before user code, which may append other entries.
+_INSTALLED_ENTRIES = tuple(sys.path[sys.path.index(_STANDARD_LIBRARY) :]) if _STANDARD_LIBRARY in sys.path else ()
 
 _METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 
@@ -119,7 +122,7 @@ def imported_path(name: str, project: str, python_path: str) -> str:
     `python_path` is the value of ``PYTHONPATH``. The directories of the source are not searched."""
     # a trace runs in the project, so its relative entries are relative to the project
     entries = [os.path.join(project, entry) for entry in python_path.split(os.pathsep) if entry]
-    spec = PathFinder.find_spec(name, [*entries, *_installed_entries()])
+    spec = PathFinder.find_spec(name, [*entries, *_INSTALLED_ENTRIES])
     for finder in sys.meta_path:
         if spec is None and getattr(finder, "__module__", "").startswith("__editable__"):  # of setuptools
             spec = finder.find_spec(name, None, None)
@@ -131,15 +134,8 @@ def imported_path(name: str, project: str, python_path: str) -> str:
     return os.pathsep.join(names) or ABSENT
 
 
-@functools.cache
-def _installed_entries() -> tuple[str, ...]:
-    """The entries of ``sys.path`` that follow those of ``PYTHONPATH``: of Python, and of its ``.pth`` files."""
-    standard = sysconfig.get_path("stdlib")
-    return tuple(sys.path[sys.path.index(standard) :]) if standard in sys.path else ()
-
-
 def _is_python(path: str) -> bool:
-    return path in ("built-in", "frozen") or path.startswith(sysconfig.get_path("stdlib") + os.sep)
+    return path in ("built-in", "frozen") or path.startswith(_STANDARD_LIBRARY + os.sep)
 
 
 def environment_digest(value: str) -> str:

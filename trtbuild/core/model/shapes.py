@@ -2,8 +2,8 @@
 
 `trtbuild.core.model.declared_shapes` derives both from the profiles.
 
-A trace may find that two symbols are always equal. They become one symbol (`ShapePlan.merge_ties`) if their declarations
-are equal: the same min, opt and max in every profile, and the same ``multiple_of`` (`pairs_of_separate_symbols`).
+A trace may find that two symbols are always equal (a *tie*). They become one symbol (`ShapePlan.merge_ties`) if their
+declarations are equal: the same min, opt and max in every profile, and the same ``multiple_of``.
 """
 
 from __future__ import annotations

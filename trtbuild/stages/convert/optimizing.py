@@ -48,7 +48,7 @@ _SCATTER_RULE = _redundant_scatter_nd.no_op_static_scatter_nd_rule
 
 def optimize(model: onnx_ir.Model) -> None:
     """Optimize `model` in place."""
-    with _compare_exactly(), _leave_out_wrong_rules(), _try_matching_operators_only():
+    with _compare_exactly(), _leave_out_rules():
         optimizer.optimize_ir(model)
 
 
@@ -65,14 +65,12 @@ def _compare_exactly() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _leave_out_wrong_rules() -> Iterator[None]:
+def _leave_out_rules() -> Iterator[None]:
     rule_class, evaluators = _rewrite_rule.RewriteRule, _constant_folding.registry.op_evaluators
     original_try, original_abs = rule_class.try_rewrite, evaluators.pop(("", "Abs"), [])
 
     def try_rewrite(rule: Any, model: Any, graph: Any, node: onnx_ir.Node, **options: Any) -> Any:
-        if rule in _WRONG_RULES or (rule in _CLIP_RULES and _may_add_axes(node)):
-            return None
-        if rule is _SCATTER_RULE and node.attributes.get_string("reduction", "none") != "none":
+        if _is_wrong(rule, node) or not _may_match(rule, node):
             return None
         return original_try(rule, model, graph, node, **options)
 
@@ -84,6 +82,15 @@ def _leave_out_wrong_rules() -> Iterator[None]:
         evaluators["", "Abs"] = original_abs
 
 
+def _is_wrong(rule: Any, node: onnx_ir.Node) -> bool:
+    """Whether `rule` may change the result of `node` (rule 2). The folding of Abs is another kind of rule."""
+    if rule in _CLIP_RULES:
+        return _may_add_axes(node)
+    if rule is _SCATTER_RULE:
+        return node.attributes.get_string("reduction", "none") != "none"
+    return rule in _WRONG_RULES
+
+
 def _may_add_axes(node: onnx_ir.Node) -> bool:
     """Whether the result of a Min of a Max (or the reverse) may have more axes than the operand of the inner node."""
     inner = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
@@ -92,20 +99,8 @@ def _may_add_axes(node: onnx_ir.Node) -> bool:
     return before is None or after is None or len(before) < len(after)
 
 
-@contextlib.contextmanager
-def _try_matching_operators_only() -> Iterator[None]:
-    rule_class = _rewrite_rule.RewriteRule
-    original = rule_class.try_rewrite
-
-    def try_rewrite(rule: Any, model: Any, graph: Any, node: onnx_ir.Node, **options: Any) -> Any:
-        # a matcher of this class begins with the operator of the pattern's first output
-        is_simple = type(rule._matcher) is _matcher.SimplePatternMatcher
-        if is_simple and not rule._target_pattern.output_nodes[0].op.matches(node.op_type):
-            return None
-        return original(rule, model, graph, node, **options)
-
-    rule_class.try_rewrite = try_rewrite
-    try:
-        yield
-    finally:
-        rule_class.try_rewrite = original
+def _may_match(rule: Any, node: onnx_ir.Node) -> bool:
+    """Whether `node` has the operator at the end of the pattern of `rule` (rule 3)."""
+    if type(rule._matcher) is not _matcher.SimplePatternMatcher:
+        return True  # only this class begins with the operator of the pattern's first output
+    return bool(rule._target_pattern.output_nodes[0].op.matches(node.op_type))

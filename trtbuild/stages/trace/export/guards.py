@@ -56,13 +56,12 @@ def guard_failures(
     points: Iterable[tuple[int, ...]] = (),
     assumptions: Sequence[str] = (),
 ) -> list[GuardFailure]:
-    """Find sizes at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
-    instead of each tensor. If one of `guards` fails at one of `points` or at the sizes of an earlier result, and none of
-    its dims has size 1 there, these sizes are its only result: no new point is needed. After `_MAX_FAILURES` new points,
-    each further guard has at most one new point.
+    """Find points at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
+    instead of each tensor.
 
     The proof tries `points` in any case. If one of `guards` fails at one of them, or at the point of an earlier result,
-    this point is its only result. Otherwise new points are added, up to about `_MAX_FAILURES` for all `guards` together.
+    this point is its only result, unless one of the guard's dims has size 1 there. Otherwise up to three new points are
+    added. After `_MAX_FAILURES` new points, each further guard has at most one.
 
     `assumptions` are guards that `guard_filter` has removed. New points are always added for an assumption that fails."""
     results: list[GuardFailure] = []

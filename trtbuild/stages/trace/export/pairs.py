@@ -66,9 +66,8 @@ def _linear_failures(
     )
     slope = at_1 - at_0
     candidates = [torch.full_like(rows, size) for size in (columns[0], columns[len(columns) // 2], columns[-1])]
-    candidates.append(
-        -at_0 // torch.where(slope == 0, 1, slope)
-    )  # where both sides are equal, if the division is exact
+    root = -at_0 // torch.where(slope == 0, 1, slope)  # where both sides are equal, if the division is exact
+    candidates.append(root)
     for column in candidates:
         is_size = (column >= columns[0]) & (column <= columns[-1]) & ((column - columns[0]) % columns.step == 0)
         failing = (is_size & ~holds(at_0 + slope * column, 0)).nonzero().flatten()

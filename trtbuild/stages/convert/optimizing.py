@@ -87,7 +87,7 @@ def _is_wrong(rule: Any, node: onnx_ir.Node) -> bool:
     if rule in _CLIP_RULES:
         return _may_add_axes(node)
     if rule is _SCATTER_RULE:
-        return node.attributes.get_string("reduction", "none") != "none"
+        return bool(node.attributes.get_string("reduction", "none") != "none")
     return rule in _WRONG_RULES
 
 

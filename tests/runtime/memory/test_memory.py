@@ -117,6 +117,23 @@ def test_a_view_of_bytes_shares_their_memory() -> None:
     assert later.data_ptr() == raw.data_ptr() + 16 and later.tolist() == [7, 0]
 
 
+def test_a_copy_may_follow_one_in_inference_mode() -> None:
+    """The buffers of a CUDA graph stay, and the first call may have run in inference mode."""
+    memory = HostMemory(STREAM)
+    with torch.inference_mode():
+        buffer = memory.empty((2,), torch.float32, STREAM)
+    memory.copy(torch.ones(2), buffer, STREAM)
+    assert buffer.tolist() == [1, 1]
+
+
+def test_a_copy_records_no_gradient() -> None:
+    """A buffer that stays would keep the autograd graphs of all calls."""
+    memory = HostMemory(STREAM)
+    buffer = memory.empty((2,), torch.float32, STREAM)
+    memory.copy(torch.ones(2, requires_grad=True) * 2, buffer, STREAM)
+    assert buffer.tolist() == [2, 2] and buffer.grad_fn is None and not buffer.requires_grad
+
+
 def test_rejects_arrays_in_host_memory_on_a_gpu() -> None:
     memory = HostMemory(STREAM)
     memory.device = torch.device("cuda", 0)

@@ -186,7 +186,9 @@ class TorchMemory:
         return array.clone(memory_format=self._torch.contiguous_format)
 
     def copy(self, source: Any, target: Any, stream: int) -> None:
-        target.copy_(source)
+        # In inference mode, autograd records nothing, and a target from an earlier inference mode may be written.
+        with self._torch.inference_mode():
+            target.copy_(source)
 
     def record_call(self, stream: int) -> None:
         self._adopted_arrays.record_call(stream)

@@ -89,6 +89,15 @@ def test_uses_numpy_arrays_without_a_copy(module: Any, inputs: Inputs) -> None:
     assert torch.equal(module(frozen, scale=scale)["list"][0], results["list"][0])
 
 
+def test_copies_a_reversed_numpy_array(module: Any, inputs: Inputs) -> None:
+    """``torch.from_dlpack`` ends the process for such an array, for example of a picture whose colours are swapped."""
+    image, scale = inputs()
+    swapped = image.numpy()[:, ::-1]
+    results = module(swapped, scale=scale)
+    assert torch.equal(results["list"][0], module(image.flip(1), scale=scale)["list"][0])
+    assert torch.equal(results["image"], image.flip(1))
+
+
 def test_results_do_not_require_gradients(module: Any, inputs: Inputs) -> None:
     image, scale = inputs()
     assert not module(image.requires_grad_(), scale=scale)["list"][0].requires_grad

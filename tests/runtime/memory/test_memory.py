@@ -134,6 +134,24 @@ def test_a_copy_records_no_gradient() -> None:
     assert buffer.tolist() == [2, 2] and buffer.grad_fn is None and not buffer.requires_grad
 
 
+class Reversed:
+    """A reversed array of CuPy."""
+
+    strides = (-4,)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, **_: object) -> object:
+        raise AssertionError("torch.from_dlpack would end the process")
+
+
+def test_refuses_a_reversed_array() -> None:
+    memory = HostMemory(STREAM)
+    with pytest.raises(CallRefused, match="x has negative strides"):
+        memory.adopt(Reversed(), "x", STREAM)
+
+
 def test_rejects_arrays_in_host_memory_on_a_gpu() -> None:
     memory = HostMemory(STREAM)
     memory.device = torch.device("cuda", 0)

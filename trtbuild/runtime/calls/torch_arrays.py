@@ -7,13 +7,14 @@ from typing import Any
 from trtbuild.errors import CallRefused
 from trtbuild.runtime.calls.torch_part import require_torch
 from trtbuild.runtime.memory import tensor_kinds
+from trtbuild.runtime.memory.foreign import has_negative_strides
 
 
 class HostArrayOperations:
     """Implements `trtbuild.runtime.calls.arguments.ArrayOperations` for torch tensors on the CPU.
 
     Arrays of other libraries are read by DLPack, without a copy. Only NumPy arrays that DLPack refuses are copied: those
-    that are read-only, or have another byte order."""
+    that are read-only, reversed, or have another byte order."""
 
     requires_contiguous = False  # no engine reads the tensors
 
@@ -42,6 +43,8 @@ class HostArrayOperations:
             if hasattr(value, "mask"):
                 raise CallRefused(f"{name} is a masked array", hint="pass an array without a mask")
             try:
+                if has_negative_strides(value):
+                    raise BufferError("it has negative strides")
                 return torch.from_dlpack(value)
             except (BufferError, RuntimeError, TypeError, ValueError) as error:
                 return self._copy_numpy_array(value, name, error)

@@ -1,4 +1,4 @@
-"""Keep arrays of other libraries (adopted arrays) until the GPU has read them.
+"""Arrays of other libraries (adopted arrays): which are reversed, and keep them until the GPU has read them.
 
 The allocator of another library does not know our stream. If an array is freed too early, its memory is used again while a
 kernel still reads it.
@@ -14,7 +14,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
+
+
+def has_negative_strides(value: Any) -> bool:
+    """Whether an array of NumPy or CuPy is reversed, such as ``image[..., ::-1]``. `torch.from_dlpack` ends the process
+    for such an array, because torch has no negative strides."""
+    strides = getattr(value, "strides", None)
+    return isinstance(strides, tuple) and any(step < 0 for step in strides)
 
 
 class RecordedEvent(Protocol):

@@ -14,7 +14,7 @@ from trtbuild.errors import CallRefused, EngineError, EnvironmentFault
 from trtbuild.runtime.memory import dlpack, tensor_kinds
 from trtbuild.runtime.memory.arrays import host_memory_error, wrong_device_error
 from trtbuild.runtime.memory.device_memory import LEGACY_STREAM
-from trtbuild.runtime.memory.foreign import AdoptedArrays
+from trtbuild.runtime.memory.foreign import AdoptedArrays, has_negative_strides
 
 
 class TorchMemory:
@@ -155,6 +155,8 @@ class TorchMemory:
                 raise host_memory_error(name, type(value), self.ordinal)
             if int(ordinal) != self.ordinal:
                 raise wrong_device_error(name, f"cuda:{int(ordinal)}", self.ordinal)
+            if has_negative_strides(value):
+                raise CallRefused(f"{name} has negative strides, which torch does not have", hint="pass a copy of it")
             try:
                 return torch.from_dlpack(value)  # torch orders its current stream after the exporter's stream
             except (RuntimeError, BufferError, TypeError) as error:

@@ -14,7 +14,7 @@ import torch
 from trtbuild.core.packages.package_index import PackedWeight
 from trtbuild.errors import PackageDamaged
 from trtbuild.runtime.calls.call import Call
-from trtbuild.runtime.calls.torch_part import ProgramGraph, TorchPart, weight_tensors
+from trtbuild.runtime.calls.torch_part import ProgramGraph, TorchPart, default_float32, weight_tensors
 from trtbuild.stages.program.functional import functional
 
 CALL = Call(profile=0, sizes=(3,), stream=0, device="cpu")
@@ -74,6 +74,44 @@ def test_ignores_autocast_of_the_caller() -> None:
         assert torch.nn.functional.linear(torch.ones(1, 4), torch.eye(4)).dtype is torch.bfloat16
         (output,) = torch_part([torch.full((1, 4), 1.001)], CALL)
     torch.testing.assert_close(output, torch.full((1, 4), 1.001))
+
+
+class Positions(torch.nn.Module):
+    """Integers become floats of torch's default type."""
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.cond(x.shape[0] > 5, lambda v, m: v + m / 3, lambda v, m: v - m / 3, (x, n)), torch.sqrt(n)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_ignores_the_default_type_of_the_caller(dtype: torch.dtype) -> None:
+    batch = torch.export.Dim("batch", min=2, max=16)
+    inputs = (torch.ones(3), torch.arange(3))
+    exported = torch.export.export(Positions(), inputs, dynamic_shapes=({0: batch}, {0: batch}))
+    data, _ = functional(exported.run_decompositions({}))
+    torch_part = TorchPart(ProgramGraph(memoryview(data.to_bytes()), torch.device("cpu"), "a test"), [])
+    expected = torch_part(inputs, CALL)
+    torch.set_default_dtype(dtype)
+    try:
+        results = torch_part(inputs, CALL)
+        assert torch.get_default_dtype() is dtype
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(results, expected, rtol=0, atol=0)
+
+
+def test_the_default_type_is_restored_after_the_last_of_several_calls() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        first, second = default_float32(), default_float32()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert torch.get_default_dtype() is torch.float32  # the second call still runs
+        second.__exit__(None, None, None)
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_a_returned_weight_is_a_copy() -> None:

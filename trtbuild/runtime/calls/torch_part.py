@@ -6,7 +6,7 @@ Rules
 2. A program does not contain its weights: they are its first inputs, and are bound when a part is created. Partitions of
    equal structure share one graph.
 3. No backward pass is recorded. The package determines the dtypes, so the caller's autocast has no effect on CPUs and
-   CUDA devices.
+   CUDA devices. Neither has the caller's default dtype, in which PyTorch divides integers, for example.
 4. An engine needs contiguous inputs whose memory contains their values. PyTorch negates some tensors only when it reads
    them (`trtbuild.runtime.memory.tensor_kinds`). So an output that engines read is copied if it is such a tensor, or is
    not contiguous.
@@ -63,6 +63,31 @@ def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if torch.get_default_device() == cpu else cpu
 
 
+_default_dtype_lock = threading.Lock()
+#: The number of blocks of `default_float32` that run now, and the default dtype before the first of them.
+_float32_blocks: list[Any] = [0, None]
+
+
+@contextlib.contextmanager
+def default_float32() -> Iterator[None]:
+    """Let float32 be torch's default dtype inside the block. The default is one value for all threads, so the last block
+    that ends restores it."""
+    import torch
+
+    with _default_dtype_lock:
+        if not _float32_blocks[0]:
+            _float32_blocks[1] = torch.get_default_dtype()
+            torch.set_default_dtype(torch.float32)
+        _float32_blocks[0] += 1
+    try:
+        yield
+    finally:
+        with _default_dtype_lock:
+            _float32_blocks[0] -= 1
+            if not _float32_blocks[0]:
+                torch.set_default_dtype(_float32_blocks[1])
+
+
 def define_quantizers() -> None:
     """Define the quantizers that Torch partitions may call. ``import torch`` does not define those of PyTorch."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
@@ -107,6 +132,13 @@ class ProgramGraph:
         self.weight_count = weight_count
         self.device_type = device.type
         self.module = exported.graph_module
+        #: Whether a value has torch's default dtype. Such a graph must run under the default of its trace, float32.
+        self.uses_default_dtype = any(
+            _may_have_default_dtype(node)
+            for module in exported.graph_module.modules()
+            if isinstance(module, torch.fx.GraphModule)
+            for node in module.graph.nodes
+        )
         #: For each argument of the graph: a constant, or None for a weight or an input.
         self.constants_by_position = [constants.get(name) for name in names]
         #: For each output: the position of the argument whose memory the output may use, or None.
@@ -123,6 +155,20 @@ def _viewed_argument(node: Any, names: Sequence[str]) -> int | None:
         is_view = node.target is operator.getitem or any(value.alias_info for value in getattr(schema, "returns", ()))
         node = node.args[0] if is_view and node.args else None
     return names.index(node.name) if getattr(node, "op", None) == "placeholder" else None
+
+
+def _may_have_default_dtype(node: Any) -> bool:
+    """Whether the dtype of a node's value may be torch's default: it is a float, and no argument is a float tensor."""
+    import torch
+
+    if node.op != "call_function" or node.kwargs.get("dtype") is not None:
+        return False
+
+    def is_float(value: Any) -> bool:
+        values = value if isinstance(value, list | tuple) else [value]
+        return any(isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in values)
+
+    return is_float(node.meta.get("val")) and not any(is_float(entry.meta.get("val")) for entry in node.all_input_nodes)
 
 
 class TorchPart:
@@ -144,6 +190,7 @@ class TorchPart:
         has_autocast = device_type in ("cpu", "cuda")
         self._under_autocast = partial(torch.is_autocast_enabled, device_type) if has_autocast else bool
         self._no_autocast = partial(torch.autocast, device_type, enabled=False)
+        self._uses_default_dtype = graph.uses_default_dtype
         # forward is called directly, because fx's __call__ takes time and changes tracebacks.
         self._run = graph.module.forward
         self._contiguous_outputs = tuple(contiguous_outputs)
@@ -173,8 +220,12 @@ class TorchPart:
             arguments[position] = value
         del values
         with self._no_grad():
-            if self._under_autocast():
-                with self._no_autocast():
+            if self._uses_default_dtype or self._under_autocast():
+                with contextlib.ExitStack() as contexts:
+                    if self._under_autocast():
+                        contexts.enter_context(self._no_autocast())
+                    if self._uses_default_dtype:
+                        contexts.enter_context(default_float32())
                     results = list(self._run(*arguments))
             else:
                 results = list(self._run(*arguments))

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from tests.runtime.fake_cuda import FakeDriver
 from tests.runtime.fake_gpu import FakeGpu
 from trtbuild.core.model.state import StateTensor
 from trtbuild.errors import CallRefused, PackageError
-from trtbuild.runtime.calls.module import Runner
+from trtbuild.runtime.calls.module import Runner, as_torch_module
 from trtbuild.runtime.calls.state import State, StateLayout
+from trtbuild.runtime.calls.torch_arrays import HostArrayOperations
 from trtbuild.runtime.memory.cuda_memory import CudaMemory
 
 
@@ -233,6 +235,19 @@ def test_a_session_of_a_closed_package_cannot_be_called(built: Built, inputs: In
         session(image, scale=scale)
     with pytest.raises(PackageError, match="is closed"):
         session(image, scale=scale)
+
+
+def test_a_deep_copy_has_its_own_state() -> None:
+    arrays = HostArrayOperations()
+    state = (StateTensor("cache", 0, 0),)
+    index: Any = SimpleNamespace(model="net", inputs=(), state=state, output_tree={"kind": "none"})
+    layout = StateLayout("net", state, (torch.zeros(2),), 0, frozenset(), (), has_views=False)
+    stitched: Any = SimpleNamespace(parts={}, is_one_part=True)
+    module = as_torch_module(Runner(index, stitched, arrays, None, None, State(layout, arrays, None)))
+    module.set_state({"cache": torch.ones(2)})
+    deep, shallow = copy.deepcopy(module), copy.copy(module)
+    module.set_state({"cache": torch.full((2,), 2.0)})
+    assert [one.get_state()["cache"].tolist() for one in (deep, shallow)] == [[1, 1], [2, 2]]
 
 
 def test_set_state_releases_arrays_of_other_libraries_after_they_are_copied() -> None:

@@ -278,7 +278,11 @@ def _module_class() -> type:
             return self
 
         def __deepcopy__(self, memo: Any) -> Any:
-            return self
+            if not self.runner.index.state:
+                return self
+            session = self.session()  # as in torch, the copy begins with the present state, and does not share it
+            session.set_state(self.get_state())
+            return session
 
         def __reduce_ex__(self, protocol: Any) -> Any:
             raise PackageError(

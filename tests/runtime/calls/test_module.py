@@ -250,6 +250,14 @@ def test_a_deep_copy_has_its_own_state() -> None:
     assert [one.get_state()["cache"].tolist() for one in (deep, shallow)] == [[1, 1], [2, 2]]
 
 
+def test_a_state_does_not_require_gradients() -> None:
+    arrays = HostArrayOperations()
+    layout = StateLayout("net", (StateTensor("h", 0, 0),), (torch.zeros(2),), 0, frozenset(), (), has_views=False)
+    state = State(layout, arrays, None)
+    state.set({"h": torch.ones(2, requires_grad=True) * 2}, 0)
+    assert not state.get(0)["h"].requires_grad
+
+
 def test_set_state_releases_arrays_of_other_libraries_after_they_are_copied() -> None:
     gpu = FakeGpu()
     memory = CudaMemory(FakeDriver(gpu), 0)

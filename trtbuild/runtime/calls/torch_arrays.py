@@ -33,7 +33,7 @@ class HostArrayOperations:
         return getattr(self._torch, name)
 
     def contiguous_copy(self, array: Any, stream: int) -> Any:
-        return array.clone(memory_format=self._torch.contiguous_format)
+        return array.detach().clone(memory_format=self._torch.contiguous_format)
 
     def adopt(self, value: object, name: str, stream: int) -> Any:
         torch = self._torch

@@ -185,7 +185,7 @@ class TorchMemory:
         return array.contiguous()
 
     def contiguous_copy(self, array: Any, stream: int) -> Any:
-        return array.clone(memory_format=self._torch.contiguous_format)
+        return array.detach().clone(memory_format=self._torch.contiguous_format)
 
     def copy(self, source: Any, target: Any, stream: int) -> None:
         # In inference mode, autograd records nothing, and a target from an earlier inference mode may be written.

@@ -121,19 +121,33 @@ def test_a_returned_weight_is_a_copy() -> None:
             self.weight = torch.nn.Parameter(torch.arange(4.0))
 
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return x * self.weight, self.weight.view(2, 2).t(), self.weight.chunk(2)[1], x.view(4)
+            same, turned = self.weight.type_as(x), torch.einsum("ij->ji", self.weight.view(2, 2))
+            return x * self.weight, self.weight.view(2, 2).t(), self.weight.chunk(2)[1], same, turned, x.view(4)
 
     exported = torch.export.export(Returns(), (torch.ones(1, 4),))
     graph = ProgramGraph(
         memoryview(functional(exported.run_decompositions({}))[0].to_bytes()), torch.device("cpu"), "a test"
     )
     weight = torch.arange(4.0)
-    torch_part = TorchPart(graph, [weight], returned_outputs=range(4))
+    torch_part = TorchPart(graph, [weight], returned_outputs=range(6))
     x = torch.ones(1, 4)
-    for result in torch_part([x], CALL)[:3]:
+    for result in torch_part([x], CALL)[:5]:
         result.add_(1)
     assert weight.tolist() == [0, 1, 2, 3]
-    assert torch_part([x], CALL)[3].data_ptr() == x.data_ptr()  # an input is returned without a copy
+    assert torch_part([x], CALL)[5].data_ptr() == x.data_ptr()  # an input is returned without a copy
+
+
+def test_a_view_of_another_partitions_weight_is_a_copy() -> None:
+    class View(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.t()
+
+    program, _ = functional(torch.export.export(View(), (torch.ones(2, 3),)).run_decompositions({}))
+    graph = ProgramGraph(memoryview(program.to_bytes()), torch.device("cpu"), "a test")
+    weight = torch.zeros(2, 3)
+    torch_part = TorchPart(graph, [], returned_outputs=(0,), protected=[weight])
+    torch_part([weight[:]], CALL)[0].fill_(1)
+    assert not weight.any()
 
 
 def _linear() -> bytes:

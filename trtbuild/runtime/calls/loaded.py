@@ -266,7 +266,8 @@ class Loaded:
             read_by_engines = [number for number, output in outputs.items() if output in engine_inputs]
             contiguous = read_by_engines if arrays.requires_contiguous else []
             returned = [number for number, output in outputs.items() if output in target.partitions.outputs]
-            parts[name] = TorchPart(graphs[path], [weights[slot] for slot in partition.weights], contiguous, returned)
+            own_weights = [weights[slot] for slot in partition.weights]
+            parts[name] = TorchPart(graphs[path], own_weights, contiguous, returned, protected=weights.values())
         return parts, {slot: weights[slot] for slot in value_slots}
 
 

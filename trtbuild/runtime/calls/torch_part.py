@@ -10,7 +10,8 @@ Rules
 4. An engine needs contiguous inputs whose memory contains their values. PyTorch negates some tensors only when it reads
    them (`trtbuild.runtime.memory.tensor_kinds`). So an output that engines read is copied if it is such a tensor, or is
    not contiguous.
-5. A weight or constant that the model returns is copied, because the caller may write to it.
+5. A weight or constant that the model returns is copied, because the caller may write to it. The addresses are compared:
+   some operators may return their input itself, and their schemas do not say so (``type_as``, ``einsum``).
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import operator
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -141,20 +141,6 @@ class ProgramGraph:
         )
         #: For each argument of the graph: a constant, or None for a weight or an input.
         self.constants_by_position = [constants.get(name) for name in names]
-        #: For each output: the position of the argument whose memory the output may use, or None.
-        self.viewed_arguments = [_viewed_argument(node, names) for node in exported.graph.output_node().args[0]]
-
-
-def _viewed_argument(node: Any, names: Sequence[str]) -> int | None:
-    """Return the position in `names` of the argument whose memory a node's value may use, or None.
-
-    The operators' schemas show which outputs are views of inputs.
-    """
-    while getattr(node, "op", None) == "call_function":
-        schema = getattr(node.target, "_schema", None)
-        is_view = node.target is operator.getitem or any(value.alias_info for value in getattr(schema, "returns", ()))
-        node = node.args[0] if is_view and node.args else None
-    return names.index(node.name) if getattr(node, "op", None) == "placeholder" else None
 
 
 def _may_have_default_dtype(node: Any) -> bool:
@@ -173,7 +159,8 @@ def _may_have_default_dtype(node: Any) -> bool:
 
 class TorchPart:
     """A partition that PyTorch computes. `contiguous_outputs` has the numbers of the outputs that engines read.
-    `returned_outputs` has the numbers of the outputs that the model returns."""
+    `returned_outputs` has the numbers of the outputs that the model returns. `protected` are weights of other partitions,
+    which may be the memory of this partition's inputs."""
 
     def __init__(
         self,
@@ -181,6 +168,7 @@ class TorchPart:
         weights: Sequence[torch.Tensor],
         contiguous_outputs: Sequence[int] = (),
         returned_outputs: Sequence[int] = (),
+        protected: Iterable[torch.Tensor] = (),
     ) -> None:
         import torch
 
@@ -208,10 +196,13 @@ class TorchPart:
                 bound_arguments.append(None)
                 self._input_positions.append(position)
         self._bound_arguments = bound_arguments
-        views = [(number, graph.viewed_arguments[number]) for number in returned_outputs]
-        self._copied_outputs = tuple(
-            number for number, position in views if position is not None and bound_arguments[position] is not None
-        )
+        self._returned_outputs = tuple(returned_outputs)
+        #: The addresses of memory that a returned output must not share (rule 5).
+        self._protected_addresses = {
+            tensor.untyped_storage().data_ptr()
+            for tensor in (*bound_arguments, *protected)
+            if tensor is not None and self._returned_outputs
+        }
 
     def __call__(self, values: Sequence[Any], call: Call) -> Sequence[Any]:
         """Compute the outputs on PyTorch's current stream, which is the call's stream."""
@@ -231,8 +222,9 @@ class TorchPart:
                 results = list(self._run(*arguments))
         for number in self._contiguous_outputs:
             results[number] = results[number].resolve_neg().contiguous()
-        for number in self._copied_outputs:
-            results[number] = results[number].clone()
+        for number in self._returned_outputs:
+            if results[number].untyped_storage().data_ptr() in self._protected_addresses:
+                results[number] = results[number].clone()
         return results
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from trtbuild.core.packages.package_index import PackedTarget
 from trtbuild.driver.packages.custom_plugins import load_plugins
 from trtbuild.driver.packages.machine import library_for
@@ -26,5 +28,6 @@ class PackageEngines(EngineSet):
         device = find_gpu(ordinal)
         kernels = None
         if device is not None:
-            kernels = KernelFile(kernel_file_paths(package.path, package.digest, library.name, library.version, device))
+            root = Path(package.folder.root)
+            kernels = KernelFile(kernel_file_paths(root, package.digest, library.name, library.version, device))
         super().__init__(library, choose_memory(ordinal), kernels)

@@ -28,7 +28,8 @@ class PackageFolder:
 
     def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = False) -> None:
         self._shown_path = os.fspath(path)
-        self._root = os.path.realpath(path)
+        #: The real path of the directory. It stays right if the process changes its working directory.
+        self.root = os.path.realpath(path)
         self._follow_links = follow_links
         #: Folder in the package → its real path. No lock is needed, because all threads write the same values.
         self._folders: dict[str, str] = {}
@@ -39,10 +40,10 @@ class PackageFolder:
         `name` is a relative path without ``..`` (`core.packages.package_reading.check_path` checks this).
         """
         if self._follow_links:
-            return open_regular(os.path.join(self._root, name))
+            return open_regular(os.path.join(self.root, name))
         folder, _, last = name.rpartition("/")
         if folder not in self._folders:
-            self._folders[folder] = self._resolve(folder) if folder else self._root
+            self._folders[folder] = self._resolve(folder) if folder else self.root
         path = os.path.join(self._folders[folder], last)
         try:
             return open_regular(path, follow=False)
@@ -58,14 +59,14 @@ class PackageFolder:
 
     def _resolve(self, name: str) -> str:
         """Return the real path of a file. Raises LinkRefused if it is outside of the package."""
-        resolved = os.path.realpath(os.path.join(self._root, name))
+        resolved = os.path.realpath(os.path.join(self.root, name))
         if self._is_inside(resolved):
             return resolved
-        link, path = name, self._root  # for the message: find the first link that leads out
+        link, path = name, self.root  # for the message: find the first link that leads out
         for component in name.split("/"):
             path = os.path.join(path, component)
             if os.path.islink(path) and not self._is_inside(os.path.realpath(path)):
-                link = os.path.relpath(path, self._root)
+                link = os.path.relpath(path, self.root)
                 break
         shown, target = os.path.join(self._shown_path, link), os.path.realpath(path)
         raise LinkRefused(
@@ -74,4 +75,4 @@ class PackageFolder:
         )
 
     def _is_inside(self, path: str) -> bool:
-        return path == self._root or path.startswith(f"{self._root.rstrip('/')}/")
+        return path == self.root or path.startswith(f"{self.root.rstrip('/')}/")

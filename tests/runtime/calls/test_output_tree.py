@@ -78,6 +78,22 @@ def test_restores_a_class_whose_module_is_loaded(kind: str, owner: type) -> None
     assert restorer(tree)(["x", "y"]) == owner(*["x", "y"][: len(fields)])
 
 
+@dataclasses.dataclass
+class Doubled:
+    """A class that computes a field when it is created."""
+
+    logits: int
+
+    def __post_init__(self) -> None:
+        self.logits = self.logits * 2
+
+
+def test_a_dataclass_does_not_compute_its_fields_again() -> None:
+    tree = {"kind": "dataclass", "type": f"{__name__}:Doubled", "keys": ["logits"], "items": TENSORS[:1]}
+    result = restorer(tree)([Doubled(3).logits])
+    assert isinstance(result, Doubled) and result.logits == 6
+
+
 @pytest.mark.parametrize(
     "name", ["no.such.module:Result", f"{__name__}:Gone", f"{__name__}:Strict", "builtins:len", "builtins:dict", "sys"]
 )

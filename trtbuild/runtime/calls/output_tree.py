@@ -12,7 +12,7 @@ Rules
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from operator import itemgetter
 from typing import Any
@@ -99,12 +99,23 @@ def _class_restorer(name: str, keys: Sequence[str], items: Callable[[Sequence[An
         kind = _loaded_class(name)
         if kind is not None:
             try:
-                return kind(**dict(zip(keys, values, strict=True)))
-            except TypeError:  # another class has this name, or the class has another constructor
+                return _instance(kind, dict(zip(keys, values, strict=True)))
+            except Exception:  # another class has this name, or the class has another constructor or check
                 pass
         return Fields(short, keys, values)
 
     return restore
+
+
+def _instance(kind: type, fields: Mapping[str, Any]) -> Any:
+    """Create an instance of a named tuple or dataclass with these fields."""
+    instance = kind(**fields)
+    if not isinstance(instance, dict):  # a ModelOutput is also a dict, and sets its items
+        for name, value in fields.items():
+            # `__post_init__` may compute a field, as it did for the model's result. It must not do so twice.
+            if getattr(instance, name) is not value:
+                object.__setattr__(instance, name, value)
+    return instance
 
 
 def _loaded_class(name: str) -> Any:

@@ -162,3 +162,46 @@ def test_the_size_of_a_foreign_value_is_foreign_if_no_other_node_is(make_model: 
     assert list(_foreign_in_8_6(make_model(nodes, [("FLOAT", [1]), ("INT64", ["d0"])], ["FLOAT", "FLOAT"], []))) == [
         "n2"
     ]
+
+
+# Quantizers to uint8 (rule 3). The parser of TensorRT-RTX 1.7.1 would quantize to int8.
+
+
+@pytest.mark.parametrize("release_types", [RTX_TYPES, TENSORRT_8_6.dtypes])
+def test_a_quantizer_to_uint8_is_refused(make_model: Any, release_types: Any) -> None:
+    constants = {"c0": np.array(0.1, np.float32), "c1": np.array(0, np.uint8)}
+    nodes = [
+        h.make_node("QuantizeLinear", ["i0", "c0", "c1"], ["v0"]),
+        h.make_node("Reshape", ["v0", "c2"], ["v1"]),
+        h.make_node("DequantizeLinear", ["v1", "c0", "c1"], ["o0"]),
+    ]
+    model = make_model(nodes, [("FLOAT", [4])], ["FLOAT"], [], {**constants, "c2": np.array([2, 2])})
+    reasons = foreign_nodes(read_outline(model), release_types)
+    assert reasons["n0"] == "QuantizeLinear: an engine quantizes to int8 instead of uint8"
+
+
+@pytest.mark.parametrize("attributes", [{}, {"output_dtype": TensorProto.UINT8}])
+def test_a_quantizer_to_uint8_has_a_computed_zero_point_or_none(make_model: Any, attributes: dict[str, int]) -> None:
+    constants = {"c0": np.array(0.1, np.float32), "c1": np.array(0, np.uint8)}
+    quantizer = h.make_node("QuantizeLinear", ["i0", "c0"], ["v0"], **attributes)
+    assert list(_foreign(make_model([quantizer], [("FLOAT", [4])], [], [], constants))) == ["n0"]
+    copied = [
+        h.make_node("Identity", ["c1"], ["v0"]),
+        h.make_node("QuantizeLinear", ["i0", "c0", "v0"], ["v1"]),
+        h.make_node("Cast", ["c1"], ["v2"], to=TensorProto.INT8),
+        h.make_node("QuantizeLinear", ["i0", "c0", "v2"], ["v3"]),
+    ]
+    assert "n1" in _foreign(make_model(copied, [("FLOAT", [4])], [], [], constants))
+    typed = h.make_node("QuantizeLinear", ["i0", "c0"], ["v0"], output_dtype=TensorProto.INT8)
+    assert _foreign(make_model([typed], [("FLOAT", [4])], [], [], constants)) == {}
+
+
+def test_a_quantizer_in_a_nested_graph_is_refused(make_model: Any) -> None:
+    result = h.make_tensor_value_info("r", TensorProto.UINT8, [4])
+    branch = h.make_graph([h.make_node("QuantizeLinear", ["i0", "c0"], ["r"])], "branch", [], [result])
+    nodes = [
+        h.make_node("If", ["i1"], ["v0"], then_branch=branch, else_branch=branch),
+        h.make_node("DequantizeLinear", ["v0", "c0"], ["o0"]),
+    ]
+    constants = {"c0": np.array(0.1, np.float32)}
+    assert "n0" in _foreign(make_model(nodes, [("FLOAT", [4]), ("BOOL", [])], ["FLOAT"], [], constants))

@@ -2,14 +2,15 @@
 
 These nodes are refused, because an engine that computes in another type than the model has other results. The parser itself
 accepts some of them. In TensorRT-RTX 1.7.1 (measured), it changes float64 to float32 and clamps values out of range. It
-treats int8 values as quantized values.
+treats int8 values as quantized values, and quantizes to int8 where the model quantizes to uint8.
 
 Rules
 1. A value has a foreign type if the model declares this type for it: for an input, an output, an initializer or an
    attribute. The results of an operator have the foreign types of its operands, unless the operator itself determines the
    type (``Less`` always returns bool).
 2. A node that reads or produces a value of a foreign type is refused. A nested graph counts as a part of its node.
-3. Only QuantizeLinear and DequantizeLinear may read or produce values of quantized types.
+3. Only QuantizeLinear and DequantizeLinear of the outer graph may read or produce values of quantized types. Quantizers to
+   uint8 are refused.
 4. TensorRT before 9 computes int64 in 32 bits, without an error. With such a toolchain (`narrows`), an int64 value is
    allowed if 32 bits are enough to compute it (`trtbuild.toolchain.tensorrt8.int64_bounds`). All other int64 values are
    foreign: inputs, outputs, weights, casts of data, values that may exceed 32 bits. There are two exceptions:
@@ -42,8 +43,9 @@ _DATA_OPERAND_COUNTS = {
     **dict.fromkeys(("Squeeze", "Transpose", "Split", "Pad", "Resize", "TopK", "CumSum", "Trilu", "ReduceSum"), 1),
 }
 _QUANTIZE_OPERATORS = frozenset(("QuantizeLinear", "DequantizeLinear"))
-#: uint8, int8, float8e4m3fn, float8e5m2, int4, float4e2m1 (onnx.TensorProto.DataType).
-_QUANTIZED_TYPES = frozenset((2, 3, 17, 19, 22, 23))
+_UINT8 = 2  # onnx.TensorProto.DataType
+#: int8, float8e4m3fn, float8e5m2, int4, float4e2m1 (onnx.TensorProto.DataType).
+_QUANTIZED_TYPES = frozenset((3, 17, 19, 22, 23))
 
 
 def _is_slice_limit(node: Node, name: str, bounds: Int64Bounds | None) -> bool:
@@ -64,6 +66,7 @@ def foreign_nodes(
         if TYPE_NAMES.get(element) not in dtypes
         and not (bounds is not None and bounds.is_constant(name) and bounds.fits_32_bits(name))
     }
+    unsigned = {name for name, element in (*model.inputs, *model.initializers) if element == _UINT8}
     reasons: dict[str, str] = {}
     size_reasons: dict[str, str] = {}
     for node in model.nodes:
@@ -75,6 +78,11 @@ def foreign_nodes(
         if bounds is not None and not wrong_results:
             attribute_types.discard(INT64)
         # Rule 3
+        if _quantizes_to_uint8(node, unsigned):
+            reasons[node.name] = f"{node.operator}: an engine quantizes to int8 instead of uint8"
+            continue
+        if _UINT8 in node.types or (node.operator not in _OWN_TYPE_OPERATORS and not unsigned.isdisjoint(node.inputs)):
+            unsigned.update(node.outputs)
         if node.operator in _QUANTIZE_OPERATORS and operand_types | attribute_types <= _QUANTIZED_TYPES:
             if node.operator == "QuantizeLinear":
                 foreign.update((name, element) for name in node.outputs for element in operand_types | attribute_types)
@@ -94,3 +102,14 @@ def foreign_nodes(
                 f"{node.operator}: {kinds} is not a type that an engine computes in"
             )
     return reasons or size_reasons
+
+
+def _quantizes_to_uint8(node: Node, unsigned: Collection[str]) -> bool:
+    """Whether a node may quantize to uint8. `unsigned` are the names of values of uint8.
+
+    A quantizer without a zero point and without a type quantizes to uint8. The types in a nested graph are not known, so
+    each quantizer there counts."""
+    if node.operator != "QuantizeLinear":
+        return "QuantizeLinear" in node.nested_operators
+    zero_point = node.inputs[2] if len(node.inputs) > 2 else ""
+    return zero_point in unsigned or _UINT8 in node.types or not (zero_point or node.types)

@@ -62,6 +62,8 @@ class Node:
     results: tuple[int, ...] = ()
     #: (name, number) of its float attributes.
     floats: tuple[tuple[str, float], ...] = ()
+    #: The operators of the nodes in its nested graphs.
+    nested_operators: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,12 @@ def _read_node(message: memoryview) -> Node:
     numbers: list[int] = []
     results: list[int] = []
     floats: list[tuple[str, float]] = []
+    nested_operators: set[str] = set()
     for field, part in messages(message):
         if field in texts:
             texts[field].append(bytes(part).decode())
         elif field == NODE_ATTRIBUTE:
-            _read_attribute(part, texts[NODE_INPUT], types, numbers, results)
+            _read_attribute(part, texts[NODE_INPUT], types, numbers, results, nested_operators)
             floats += _float_attributes(part)
     return Node(
         "".join(texts[NODE_NAME]),
@@ -125,6 +128,7 @@ def _read_node(message: memoryview) -> Node:
         (min(numbers), max(numbers)) if numbers else None,
         tuple(results),
         tuple(floats),
+        frozenset(nested_operators),
     )
 
 
@@ -139,10 +143,15 @@ def _float_attributes(attribute: memoryview) -> list[tuple[str, float]]:
 
 
 def _read_attribute(
-    message: memoryview, inputs: list[str], types: list[int], numbers: list[int], results: list[int]
+    message: memoryview,
+    inputs: list[str],
+    types: list[int],
+    numbers: list[int],
+    results: list[int],
+    nested_operators: set[str],
 ) -> None:
-    """Read one attribute of a node, and append its content to the lists. `numbers` gets the int64 constants. The other
-    lists become the fields of `Node` with these names."""
+    """Read one attribute of a node, and add its content to the lists and the set. `numbers` gets the int64 constants. The
+    others become the fields of `Node` with these names."""
     name, number = "", 0
     integers: list[int] = []
     for field, value in fields(message):
@@ -167,6 +176,7 @@ def _read_attribute(
                     node = _read_node(part)
                     inputs += node.inputs
                     types += node.types
+                    nested_operators |= {node.operator, *node.nested_operators}
                 elif graph_field == GRAPH_INITIALIZER:
                     types.append(_read_tensor(part)[1])
     if name in _TYPE_ATTRIBUTES and number:

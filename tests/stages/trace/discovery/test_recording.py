@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.discovery.wrappers import ReaderWrappers
 from trtbuild.stages.trace.user_code.observe import observe
 from trtbuild.stages.trace.user_code.places import Places
 
@@ -219,3 +221,18 @@ def test_the_digest_of_compiled_bytes_stays_the_pin_in_each_segment(recorder: Re
         other.record_file(project / "a.txt", hashlib.sha256(b"b").hexdigest())  # the pin stays the digest of b"a"
         with pytest.raises(SourceError):
             other.observations()
+
+
+@pytest.mark.parametrize("allows_processes", [False, True])
+def test_a_data_loader_with_workers_is_uncacheable_unless_its_files_are_declared(
+    recorder: Recorder, allows_processes: bool
+) -> None:
+    data = torch.utils.data.TensorDataset(torch.zeros(2))
+    wrappers = ReaderWrappers(recorder, allows_processes=allows_processes)
+    wrappers.install()
+    try:
+        assert len(list(torch.utils.data.DataLoader(data))) == 2 and not recorder.storage_refusals
+        assert len(list(torch.utils.data.DataLoader(data, num_workers=1))) == 2
+    finally:
+        wrappers.remove()
+    assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not allows_processes)

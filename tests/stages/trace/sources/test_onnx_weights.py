@@ -13,7 +13,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.sources.onnx_weights import take_weights
+from trtbuild.stages.trace.sources.onnx_weights import all_tensors, location_of, take_weights
 
 JOB: Any = SimpleNamespace(source=SimpleNamespace(target="m.onnx"), place=lambda *_: {})
 
@@ -41,3 +41,22 @@ def test_rejects_data_whose_size_does_not_match_type_and_shape(count: int) -> No
     tensor = T(name="k", data_type=T.FLOAT, dims=[count], raw_data=bytes(4 * count - 4))
     with pytest.raises(SourceError, match=f"has {4 * count - 4} bytes; its type and shape need {4 * count}"):
         take_weights(graph(tensor), Path(), JOB)
+
+
+def test_the_external_data_of_constant_nodes_is_read_into_the_graph(tmp_path: Path) -> None:
+    def constant(name: str, value: float) -> onnx.NodeProto:
+        return h.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(np.full(4, value, np.float32)))
+
+    result = h.make_tensor_value_info("r", T.FLOAT, [4])
+    branch = h.make_graph([constant("r", 2)], "branch", [], [result])
+    choice = h.make_node("If", ["c"], ["i"], then_branch=branch, else_branch=branch)
+    nodes = [constant("k", 1), choice, h.make_node("Mul", ["k", "i"], ["y"])]
+    proto = h.make_model(h.make_graph(nodes, "g", [], []))
+    onnx.save(
+        proto, tmp_path / "m.onnx", save_as_external_data=True, location="d", size_threshold=0, convert_attribute=True
+    )
+    read = onnx.load(tmp_path / "m.onnx", load_external_data=False).graph
+    assert [location_of(tensor) for tensor in all_tensors(read)] == ["d"] * 3
+    assert take_weights(read, tmp_path, JOB) == {}
+    values = [onnx.numpy_helper.to_array(tensor).tolist() for tensor in all_tensors(read)]
+    assert values == [[1] * 4, [2] * 4, [2] * 4]

@@ -13,12 +13,15 @@ Rules
    not recorded. If user code reads all variables at once, the trace is not cacheable.
 3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed.
+5. Reads of other processes are not recorded. So the result is not stored if ``multiprocessing`` starts a process (a
+   DataLoader with workers), unless the manifest declares `deps`.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
+import multiprocessing.process
 import os
 import sys
 from collections.abc import Callable
@@ -68,8 +71,10 @@ READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
 class ReaderWrappers:
     """Installs and removes the wrappers."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, allows_processes: bool = False) -> None:
+        """With `allows_processes`, rule 5 does not apply."""
         self._recorder = recorder
+        self._allows_processes = allows_processes
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -81,6 +86,8 @@ class ReaderWrappers:
             )
         self._wrap_environment()
         self._wrap_metadata()
+        if not self._allows_processes:
+            self._wrap_processes()
         for holder, name, position, keyword in TORCH_READERS:
             target = getattr(torch, holder) if holder else torch
             self._wrap_reader(target, name, position, keyword)
@@ -233,6 +240,19 @@ class ReaderWrappers:
             return original(name)
 
         self._replace(importlib.metadata.Distribution, "from_name", classmethod(from_name))
+
+    def _wrap_processes(self) -> None:
+        recorder, process_class = self._recorder, multiprocessing.process.BaseProcess
+        original = process_class.start
+
+        def start(self: Any) -> None:
+            recorder.refuse_storage(
+                "the project's code starts a process, whose reads are not known: read the data in the same process "
+                "(num_workers=0), or name the files in `deps` of the source"
+            )
+            original(self)
+
+        self._replace(process_class, "start", start)
 
 
 def _is_variable_recorded(recorder: Recorder, name: str) -> bool:

@@ -35,8 +35,8 @@ from trtbuild.stages.trace.sources.declared_inputs import (
 from trtbuild.stages.trace.sources.onnx_quantization import dequantize_biases, refuse_unsupported_quantization
 from trtbuild.stages.trace.sources.onnx_trt_domain import replace_trt_operators
 from trtbuild.stages.trace.sources.onnx_weights import (
-    all_initializers,
     all_nodes,
+    all_tensors,
     dtype_name,
     lift_constants,
     location_of,
@@ -115,7 +115,9 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
             hint="write it with torch.onnx.export or onnx.save",
             **place,
         ) from error
-    for tensor in all_initializers(model.graph):
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    for tensor in all_tensors(model.graph):
         location = location_of(tensor)
         if location is not None and not (path.parent / location).is_file():
             raise SourceError(
@@ -124,8 +126,6 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
                 hint="copy the file's external data to the same folder",
                 **place,
             )
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
     return model
 
 

@@ -2,7 +2,8 @@
 
 An initializer is a weight if it is used, has at least `WEIGHT_BYTES` bytes, and has an element type that is allowed for
 weights. Other used initializers, such as axes and shapes, and all initializers of nested graphs stay in the graph, where
-their numbers are stored as raw data.
+their numbers are stored as raw data. Small Constant nodes, and those of nested graphs, stay in the graph, too. Their
+external data is read into the graph.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ def take_weights(graph: onnx.GraphProto, folder: Path, job: TraceJob) -> dict[st
     for nested in nested_graphs(graph):
         for tensor in nested.initializer:
             tensor.CopyFrom(_with_raw_data(tensor, folder, job))
+    for tensor in _attribute_tensors(graph):
+        if location_of(tensor) is not None:
+            tensor.CopyFrom(_with_raw_data(tensor, folder, job))
     return weights
 
 
@@ -71,10 +75,17 @@ def numbers_in(folder: Path, job: TraceJob) -> Callable[[onnx.TensorProto], np.n
     return lambda tensor: onnx.numpy_helper.to_array(_with_raw_data(tensor, folder, job))
 
 
-def all_initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+def all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors that may have external data: initializers and attributes, also those of nested graphs."""
     yield from graph.initializer
     for nested in nested_graphs(graph):
         yield from nested.initializer
+    yield from _attribute_tensors(graph)
+
+
+def _attribute_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    for node in all_nodes(graph):
+        yield from (attribute.t for attribute in node.attribute if attribute.type == onnx.AttributeProto.TENSOR)
 
 
 def location_of(tensor: onnx.TensorProto) -> str | None:

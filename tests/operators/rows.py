@@ -119,6 +119,11 @@ ELEMENTS: tuple[Row, ...] = (
 PAIRS: tuple[Row, ...] = (
     *_pairs("add sub mul div eq ne gt ge lt le"),
     *_pairs("fmod remainder"),
+    *_rows(
+        ("aten.fmod.Scalar", "op(x0, 2.0)", "by a power of two"),
+        ("aten.remainder.Scalar", "op(x0, 1.0)", "by a power of two"),
+        ("aten.floor_divide.default", "op(x0, 16)", "by a power of two"),
+    ),
     *_pairs("maximum minimum logical_and logical_or logical_xor", "default"),
     *_rows(
         ("aten.add.Tensor", "op(x0, x1, alpha=2)", X, X, "with alpha"),

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from trtbuild import declared_sizes, quantized_operators
 from trtbuild.core.packages.package_index import PackedWeight
 from trtbuild.errors import PackageDamaged, ToolchainMissing
+from trtbuild.stored_sizes import solve_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +51,7 @@ def require_torch(why: str) -> Any:
 @contextlib.contextmanager
 def export_load_allowed() -> Iterator[None]:
     """The block may call ``torch.export.load``, because no other thread does so now, and new tensors are on the CPU."""
-    with _export_load_lock, new_tensors_on_cpu():
+    with _export_load_lock, new_tensors_on_cpu(), solve_sizes():
         yield
 
 

@@ -23,6 +23,9 @@
 14. Clamping by a bound that is NaN: the result is NaN everywhere in PyTorch. ONNX ignores the bound.
 15. The angle of complex numbers: the translation divides, as for atan2.
 16. Interpolation with `antialias` and `align_corners`, and cross entropy with `label_smoothing`: the results differ.
+17. ``x // y``, ``x % y`` and `fmod` of floats: PyTorch computes the exact remainder first. The translations divide and
+    round the quotient, and TensorRT's parser does so for ONNX's Mod, too. For ``1.0 // 0.1``, they give 10 instead of 9.
+    The results are equal if y is a number such as 1, 2 or 16 (and x is finite), because the quotient is exact.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ _INTERPOLATIONS = frozenset((
     "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa",
     "_upsample_bicubic2d_aa",
 ))  # fmt: skip
+#: Operators that compute a remainder, or a quotient from a remainder (17).
+_REMAINDERS = frozenset(("floor_divide", "fmod", "remainder"))
 
 
 def is_mistranslated(node: torch.fx.Node) -> bool:
@@ -81,11 +86,18 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
     if name == "scatter_reduce":  # 5
         without_target = arguments.get("include_self") is False and arguments.get("reduce") in ("amax", "amin")
         return arguments.get("reduce") == "mean" or without_target
+    if name in _REMAINDERS or (name == "div" and arguments.get("rounding_mode") == "floor"):  # 17
+        return bool(node.meta["val"].dtype.is_floating_point) and not _is_exact_divisor(node.args[1])
     if name.startswith("clamp"):  # 14
         return any(isinstance(bound, float) and math.isnan(bound) for bound in arguments.values())
     if "batch_norm" in name:  # 2
         return arguments.get("training") is True and arguments.get("running_mean") is not None
     return False
+
+
+def _is_exact_divisor(divisor: Any) -> bool:
+    """Whether a divisor is a power of two of at least 1. Such a quotient is not rounded, and does not overflow."""
+    return isinstance(divisor, int | float) and abs(divisor) >= 1 and abs(math.frexp(divisor)[0]) == 0.5
 
 
 def _has_another_scale(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:

@@ -37,6 +37,7 @@ from trtbuild.stages.program.archives import quick_archives
 from trtbuild.stages.program.custom_operators import SCHEMAS_FILE, define_missing_operators, schemas_in, stored_schemas
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.quantized import register_operators_of
+from trtbuild.stored_sizes import solve_sizes
 
 _KEPT_META_KEYS = ("val", "nn_module_stack")
 _MODULE_CLASS = "torch.nn.Module"
@@ -109,7 +110,7 @@ class Program:
         register_operators_of(data)
         declared_sizes.define_operator_if_called(data)
         define_missing_operators(stored_schemas(data))
-        with suppress_new_guards(), quick_archives():
+        with suppress_new_guards(), quick_archives(), solve_sizes():
             exported = torch.export.load(io.BytesIO(data), extra_files=extra)
         # torch adds a getitem for each result of a call. Remove the unused ones, because they were not stored.
         for node in reversed(exported.graph.nodes):

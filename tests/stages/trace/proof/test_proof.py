@@ -30,6 +30,16 @@ def test_a_branch_on_batch_size_one_is_a_frozen_branch(traced, job_of) -> None:
 
 
 @pytest.mark.parametrize(
+    "single",
+    [lambda x: {"a": x * 2}, lambda x: (x * 2,), lambda x: x * 2],
+    ids=["another key", "a tuple", "a tensor"],
+)
+def test_another_structure_of_the_result_at_batch_size_one_is_a_frozen_branch(traced, job_of, single) -> None:
+    error = error_of(traced, job_of, lambda x: single(x) if x.shape[0] == 1 else {"b": x * 2})
+    assert error.code == "frozen-branch" and "structure" in error.text and "x.0 = 1" in error.text
+
+
+@pytest.mark.parametrize(
     ("shape", "is_special", "point"),
     [
         (((1, 1), (2, 4), (8, 8)), lambda x: x.shape[0] == 1 and x.shape[1] > 2, "x.0 = 1, x.1 = 8"),

@@ -150,7 +150,8 @@ class Proof:
 
         def call_model(inputs: list[torch.Tensor]) -> Any:
             args, kwargs = call_arguments(self._job.inputs, inputs)
-            return returned_tensors(self._module(*args, **kwargs), self._arranged.leaves)
+            result = self._module(*args, **kwargs)
+            return returned_tensors(result, self._arranged.leaves, self._arranged.structure)
 
         expected = flows.describe_results(call_model, values, weight_keys)
         actual = flows.describe_results(

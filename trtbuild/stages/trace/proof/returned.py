@@ -15,12 +15,14 @@ class ResultMismatch(Exception):
     """The module returns other kinds of values than the program, or another constant. The text names the difference."""
 
 
-def returned_tensors(result: Any, leaves: Sequence[Leaf]) -> list[torch.Tensor]:
-    """The tensors in a module's `result`, and its numbers as 0-d tensors. `leaves` are the leaves of the program's result.
+def returned_tensors(result: Any, leaves: Sequence[Leaf], structure: pytree.TreeSpec) -> list[torch.Tensor]:
+    """The tensors in a module's `result`, and its numbers as 0-d tensors. `leaves` and `structure` are those of the
+    program's result.
 
-    Raises ResultMismatch if a leaf of `result` has another kind than in `leaves`, or if a constant has another value.
+    Raises ResultMismatch if a leaf of `result` has another kind than in `leaves`, if a constant has another value, or if
+    `result` has another structure, such as a dict with other keys.
     """
-    values = pytree.tree_leaves(result)
+    values, actual_structure = pytree.tree_flatten(result)
     actual_count, expected_count = sum(map(is_tensor, values)), sum(map(is_tensor, leaves))
     if actual_count != expected_count:
         raise ResultMismatch(f"the model returns {actual_count} tensors there, not {expected_count}")
@@ -39,6 +41,8 @@ def returned_tensors(result: Any, leaves: Sequence[Leaf]) -> list[torch.Tensor]:
             tensors.append(torch.scalar_tensor(value, dtype=leaf.dtype, device="cpu"))
         else:
             tensors.append(value)
+    if actual_structure != structure:
+        raise ResultMismatch(f"the structure of the result is {actual_structure} there, not {structure}")
     return tensors
 
 

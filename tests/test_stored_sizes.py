@@ -1,0 +1,29 @@
+"""A stored partition can be read, also if its sizes contain symbols that are not the size of an input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.fuzz.comparing import differences
+from tests.fuzz.modules import module_from_text
+from tests.fuzz.pipeline import ModuleCase, build
+from trtbuild.runtime.calls.torch_part import ProgramGraph
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(x0[:, x0.shape[1] // 2 :] * 2).cos().sum(1)",
+        "(x0 * 2).flatten(0, 1)[x0.shape[0] * x0.shape[1] // 3 :].cos() + 1",
+        "(x0[:, max(x0.shape[1] - 4, 1) :] * 2).cos().sum(1)",
+    ],
+    ids=["half", "product", "last"],
+)
+def test_a_partition_may_get_the_end_of_an_axis(body: str) -> None:
+    shape = ((1, 3, 8), (2, 5, 16), 4)
+    case = ModuleCase(module_from_text([], body, 1), [("float32", shape)], torch_executed_ops=("aten.cos.default",))
+    built = build(case, engines=False)
+    assert not differences(case, built).differences
+    (part,) = (part for part in built.partitions.partitions if part.kind == "torch")
+    ProgramGraph(memoryview(built.store.get_bytes(built.programs[part.graph])), torch.device("cpu"), part.name)

@@ -1,0 +1,83 @@
+"""Read programs whose tensors have sizes such as ``s - s//2``.
+
+torch (2.13) checks that the sizes of a tensor are not negative when it reads a stored program. It needs an example of each
+symbol, if the ranges of the symbols do not prove this. A program contains the example of a symbol only if the symbol alone
+is the size of a tensor that is read earlier. Otherwise torch fails, although it has written the program. A partition
+that gets the second half of an axis is such a program.
+
+Inside a block of `solve_sizes`, numbers are found that give the sizes of the tensor their stored examples. Only
+tensors that torch alone cannot read are read in another way. torch is imported when a function runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+#: The most numbers (or combinations of numbers of several symbols) that are tried.
+_TRIED = 2**14
+
+_lock = threading.Lock()
+_open_blocks = 0
+_original: Any = None
+
+
+@contextlib.contextmanager
+def solve_sizes() -> Iterator[None]:
+    """Inside the block, ``torch.export.load`` reads such programs. Several threads may be in a block."""
+    from torch._export.serde import serialize
+
+    global _open_blocks, _original
+    reader = serialize.GraphModuleDeserializer
+    with _lock:
+        if _open_blocks == 0:
+            _original = reader.deserialize_tensor_meta
+            reader.deserialize_tensor_meta = _read_tensor
+        _open_blocks += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _open_blocks -= 1
+            if _open_blocks == 0:
+                reader.deserialize_tensor_meta = _original
+
+
+def _read_tensor(reader: Any, tensor: Any) -> Any:
+    """Replaces ``GraphModuleDeserializer.deserialize_tensor_meta``."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    try:
+        return _original(reader, tensor)
+    except GuardOnDataDependentSymNode:
+        _add_examples(reader, tensor)
+        return _original(reader, tensor)
+
+
+def _add_examples(reader: Any, tensor: Any) -> None:
+    """Give each symbol in the sizes and strides of a stored tensor an example, so that they have their stored examples.
+    Without such numbers, no symbol gets an example."""
+    ranges = reader.shape_env.var_to_range
+    # torch also stores the examples of expressions in this table
+    known = {expr: number for expr, number in reader.shape_env.backed_var_to_val.items() if expr.is_Symbol}
+    numbers = [number.value for number in (*tensor.sizes, *tensor.strides) if number.type == "as_expr"]
+    equations = [
+        (reader._parse_sym_expr(number.expr_str).xreplace(known), number.hint.value)
+        for number in numbers
+        if number.hint
+    ]
+    symbols = sorted({symbol for expr, _ in equations for symbol in expr.free_symbols}, key=str)
+    if any(symbol not in ranges for symbol in symbols):
+        return
+    choices = itertools.product(
+        *(range(int(ranges[symbol].lower), int(ranges[symbol].upper) + 1) for symbol in symbols)
+    )
+    for values in itertools.islice(choices, _TRIED):
+        examples = dict(zip(symbols, values, strict=True))
+        if all(expr.xreplace(examples) == example for expr, example in equations):
+            for symbol, value in examples.items():
+                reader.shape_env.add_backed_var_to_val(symbol, value)
+            return

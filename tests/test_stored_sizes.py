@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import ModuleCase, build
+from trtbuild import stored_sizes
 from trtbuild.runtime.calls.torch_part import ProgramGraph
 
 
@@ -27,3 +30,8 @@ def test_a_partition_may_get_the_end_of_an_axis(body: str) -> None:
     assert not differences(case, built).differences
     (part,) = (part for part in built.partitions.partitions if part.kind == "torch")
     ProgramGraph(memoryview(built.store.get_bytes(built.programs[part.graph])), torch.device("cpu"), part.name)
+
+
+def test_the_numbers_that_are_tried_have_a_limit() -> None:
+    assert list(stored_sizes._first_numbers(ValueRanges(2, 4))) == [2, 3, 4]
+    assert list(stored_sizes._first_numbers(ValueRanges(-int_oo, int_oo)))[:2] == [0, 1]

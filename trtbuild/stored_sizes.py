@@ -72,12 +72,16 @@ def _add_examples(reader: Any, tensor: Any) -> None:
     symbols = sorted({symbol for expr, _ in equations for symbol in expr.free_symbols}, key=str)
     if any(symbol not in ranges for symbol in symbols):
         return
-    choices = itertools.product(
-        *(range(int(ranges[symbol].lower), int(ranges[symbol].upper) + 1) for symbol in symbols)
-    )
+    choices = itertools.product(*(_first_numbers(ranges[symbol]) for symbol in symbols))
     for values in itertools.islice(choices, _TRIED):
         examples = dict(zip(symbols, values, strict=True))
         if all(expr.xreplace(examples) == example for expr, example in equations):
             for symbol, value in examples.items():
                 reader.shape_env.add_backed_var_to_val(symbol, value)
             return
+
+
+def _first_numbers(values: Any) -> range:
+    """The numbers in a range of values, at most `_TRIED`. The size of a result that depends on data has no upper limit."""
+    lower = max(values.lower, 0)  # sizes and strides
+    return range(int(lower), int(min(values.upper, lower + _TRIED)) + 1)

@@ -150,7 +150,7 @@ class _Records:
             for name in ("RECORD", "installed-files.txt", "SOURCES.txt"):
                 path = os.path.join(directory, entry, name)
                 try:
-                    status = os.stat(path)
+                    status = os.stat(path)  # noqa: PTH116
                     files, top_names = _read_record(path, status.st_ino, status.st_size, status.st_mtime_ns)
                 except OSError:
                     continue

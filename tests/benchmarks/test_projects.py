@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks import peers, projects
 from benchmarks.architectures import ARCHITECTURES, write_architecture
-from benchmarks.session import Session, Sizes, run_counts
+from tests.conftest import CommandLine, ran
 from trtbuild import manifest
 
 
@@ -30,13 +30,11 @@ def test_writes_many_models_for_several_targets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_an_architecture_can_be_traced(name: str, tmp_path: Path) -> None:
-    write_architecture(tmp_path, name, small=True)
-    (model,) = manifest.load(tmp_path).models
+def test_an_architecture_can_be_traced(command_line: CommandLine, name: str) -> None:
+    write_architecture(command_line.project, name, small=True)
+    (model,) = manifest.load(command_line.project).models
     assert [entry.name for entry in model.inputs] == [entry.name for entry in ARCHITECTURES[name].inputs]
-    session = Session(tmp_path / "work", Sizes(), peers=tmp_path)
-    _, document = session.document(tmp_path, "build", "--until", "trace")
-    assert run_counts(document) == {"trace": 1}
+    assert ran(command_line("build", "--until", "trace")) == {"trace": 1}
 
 
 def test_writes_a_vit_with_two_profile_sets(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ import pytest
 from tests.conftest import CommandLine
 from tests.faults.processes import descendants, wait_until_gone
 from tests.projects import ADA_AND_AMPERE, copy_project, edit
+from tests.warm.servers import servers
 
 
 def start_build(project: Path, cache: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "trtbuild.cli.main", "build", "--json"],
+        [sys.executable, *servers.python_arguments("trtbuild.cli.main", os.environ), "build", "--json"],
         cwd=project,
         env={**os.environ, "TRTBUILD_CACHE_DIR": str(cache)},
         stdout=subprocess.PIPE,

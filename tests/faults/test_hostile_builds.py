@@ -24,9 +24,6 @@ from tests.projects import ADA_AND_AMPERE, copy_project
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.signing import Signer
 
-pytestmark = pytest.mark.cold_workers  # the workers start as they do for users
-
-
 CI = Signer.new("ci")
 PASSWORD, TOKEN = "correct-horse-battery-7391", "ghp_secretTokenOfTheTeam4711"
 SECRETS = [

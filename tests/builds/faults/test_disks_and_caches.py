@@ -24,8 +24,6 @@ import pytest
 from tests.conftest import CommandLine, ran
 from tests.projects import WEIGHTS_FILE, copy_project, write_weights
 
-pytestmark = pytest.mark.cold_workers  # a full disk affects workers, too, so they start as they do for users
-
 
 @dataclass(frozen=True)
 class Built:

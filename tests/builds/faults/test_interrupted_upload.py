@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.projects import copy_project
+from tests.warm.servers import servers
 
 
 class ServerWithHangingUploads:
@@ -59,7 +60,7 @@ def test_an_interrupt_does_not_wait_for_uploads(command_line: CommandLine) -> No
         "TRTBUILD_REMOTE_TEAM_PATIENCE_S": "60",
     }
     build = subprocess.Popen(
-        [sys.executable, "-m", "trtbuild.cli.main", "build"],
+        [sys.executable, *servers.python_arguments("trtbuild.cli.main", os.environ), "build"],
         cwd=command_line.project,
         env={**os.environ, **environment},
         stderr=subprocess.PIPE,

@@ -26,6 +26,7 @@ from tests.driver.farm.servers import (
     worker_process,
 )
 from tests.projects import copy_project, edit
+from tests.warm.servers import servers
 from trtbuild.store.local.local import LocalStore
 
 THREE_TARGETS = (
@@ -107,7 +108,8 @@ def test_two_builds_of_two_caches_share_one_compilation(cluster: Cluster, builds
     shutil.copytree(tmp_path / "first cache", tmp_path / "second cache")
     environment = {**os.environ, **cluster.environment, "TRTBUILD_REMOTES": remote}
     environment["TRTBUILD_CACHE_DIR"] = str(tmp_path / "worker cache")
-    command = [sys.executable, "-m", "trtbuild", "build", "--json", "--workers", cluster.address]
+    trtbuild = servers.python_arguments("trtbuild.__main__", os.environ)
+    command = [sys.executable, *trtbuild, "build", "--json", "--workers", cluster.address]
     with killed_at_end(worker_process(cluster.address, tmp_path / "far", environment, "--slots", "1")):
         running = [
             subprocess.Popen(
@@ -136,8 +138,9 @@ def test_two_builds_of_two_caches_share_one_compilation(cluster: Cluster, builds
 def test_ctrl_c_ends_a_build_that_waits_for_a_worker(cluster: Cluster, builds: CommandLine) -> None:
     """The build waits, because no worker has this toolchain."""
     edit(builds.project / "trtbuild.yaml", "ada: {sm: 89}", 'ada: {sm: 89, toolchain: tensorrt, version: "8.6.0"}')
+    trtbuild = servers.python_arguments("trtbuild.__main__", os.environ)
     build = subprocess.Popen(
-        [sys.executable, "-m", "trtbuild", "build", "--workers", cluster.address],
+        [sys.executable, *trtbuild, "build", "--workers", cluster.address],
         cwd=builds.project,
         env={**os.environ, **cluster.environment},
         stdout=subprocess.PIPE,

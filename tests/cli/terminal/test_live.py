@@ -18,6 +18,7 @@ from tests.cli.fake_steps import a_plan, a_result, a_step
 from tests.cli.pty_screen import Screen
 from tests.conftest import CommandLine
 from tests.projects import copy_project
+from tests.warm.servers import servers
 from trtbuild.cli.terminal.live import LiveProgress
 from trtbuild.core.planning.graph import Stage
 from trtbuild.errors import TrtbuildError
@@ -133,7 +134,7 @@ def environment(command_line: CommandLine, **more: str) -> dict[str, str]:
 
 def on_a_screen(command_line: CommandLine, *arguments: str, columns: int = 80, **more: str) -> Screen:
     screen = Screen(columns=columns)
-    command = [sys.executable, "-m", "trtbuild", *arguments]
+    command = [sys.executable, *servers.python_arguments("trtbuild.__main__", os.environ), *arguments]
     screen.run(command, command_line.project, environment(command_line, **more))
     return screen
 
@@ -250,7 +251,7 @@ def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent_si
             screens.append(screen.text())
             process.send_signal(sent_signal)
 
-    command = [sys.executable, "-m", "trtbuild", "build", "good"]
+    command = [sys.executable, *servers.python_arguments("trtbuild.__main__", os.environ), "build", "good"]
     screen.run(command, command_line.project, environment(command_line), watch=interrupt, timeout_s=120)
     assert screens, "the step never ran, so no signal was sent"
     assert screen.status == 130

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.projects import copy_project
+from tests.warm.servers import servers
 from trtbuild.cli.terminal import terminal
 
 
@@ -145,7 +146,7 @@ def run_without_reader(command_line: CommandLine, *words: str, stderr_too: bool 
     os.close(reading)
     try:
         result = subprocess.run(
-            [sys.executable, "-m", "trtbuild", *words],
+            [sys.executable, *servers.python_arguments("trtbuild.__main__", os.environ), *words],
             cwd=command_line.project,
             env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
             stdout=writing,

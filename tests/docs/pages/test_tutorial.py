@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.warm.servers import servers
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tutorial.md").read_text("utf-8")
 END = "end-of-command"
@@ -44,8 +47,10 @@ def start_shell(folder: Path) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
     programs = folder / "bin"
     programs.mkdir()
-    for name, module in (("trtbuild", "-m trtbuild"), ("python", "")):
-        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+    # forks its process from one that has loaded torch already
+    trtbuild = shlex.join([sys.executable, *servers.forked_command("trtbuild.__main__", os.environ)])
+    for name, command in (("trtbuild", trtbuild), ("python", sys.executable)):
+        (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         (programs / name).chmod(0o755)
     environment |= {"PATH": f"{programs}:{environment['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.Popen(

@@ -89,6 +89,7 @@ def prepare() -> ProcessState:
     ):
         importlib.import_module(f"trtbuild.stages.trace.{name}")
     importlib.import_module("torch.export.pt2_archive")  # torch loads its writer of programs at the first use
+    importlib.import_module("trtbuild.stages.trace.user_code.places").read_installed_records()
     return process_state
 
 

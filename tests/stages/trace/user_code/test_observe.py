@@ -198,6 +198,9 @@ def test_a_file_in_site_packages_that_no_distribution_lists_belongs_to_the_user(
     assert places.of(str(site / "owned/__init__.py")) == Place("distribution", "owned")
     assert places.of(str(site / "owned/dropped_in.py")) == places.of(str(site / "loose.py")) == Place("user")
     assert places.of(str(site / "absent.py")) == Place("python")
+    (site / "RECORD").write_text("owned/__init__.py,,\n\"loose.py\",,\n")
+    (site / "RECORD").replace(site / "owned-1.0.dist-info/RECORD")  # as pip does
+    assert Places().of(str(site / "loose.py")) == Place("distribution", "owned")
 
 
 def test_the_list_of_an_egg_info_directory_has_paths_relative_to_this_directory(

@@ -131,6 +131,12 @@ class Places:
         return Place("user")
 
 
+def read_installed_records() -> None:
+    """Read the RECORD of each distribution, for all later objects of `Places` in this process and in its forks."""
+    for directory in _site_directories():
+        _Records(directory)
+
+
 class _Records:
     """The RECORD files in one directory of installed distributions, such as ``site-packages``."""
 
@@ -142,14 +148,12 @@ class _Records:
             if match is None:
                 continue
             for name in ("RECORD", "installed-files.txt", "SOURCES.txt"):
+                path = os.path.join(directory, entry, name)
                 try:
-                    text = Path(directory, entry, name).read_text(encoding="utf-8", errors="replace")
+                    status = os.stat(path)  # noqa: PTH116
+                    files, top_names = _read_record(path, status.st_ino, status.st_size, status.st_mtime_ns)
                 except OSError:
                     continue
-                files = frozenset(_record_path(line) for line in text.splitlines() if line)
-                if name == "installed-files.txt":  # its paths are relative to the metadata directory
-                    files = frozenset(os.path.normpath(os.path.join(entry, file)) for file in files)
-                top_names = frozenset(file.split("/", 1)[0] for file in files) | {entry}
                 self._record_files.append((normalized(match.group(1)), files, top_names))
                 break
 
@@ -164,6 +168,20 @@ class _Records:
         if top_name.endswith("-info"):
             return next((name for name, _ in candidates), None)
         return None
+
+
+@functools.cache
+def _read_record(path: str, inode: int, size: int, modified_ns: int) -> tuple[frozenset[str], frozenset[str]]:
+    """The files in a RECORD, and their first path components. Raises OSError.
+
+    The result is cached, because all the files of an environment have about 100,000 lines. The last three arguments
+    identify the content: pip replaces a RECORD, and does not write into it."""
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    files = frozenset(_record_path(line) for line in text.splitlines() if line)
+    metadata_directory = os.path.basename(os.path.dirname(path))
+    if os.path.basename(path) == "installed-files.txt":  # its paths are relative to the metadata directory
+        files = frozenset(os.path.normpath(os.path.join(metadata_directory, file)) for file in files)
+    return files, frozenset(file.split("/", 1)[0] for file in files) | {metadata_directory}
 
 
 def _path_and_target(path: str) -> Iterator[str]:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.discovery.recording import Recorder
-from trtbuild.stages.trace.user_code.observe import observe
+from trtbuild.stages.trace.user_code.observe import file_digest, observe
 from trtbuild.stages.trace.user_code.places import Places
 
 
@@ -122,6 +123,21 @@ def test_a_read_through_a_symlink_records_the_link_and_the_target_as_files(recor
     (project / "link.txt").symlink_to("a.txt")
     recorder.record_file(project / "link.txt")
     assert list(parts(recorder)) == ["file:link.txt", "file:a.txt"]
+
+
+def test_two_dots_after_a_symlink_lead_to_the_parent_of_its_target(recorder: Recorder, project: Path) -> None:
+    (project.parent / "shared/models").mkdir(parents=True)
+    (project.parent / "shared/c.yaml").write_text("1")
+    (project / "models").symlink_to(project.parent / "shared/models")
+    recorder.record_file(f"{project}/models/../c.yaml")
+    recorder.record_file(f"{project}/other/../a.txt")
+    seen = parts(recorder)
+    digest = hashlib.sha256(b"1").hexdigest()
+    assert seen["file:models/../c.yaml"] == seen[f"file:{project.parent}/shared/c.yaml"] == digest
+    assert "file:c.yaml" not in seen and len(seen["file:a.txt"]) == 64
+    (project.parent / "shared/c.yaml").write_text("2")
+    dependency = Dependency("file", "models/../c.yaml")
+    assert observe(dependency, project, file_digest) == hashlib.sha256(b"2").hexdigest()
 
 
 def test_a_link_that_is_read_is_recorded_by_its_target_path(recorder: Recorder, project: Path) -> None:

@@ -99,7 +99,7 @@ class Discovery:
         wrappers = ReaderWrappers(self._recorder)
         roots = [os.path.normpath(self._project / root) for root in self._source.roots]
         import_rules = ImportRules(
-            self._recorder, roots, dict.fromkeys(READERS, wrappers.wrap_readers), self._loaded_modules, follower
+            self._recorder, roots, dict.fromkeys(READERS, wrappers.wrap_module), self._loaded_modules, follower
         )
         self._import_rules = import_rules
         # the order matters: both `_operators` and `wrappers` wrap load_library, and the second wrapper is the outer one

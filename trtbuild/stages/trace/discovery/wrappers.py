@@ -1,4 +1,4 @@
-"""Wrap functions that read files or environment variables without an audit event, while a trace is recorded.
+"""Wrap functions that use files or environment variables without an audit event, while a trace is recorded.
 
 Rules
 1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is
@@ -12,6 +12,7 @@ Rules
    If user code calls the standard library, the library's reads of `MACHINE_VARIABLES` and of ``PYTHON…`` variables are
    not recorded. If user code reads all variables at once, the trace is not cacheable.
 3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
+   That of a function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is a file that this process writes.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed.
 """
 
@@ -49,6 +50,13 @@ TORCH_READERS: tuple[tuple[str, str, int, str], ...] = (
     ("ops", "load_library", 0, "path"),
 )
 
+#: The same for functions of torch that write a file.
+TORCH_WRITERS: tuple[tuple[str, str, int, str], ...] = (
+    ("", "save", 1, "f"),
+    ("jit", "save", 1, "f"),
+    ("export", "save", 1, "f"),
+)
+
 #: Module → its functions that read a file: (function, position of the path argument, name of this argument). They are
 #: wrapped as soon as the module is imported.
 READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
@@ -62,6 +70,15 @@ READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "soundfile": (("read", 0, "file"),),
     "pyarrow.parquet": (("read_table", 0, "source"),),
     "onnx": (("load", 0, "f"),),
+}
+
+#: The same for functions that write a file. Each of these modules also has readers.
+WRITERS: dict[str, tuple[tuple[str, int, str], ...]] = {
+    "safetensors.torch": (("save_file", 1, "filename"), ("save_model", 1, "filename")),
+    "safetensors.numpy": (("save_file", 1, "filename"),),
+    "cv2": (("imwrite", 0, "filename"),),
+    "tokenizers": (("Tokenizer.save", 1, "path"),),
+    "soundfile": (("write", 0, "file"),),
 }
 
 
@@ -81,26 +98,34 @@ class ReaderWrappers:
             )
         self._wrap_environment()
         self._wrap_metadata()
-        for holder, name, position, keyword in TORCH_READERS:
-            target = getattr(torch, holder) if holder else torch
-            self._wrap_reader(target, name, position, keyword)
+        for functions, record in (
+            (TORCH_READERS, self._recorder.record_file),
+            (TORCH_WRITERS, self._recorder.record_write),
+        ):
+            for holder, name, position, keyword in functions:
+                target = getattr(torch, holder) if holder else torch
+                self._wrap_file_function(target, name, position, keyword, record)
         for module in READERS:
             if module in sys.modules:
-                self.wrap_readers(sys.modules[module])
+                self.wrap_module(sys.modules[module])
 
     def remove(self) -> None:
         while self._undo:
             self._undo.pop()()
 
-    def wrap_readers(self, module: ModuleType) -> None:
-        """Wrap the functions of a module that `READERS` lists for it."""
-        for path, position, keyword in READERS[module.__name__]:
-            *holders, name = path.split(".")
-            target: Any = module
-            for holder in holders:
-                target = getattr(target, holder, None)
-            if target is not None and hasattr(target, name):
-                self._wrap_reader(target, name, position, keyword)
+    def wrap_module(self, module: ModuleType) -> None:
+        """Wrap the functions of a module that `READERS` and `WRITERS` list for it."""
+        for functions, record in (
+            (READERS[module.__name__], self._recorder.record_file),
+            (WRITERS.get(module.__name__, ()), self._recorder.record_write),
+        ):
+            for path, position, keyword in functions:
+                *holders, name = path.split(".")
+                target: Any = module
+                for holder in holders:
+                    target = getattr(target, holder, None)
+                if target is not None and hasattr(target, name):
+                    self._wrap_file_function(target, name, position, keyword, record)
 
     def _replace(self, target: Any, name: str, value: Any) -> None:
         attributes = getattr(target, "__dict__", None)
@@ -113,22 +138,24 @@ class ReaderWrappers:
             return  # this type cannot be changed: only the module `mappings` finds the files that it reads
         self._undo.append(lambda: delattr(target, name) if is_inherited else setattr(target, name, original))
 
-    def _wrap_reader(self, target: Any, name: str, position: int, keyword: str) -> None:
+    def _wrap_file_function(
+        self, target: Any, name: str, position: int, keyword: str, record: Callable[[Any], None]
+    ) -> None:
         recorder, original = self._recorder, getattr(target, name)
 
         @functools.wraps(original, updated=())
-        def read(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             path = args[position] if position < len(args) else kwargs.get(keyword)
             with recorder.ignore_own_reads() as outermost:
                 if outermost and isinstance(path, str | bytes | os.PathLike):
-                    recorder.record_file(path)
+                    record(path)
             return original(*args, **kwargs)
 
-        value: Any = read
+        value: Any = call
         if isinstance(target, type) and (
             isinstance(vars(target).get(name), staticmethod) or getattr(original, "__self__", None) is not None
         ):
-            value = staticmethod(read)  # `original` takes no self: it is a static function or a bound method
+            value = staticmethod(call)  # `original` takes no self: it is a static function or a bound method
         self._replace(target, name, value)
 
     def _wrap_path_function(self, original: Callable[..., Any], *, follows_links: bool) -> Callable[..., Any]:

@@ -114,6 +114,32 @@ def test_a_distribution_is_observed_by_its_version(project: Path, monkeypatch: p
     assert installed_version("my-dist-x") == "1.5+local"
 
 
+def test_another_build_of_a_local_distribution_is_another_state_though_its_version_is_the_same(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = project / "my_local-0.1.dist-info"
+    metadata.mkdir()
+    monkeypatch.syspath_prepend(str(project))
+    dependency = Dependency("distribution", "my-local")
+
+    def state(origin: str, code: str, *, script: str = "a", installer: str = "pip") -> str:
+        (metadata / "INSTALLER").write_text(installer + "\n")
+        (metadata / "direct_url.json").write_text(origin)
+        (metadata / "RECORD").write_text(
+            f"../../bin/run,sha256={script},9\nmy_local-0.1.dist-info/RECORD,,\nmy_local/net.py,sha256={code},5\n"
+        )
+        return observe(dependency, project, file_digest)
+
+    local = '{"dir_info": {}, "url": "file:///src"}'
+    first = state(local, "one")
+    assert first.startswith("0.1 ") and first != state(local, "two")
+    assert first == state(local.replace("src", "other"), "one", script="b")  # the same code, built on another machine
+    assert state('{"dir_info": {"editable": true}, "url": "file:///src"}', "one") == "0.1"  # the files are the user's
+    assert state(local, "one", installer="conda") == "0.1"
+    (metadata / "direct_url.json").unlink()  # it comes from an index
+    assert observe(dependency, project, file_digest) == "0.1"
+
+
 def test_a_variable_is_observed_by_its_digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "hunter2")
     assert observed("environment", "A_SECRET", project) == hashlib.sha256(b"hunter2").hexdigest()

@@ -12,7 +12,7 @@ Rules
    If user code calls the standard library, the library's reads of `MACHINE_VARIABLES` and of ``PYTHON…`` variables are
    not recorded. If user code reads all variables at once, the trace is not cacheable.
 3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
-   That of a function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is a file that this process writes.
+   A function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is recorded as a write of this process.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed.
 """
 

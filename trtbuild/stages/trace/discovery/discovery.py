@@ -96,7 +96,7 @@ class Discovery:
 
     @contextmanager
     def _installed(self, follower: ImportFollower | None = None) -> Iterator[None]:
-        wrappers = ReaderWrappers(self._recorder)
+        wrappers = ReaderWrappers(self._recorder, declares_variables=bool(self._source.env))
         roots = [os.path.normpath(self._project / root) for root in self._source.roots]
         import_rules = ImportRules(
             self._recorder, roots, dict.fromkeys(READERS, wrappers.wrap_module), self._loaded_modules, follower

@@ -9,8 +9,10 @@ Rules
    variable only if it does not exist (``os.environ.setdefault``), so the value may still come from outside.
    Reads by installed code (``HF_HOME``, ``OMP_NUM_THREADS``) are not recorded, because these values differ between
    machines without an effect on the model. ``source: {env: […]}`` declares variables that do have an effect.
+   But `SETTINGS_LIBRARIES` read variables for their caller. If it is user code, the read counts as its own.
    If user code calls the standard library, the library's reads of `MACHINE_VARIABLES` and of ``PYTHON…`` variables are
-   not recorded. If user code reads all variables at once, the trace is not cacheable.
+   not recorded. If user code reads all variables at once, the trace is not cacheable. If a settings library does this
+   for it, the trace is cacheable if the manifest declares `env`.
 3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
    A function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is recorded as a write of this process.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed.
@@ -37,6 +39,14 @@ MACHINE_VARIABLES = frozenset(
         *("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES"),
         *("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR"),
         *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+    }
+)
+
+#: Distributions that read environment variables for the code that calls them.
+SETTINGS_LIBRARIES = frozenset(
+    {
+        *("omegaconf", "hydra-core", "antlr4-python3-runtime", "dynaconf", "confection"),
+        *("pydantic-settings", "pydantic", "python-dotenv", "python-decouple", "environs"),
     }
 )
 
@@ -85,8 +95,10 @@ WRITERS: dict[str, tuple[tuple[str, int, str], ...]] = {
 class ReaderWrappers:
     """Installs and removes the wrappers."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, declares_variables: bool = False) -> None:
+        """`declares_variables` is whether the manifest declares `env` for the source."""
         self._recorder = recorder
+        self._declares_variables = declares_variables
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -203,7 +215,7 @@ class ReaderWrappers:
         return self._recorder.is_in_project(name) and not name.startswith(sys.prefix + os.sep)
 
     def _wrap_environment(self) -> None:
-        recorder, environ_class = self._recorder, type(os.environ)
+        recorder, environ_class, declares_variables = self._recorder, type(os.environ), self._declares_variables
         get, put, delete, iterate = (
             environ_class.__getitem__,
             environ_class.__setitem__,
@@ -240,6 +252,14 @@ class ReaderWrappers:
                     recorder.refuse_storage(
                         f"{name}:{frame[1]} reads all environment variables; read the ones you need by name"
                     )
+                elif outermost and not declares_variables:
+                    frame = find_caller(recorder.places, SETTINGS_LIBRARIES)
+                    if frame is not None and recorder.places.is_user(frame[0]):
+                        name = recorder.dependency_name(frame[0])
+                        recorder.refuse_storage(
+                            f"{name}:{frame[1]} calls a library that reads all environment variables; name the ones that "
+                            "it needs in `env` of the source"
+                        )
             yield from iterate(self)
 
         for name, value in (
@@ -265,7 +285,8 @@ class ReaderWrappers:
 def _is_variable_recorded(recorder: Recorder, name: str) -> bool:
     """Whether the current read of a variable is recorded (rule 2)."""
     places = recorder.places
-    user_frame = find_caller(places)
+    is_one_of_all = sys._getframe(2).f_code.co_name == "__iter__"  # of ``os.environ.items()``
+    user_frame = find_caller(places, frozenset() if is_one_of_all else SETTINGS_LIBRARIES)
     if user_frame is None or not places.is_user(user_frame[0]):
         return False
     if name not in MACHINE_VARIABLES and not name.startswith("PYTHON"):

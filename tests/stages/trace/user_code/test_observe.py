@@ -210,6 +210,23 @@ def test_a_path_belongs_to_the_user_python_a_distribution_or_trtbuild_or_is_igno
         assert places.of(name) == Place("ignored"), name
 
 
+@pytest.mark.parametrize("root", ["/dev/shm/work", "/run/project", "/data/.git/worktree", "/usr/local/lib/app"])
+def test_a_file_of_the_project_belongs_to_the_user_wherever_the_project_is(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtbuild.stages.trace.user_code.places._python_paths", lambda: ("/usr/local/lib",))
+    places = Places(Path(root))
+    assert places.is_user(f"{root}/models/net.py")
+    assert not places.is_user(f"{root}/models/__pycache__/net.pyc")
+    assert not places.is_user("/usr/local/lib/python3/os.py")
+
+
+def test_files_on_mounted_disks_and_in_folders_of_shared_memory_belong_to_the_user() -> None:
+    places = Places()
+    assert places.is_user("/run/media/me/disk/weights.pt") and places.is_user("/dev/shm/data/weights.pt")
+    assert not places.is_user("/dev/shm/torch_12") and not places.is_user("/run/lock/a")
+
+
 def test_a_file_in_site_packages_that_no_distribution_lists_belongs_to_the_user(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,7 @@ class Discovery:
         self._mapped_after_preloading: frozenset[str] | None = None
         #: ``sys.path`` and ``sys.meta_path`` at the end of the block `preloading`.
         self._search_state: SearchState | None = None
-        self.places = Places()
+        self.places = Places(project)
         self._recorder = Recorder(project, self.places, environment)
         self._operators = Operators(self._recorder)
         self.use_source(source)

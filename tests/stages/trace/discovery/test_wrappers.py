@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 
+from trtbuild.stages.trace.discovery.mappings import mapped_files
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.discovery.wrappers import ReaderWrappers
 from trtbuild.stages.trace.user_code.places import Places
@@ -72,3 +76,41 @@ def test_a_settings_library_that_reads_all_variables_needs_declared_ones(
         wrappers.remove()
     assert ["in `env` of the source" in text for text in recorder.storage_refusals] == [True] * (not declares_variables)
     assert "environment:MODEL_WIDTH" not in [seen.dependency.part for seen in recorder.observations()]
+
+
+@pytest.mark.parametrize(
+    ("module", "function"), [("torchvision.io", "read_file"), ("torchvision.io.image", "read_file")]
+)
+def test_an_image_that_torchvision_reads_is_a_dependency(tmp_path: Path, module: str, function: str) -> None:
+    (tmp_path / "a.png").write_bytes(b"a")
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), Places(), {})
+    torchvision, read_paths = ModuleType(module), []
+    setattr(torchvision, function, read_paths.append)
+    wrappers = ReaderWrappers(recorder)
+    wrappers.wrap_module(torchvision)
+    getattr(torchvision, function)(str(tmp_path / "a.png"))
+    wrappers.remove()
+    assert len(read_paths) == 1
+    assert [seen.dependency.part for seen in recorder.observations()] == ["file:a.png"]
+
+
+def test_a_model_that_onnxruntime_reads_is_a_dependency(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    (tmp_path / "a.onnx").write_bytes(b"not a model")
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), Places(), {})
+    wrappers = ReaderWrappers(recorder)
+    wrappers.wrap_module(onnxruntime)
+    with pytest.raises(Exception, match=r"a\.onnx"):
+        onnxruntime.InferenceSession(str(tmp_path / "a.onnx"), providers=["CPUExecutionProvider"])
+    wrappers.remove()
+    assert [seen.dependency.part for seen in recorder.observations()] == ["file:a.onnx"]
+
+
+def test_the_shared_memory_of_a_database_is_not_a_mapped_file(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        for name in ("model.db-shm", "weights.bin"):
+            (tmp_path / name).write_bytes(b"a" * 4096)
+            file = stack.enter_context((tmp_path / name).open("r+b"))
+            stack.enter_context(mmap.mmap(file.fileno(), 0))
+        mapped = {Path(path).name for path in mapped_files()}
+    assert "weights.bin" in mapped and "model.db-shm" not in mapped

@@ -78,6 +78,9 @@ READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "tokenizers": (("Tokenizer.from_file", 0, "path"),),
     "sentencepiece": (("SentencePieceProcessor.Load", 1, "model_file"),),
     "soundfile": (("read", 0, "file"),),
+    "torchvision.io": (("read_file", 0, "path"),),
+    "torchvision.io.image": (("read_file", 0, "path"),),  # the function that read_image and decode_image call
+    "onnxruntime": (("InferenceSession.__init__", 1, "path_or_bytes"),),
     "pyarrow.parquet": (("read_table", 0, "source"),),
     "onnx": (("load", 0, "f"),),
 }
@@ -89,6 +92,11 @@ WRITERS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "cv2": (("imwrite", 0, "filename"),),
     "tokenizers": (("Tokenizer.save", 1, "path"),),
     "soundfile": (("write", 0, "file"),),
+    "torchvision.io.image": (
+        ("write_file", 0, "filename"),
+        ("write_png", 1, "filename"),
+        ("write_jpeg", 1, "filename"),
+    ),
 }
 
 

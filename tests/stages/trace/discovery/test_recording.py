@@ -11,6 +11,7 @@ import pytest
 
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.errors import SourceError
+from trtbuild.stages.trace.discovery import hooks
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.observe import file_digest, observe
 from trtbuild.stages.trace.user_code.places import Places
@@ -235,3 +236,17 @@ def test_the_digest_of_compiled_bytes_stays_the_pin_in_each_segment(recorder: Re
         other.record_file(project / "a.txt", hashlib.sha256(b"b").hexdigest())  # the pin stays the digest of b"a"
         with pytest.raises(SourceError):
             other.observations()
+
+
+@pytest.mark.parametrize("allows_processes", [False, True])
+def test_a_fork_is_uncacheable_unless_the_files_are_declared(recorder: Recorder, allows_processes: bool) -> None:
+    recorder.allows_processes = allows_processes
+    hooks.set_recorder(recorder)
+    try:
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+    finally:
+        hooks.set_recorder(None)
+    assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not allows_processes)

@@ -84,7 +84,8 @@ def test_a_settings_library_that_reads_all_variables_needs_declared_ones(
 def test_an_image_that_torchvision_reads_is_a_dependency(tmp_path: Path, module: str, function: str) -> None:
     (tmp_path / "a.png").write_bytes(b"a")
     recorder = Recorder(Path(os.path.realpath(tmp_path)), Places(), {})
-    torchvision, read_paths = ModuleType(module), []
+    torchvision = ModuleType(module)
+    read_paths: list[str] = []
     setattr(torchvision, function, read_paths.append)
     wrappers = ReaderWrappers(recorder)
     wrappers.wrap_module(torchvision)

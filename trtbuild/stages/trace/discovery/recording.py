@@ -87,6 +87,8 @@ class Recorder:
         self.places = places
         #: Reasons why the result must not be stored, in the order in which they were found.
         self.storage_refusals: list[str] = []
+        #: Whether user code may start processes, because the manifest declares the files that it reads (`deps`).
+        self.allows_processes = False
         self._project = os.fspath(project)
         self._environment = environment
         self._pins: dict[Dependency, Any] = {}

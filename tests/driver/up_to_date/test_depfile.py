@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CommandLine
+from trtbuild.driver.up_to_date.depfile import _MakeNames
 
 MANIFEST = """\
 version: 1
@@ -120,6 +121,19 @@ def test_paths_are_relative_to_the_working_directory(built: CommandLine) -> None
     beside = CommandLine(built.project / "models", built.cache)
     assert beside.run("build", "-C", "..", "--depfile", "../beside.d").returncode == 0
     assert {"net.py", "../trtbuild.yaml"} <= set(rule(built.project / "beside.d")[1])
+
+
+def test_a_name_with_two_dots_after_a_link_is_that_of_the_real_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "shared/models").mkdir(parents=True)
+    (project / "models").symlink_to(tmp_path / "shared/models")
+    monkeypatch.chdir(project)
+    names = _MakeNames(project)
+    assert names.make_name("models/../c.yaml") == "../shared/c.yaml"
+    assert names.make_name(f"{tmp_path}/project/models/../c.yaml") == f"{tmp_path}/shared/c.yaml"
 
 
 def test_a_null_build_writes_the_depfile_only_if_it_differs(built: CommandLine) -> None:

@@ -94,12 +94,13 @@ class _MakeNames:
 
     def make_name(self, name: str) -> str:
         """Return make's name of the file that is called `name` in the project."""
+        after_link = ".." in name.split("/")
         if os.path.isabs(name):
-            path = os.path.normpath(name)
+            path = os.path.realpath(name) if after_link else os.path.normpath(name)
             return os.path.relpath(path, self._current_directory) if _is_below(path, self._current_directory) else path
         path = os.path.join(self._project, name)
-        if name == ".." or name.startswith("../"):
-            path = os.path.realpath(path)  # the project may be reached through a link
+        if after_link:
+            path = os.path.realpath(path)  # of a link in the name, or of the project, which may be reached through one
         return os.path.relpath(path, self._current_directory)
 
 

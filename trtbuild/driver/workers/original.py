@@ -59,7 +59,7 @@ class _OriginalModule:
         seed_everything()
         self._trace = trace
         self._device = device
-        module: Any = read(trace, project, Frames(Places(), project))
+        module: Any = read(trace, project, Frames(Places(project), project))
         self._module = module.to(device)
         self._functions: dict[str, Callable[..., object]] = {}
         self._contenders: dict[str, LocalContender] = {}

@@ -41,7 +41,7 @@ from trtbuild.stages.trace.user_code.places import Places
 def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> TraceResult:
     """Trace a module, a TorchScript module, or a program of torch.export. The source of `job` is only a label for messages.
     File names in errors are relative to `project`. Raises SourceError."""
-    frames = Frames(Places(), project)
+    frames = Frames(Places(project), project)
     operators: dict[str, str] = {}
 
     def implementation(name: str) -> str:

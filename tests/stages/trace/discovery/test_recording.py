@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.errors import SourceError
+from trtbuild.stages.trace.discovery import hooks
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.discovery.wrappers import ReaderWrappers
-from trtbuild.stages.trace.user_code.observe import observe
+from trtbuild.stages.trace.user_code.observe import file_digest, observe
 from trtbuild.stages.trace.user_code.places import Places
 
 
@@ -126,6 +128,21 @@ def test_a_read_through_a_symlink_records_the_link_and_the_target_as_files(recor
     assert list(parts(recorder)) == ["file:link.txt", "file:a.txt"]
 
 
+def test_two_dots_after_a_symlink_lead_to_the_parent_of_its_target(recorder: Recorder, project: Path) -> None:
+    (project.parent / "shared/models").mkdir(parents=True)
+    (project.parent / "shared/c.yaml").write_text("1")
+    (project / "models").symlink_to(project.parent / "shared/models")
+    recorder.record_file(f"{project}/models/../c.yaml")
+    recorder.record_file(f"{project}/other/../a.txt")
+    seen = parts(recorder)
+    digest = hashlib.sha256(b"1").hexdigest()
+    assert seen["file:models/../c.yaml"] == seen[f"file:{project.parent}/shared/c.yaml"] == digest
+    assert "file:c.yaml" not in seen and len(seen["file:a.txt"]) == 64
+    (project.parent / "shared/c.yaml").write_text("2")
+    dependency = Dependency("file", "models/../c.yaml")
+    assert observe(dependency, project, file_digest) == hashlib.sha256(b"2").hexdigest()
+
+
 def test_a_link_that_is_read_is_recorded_by_its_target_path(recorder: Recorder, project: Path) -> None:
     (project / "link.txt").symlink_to("a.txt")
     (project / "inside").symlink_to(project / "sub")
@@ -228,11 +245,26 @@ def test_a_data_loader_with_workers_is_uncacheable_unless_its_files_are_declared
     recorder: Recorder, allows_processes: bool
 ) -> None:
     data = torch.utils.data.TensorDataset(torch.zeros(2))
-    wrappers = ReaderWrappers(recorder, allows_processes=allows_processes)
+    recorder.allows_processes = allows_processes
+    wrappers = ReaderWrappers(recorder)
     wrappers.install()
     try:
         assert len(list(torch.utils.data.DataLoader(data))) == 2 and not recorder.storage_refusals
         assert len(list(torch.utils.data.DataLoader(data, num_workers=1))) == 2
     finally:
         wrappers.remove()
+    assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not allows_processes)
+
+
+@pytest.mark.parametrize("allows_processes", [False, True])
+def test_a_fork_is_uncacheable_unless_the_files_are_declared(recorder: Recorder, allows_processes: bool) -> None:
+    recorder.allows_processes = allows_processes
+    hooks.set_recorder(recorder)
+    try:
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+    finally:
+        hooks.set_recorder(None)
     assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not allows_processes)

@@ -114,6 +114,32 @@ def test_a_distribution_is_observed_by_its_version(project: Path, monkeypatch: p
     assert installed_version("my-dist-x") == "1.5+local"
 
 
+def test_another_build_of_a_local_distribution_is_another_state_though_its_version_is_the_same(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = project / "my_local-0.1.dist-info"
+    metadata.mkdir()
+    monkeypatch.syspath_prepend(str(project))
+    dependency = Dependency("distribution", "my-local")
+
+    def state(origin: str, code: str, *, script: str = "a", installer: str = "pip") -> str:
+        (metadata / "INSTALLER").write_text(installer + "\n")
+        (metadata / "direct_url.json").write_text(origin)
+        (metadata / "RECORD").write_text(
+            f"../../bin/run,sha256={script},9\nmy_local-0.1.dist-info/RECORD,,\nmy_local/net.py,sha256={code},5\n"
+        )
+        return observe(dependency, project, file_digest)
+
+    local = '{"dir_info": {}, "url": "file:///src"}'
+    first = state(local, "one")
+    assert first.startswith("0.1 ") and first != state(local, "two")
+    assert first == state(local.replace("src", "other"), "one", script="b")  # the same code, built on another machine
+    assert state('{"dir_info": {"editable": true}, "url": "file:///src"}', "one") == "0.1"  # the files are the user's
+    assert state(local, "one", installer="conda") == "0.1"
+    (metadata / "direct_url.json").unlink()  # it comes from an index
+    assert observe(dependency, project, file_digest) == "0.1"
+
+
 def test_a_variable_is_observed_by_its_digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "hunter2")
     assert observed("environment", "A_SECRET", project) == hashlib.sha256(b"hunter2").hexdigest()
@@ -184,6 +210,23 @@ def test_a_path_belongs_to_the_user_python_a_distribution_or_trtbuild_or_is_igno
         assert places.of(name) == Place("ignored"), name
 
 
+@pytest.mark.parametrize("root", ["/dev/shm/work", "/run/project", "/data/.git/worktree", "/usr/local/lib/app"])
+def test_a_file_of_the_project_belongs_to_the_user_wherever_the_project_is(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtbuild.stages.trace.user_code.places._python_paths", lambda: ("/usr/local/lib",))
+    places = Places(Path(root))
+    assert places.is_user(f"{root}/models/net.py")
+    assert not places.is_user(f"{root}/models/__pycache__/net.pyc")
+    assert not places.is_user("/usr/local/lib/python3/os.py")
+
+
+def test_files_on_mounted_disks_and_in_folders_of_shared_memory_belong_to_the_user() -> None:
+    places = Places()
+    assert places.is_user("/run/media/me/disk/weights.pt") and places.is_user("/dev/shm/data/weights.pt")
+    assert not places.is_user("/dev/shm/torch_12") and not places.is_user("/run/lock/a")
+
+
 def test_a_file_in_site_packages_that_no_distribution_lists_belongs_to_the_user(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +241,7 @@ def test_a_file_in_site_packages_that_no_distribution_lists_belongs_to_the_user(
     assert places.of(str(site / "owned/__init__.py")) == Place("distribution", "owned")
     assert places.of(str(site / "owned/dropped_in.py")) == places.of(str(site / "loose.py")) == Place("user")
     assert places.of(str(site / "absent.py")) == Place("python")
-    (site / "RECORD").write_text("owned/__init__.py,,\n\"loose.py\",,\n")
+    (site / "RECORD").write_text('owned/__init__.py,,\n"loose.py",,\n')
     (site / "RECORD").replace(site / "owned-1.0.dist-info/RECORD")  # as pip does
     assert Places().of(str(site / "loose.py")) == Place("distribution", "owned")
 

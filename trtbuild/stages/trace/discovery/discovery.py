@@ -54,7 +54,7 @@ class Discovery:
         self._mapped_after_preloading: frozenset[str] | None = None
         #: ``sys.path`` and ``sys.meta_path`` at the end of the block `preloading`.
         self._search_state: SearchState | None = None
-        self.places = Places()
+        self.places = Places(project)
         self._recorder = Recorder(project, self.places, environment)
         self._operators = Operators(self._recorder)
         self.use_source(source)
@@ -62,6 +62,7 @@ class Discovery:
     def use_source(self, source: Source) -> None:
         """Record the dependencies of `source` from now on. Its roots must equal those of the previous source."""
         self._source = source
+        self._recorder.allows_processes = bool(source.deps)
         if not source.cacheable:
             self._recorder.refuse_storage("the manifest says `cacheable: false`")
 
@@ -96,10 +97,10 @@ class Discovery:
 
     @contextmanager
     def _installed(self, follower: ImportFollower | None = None) -> Iterator[None]:
-        wrappers = ReaderWrappers(self._recorder, allows_processes=bool(self._source.deps))
+        wrappers = ReaderWrappers(self._recorder, declares_variables=bool(self._source.env))
         roots = [os.path.normpath(self._project / root) for root in self._source.roots]
         import_rules = ImportRules(
-            self._recorder, roots, dict.fromkeys(READERS, wrappers.wrap_readers), self._loaded_modules, follower
+            self._recorder, roots, dict.fromkeys(READERS, wrappers.wrap_module), self._loaded_modules, follower
         )
         self._import_rules = import_rules
         # the order matters: both `_operators` and `wrappers` wrap load_library, and the second wrapper is the outer one

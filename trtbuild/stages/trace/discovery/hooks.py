@@ -1,4 +1,4 @@
-"""Record audit events of Python: code opens, links, changes or removes a file, lists a directory, or loads a library.
+"""Record audit events of Python: code opens, links, changes or removes a file, lists a directory, loads a library, forks.
 
 Python cannot remove an audit hook. So a process installs one hook, which ignores events while no recorder is active.
 """
@@ -123,6 +123,16 @@ def _record_rename(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
     recorder.record_write(arguments[1])
 
 
+def _record_fork(recorder: Recorder, _: tuple[Any, ...]) -> None:
+    """Refuse to store the result if the fork is not trtbuild's own: nothing records what the new process reads."""
+    frame: Any = sys._getframe(2)  # the caller of `os.fork`
+    while frame is not None and recorder.places.of(frame.f_code.co_filename).owner in ("python", "ignored"):
+        frame = frame.f_back
+    is_own = frame is None or recorder.places.of(frame.f_code.co_filename).owner == "trtbuild"
+    if not is_own:
+        recorder.refuse_process()
+
+
 _HANDLERS = {
     "open": _record_open,
     "os.listdir": _record_listing,
@@ -130,6 +140,7 @@ _HANDLERS = {
     "import": _record_import,
     "ctypes.dlopen": _record_library,
     "sqlite3.connect": _record_database,
+    "os.fork": _record_fork,
     "os.mkdir": _record_change,
     "os.remove": _record_change,
     "os.rmdir": _record_change,

@@ -3,7 +3,7 @@
 Rules
 1. While user code runs, registrations of operators are recorded, with the file of the implementation: the source file of
    a Python function, or a library that ``torch.ops.load_library`` or the import of an extension module loads.
-2. The digest of an operator of an installed distribution covers the name and version of the distribution.
+2. The digest of an operator of an installed distribution covers the name and the state of the distribution (`observe`).
 3. The digest of a user's operator covers whole files, so any edit of a file that defines the operator changes it.
 4. If the implementation of an operator cannot be found, its digest is `UNKNOWN_IMPLEMENTATION`, and the trace is not
    cacheable.
@@ -28,7 +28,7 @@ from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.custom_operators import has_cpu_kernel
 from trtbuild.stages.trace.discovery.recording import Recorder
-from trtbuild.stages.trace.user_code.observe import file_digest, installed_version
+from trtbuild.stages.trace.user_code.observe import file_digest, installed_state, installed_version
 
 UNKNOWN_IMPLEMENTATION = "unknown"
 
@@ -138,7 +138,7 @@ class Operators:
             place = self._recorder.places.of(file)
             if place.distribution is not None and place.distribution != "torch":
                 self._recorder.record_distribution(place.distribution)
-                implementations.append(f"{place.distribution} {installed_version(place.distribution)}")
+                implementations.append(f"{place.distribution} {installed_state(place.distribution)}")
             elif place.owner == "user":
                 self._recorder.record_file(file)
                 implementations.append(file_digest(file) or UNKNOWN_IMPLEMENTATION)

@@ -9,7 +9,8 @@ Rules
    and then writes it, the trace is not cacheable. A second trace is cacheable if it only reads the file.
 3. A dependency's name has the separator ``/``. The name of a path inside the project is relative, other names are
    absolute. If a path leads through a symbolic link, the path and its target are both recorded. If user code reads the
-   link itself (``Path.resolve``), the link is a dependency.
+   link itself (``Path.resolve``), the link is a dependency. A name contains ``..`` only after a symbolic link, because
+   there the system goes to the parent of the link's target.
 4. The recorded value of an environment variable is its value at the start of this process, because the next build
    compares its own value at the start. Torch or other installed code may have changed the variable since.
    As in rule 2, a variable that user code sets and then reads is not a dependency.
@@ -86,6 +87,8 @@ class Recorder:
         self.places = places
         #: Reasons why the result must not be stored, in the order in which they were found.
         self.storage_refusals: list[str] = []
+        #: Whether user code may start processes, because the manifest declares the files that it reads (`deps`).
+        self.allows_processes = False
         self._project = os.fspath(project)
         self._environment = environment
         self._pins: dict[Dependency, Any] = {}
@@ -217,6 +220,15 @@ class Recorder:
         if reason not in self.storage_refusals:
             self.storage_refusals.append(reason)
 
+    def refuse_process(self) -> None:
+        """Refuse to store the result, because user code starts a process, whose reads are not recorded. With
+        `allows_processes`, do nothing."""
+        if not self.allows_processes:
+            self.refuse_storage(
+                "the project's code starts a process, whose reads are not known: read the data in the same process "
+                "(num_workers=0), or name the files in `deps` of the source"
+            )
+
     @property
     def record_counts(self) -> tuple[int, ...]:
         """Each new record changes one of these numbers."""
@@ -314,7 +326,10 @@ def _absolute(path: Any) -> str | None:
         return None
     if "\0" in text or not text:
         return None
-    return os.path.abspath(text)
+    absolute = os.path.abspath(text)
+    if os.pardir in text and os.path.realpath(text) != os.path.realpath(absolute):
+        return os.path.join(os.getcwd(), text)  # noqa: PTH109  # abspath gives another file, see rule 3
+    return absolute
 
 
 def _path_and_target(path: str) -> tuple[str, ...]:

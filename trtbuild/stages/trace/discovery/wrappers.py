@@ -1,4 +1,4 @@
-"""Wrap functions that read files or environment variables without an audit event, while a trace is recorded.
+"""Wrap functions that use files or environment variables without an audit event, while a trace is recorded.
 
 Rules
 1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is
@@ -9,9 +9,12 @@ Rules
    variable only if it does not exist (``os.environ.setdefault``), so the value may still come from outside.
    Reads by installed code (``HF_HOME``, ``OMP_NUM_THREADS``) are not recorded, because these values differ between
    machines without an effect on the model. ``source: {env: […]}`` declares variables that do have an effect.
+   But `SETTINGS_LIBRARIES` read variables for their caller. If it is user code, the read counts as its own.
    If user code calls the standard library, the library's reads of `MACHINE_VARIABLES` and of ``PYTHON…`` variables are
-   not recorded. If user code reads all variables at once, the trace is not cacheable.
+   not recorded. If user code reads all variables at once, the trace is not cacheable. If a settings library does this
+   for it, the trace is cacheable if the manifest declares `env`.
 3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
+   A function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is recorded as a write of this process.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed.
 5. Reads of other processes are not recorded. So the result is not stored if ``multiprocessing`` starts a process (a
    DataLoader with workers), unless the manifest declares `deps`.
@@ -42,6 +45,14 @@ MACHINE_VARIABLES = frozenset(
     }
 )
 
+#: Distributions that read environment variables for the code that calls them.
+SETTINGS_LIBRARIES = frozenset(
+    {
+        *("omegaconf", "hydra-core", "antlr4-python3-runtime", "dynaconf", "confection"),
+        *("pydantic-settings", "pydantic", "python-dotenv", "python-decouple", "environs"),
+    }
+)
+
 #: Functions of torch that read a file: (object in torch, function, position of the path argument, name of this argument).
 TORCH_READERS: tuple[tuple[str, str, int, str], ...] = (
     ("", "from_file", 0, "filename"),
@@ -50,6 +61,13 @@ TORCH_READERS: tuple[tuple[str, str, int, str], ...] = (
     ("jit", "load", 0, "f"),
     ("export", "load", 0, "f"),
     ("ops", "load_library", 0, "path"),
+)
+
+#: The same for functions of torch that write a file.
+TORCH_WRITERS: tuple[tuple[str, str, int, str], ...] = (
+    ("", "save", 1, "f"),
+    ("jit", "save", 1, "f"),
+    ("export", "save", 1, "f"),
 )
 
 #: Module → its functions that read a file: (function, position of the path argument, name of this argument). They are
@@ -63,18 +81,35 @@ READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "tokenizers": (("Tokenizer.from_file", 0, "path"),),
     "sentencepiece": (("SentencePieceProcessor.Load", 1, "model_file"),),
     "soundfile": (("read", 0, "file"),),
+    "torchvision.io": (("read_file", 0, "path"),),
+    "torchvision.io.image": (("read_file", 0, "path"),),  # the function that read_image and decode_image call
+    "onnxruntime": (("InferenceSession.__init__", 1, "path_or_bytes"),),
     "pyarrow.parquet": (("read_table", 0, "source"),),
     "onnx": (("load", 0, "f"),),
+}
+
+#: The same for functions that write a file. Each of these modules also has readers.
+WRITERS: dict[str, tuple[tuple[str, int, str], ...]] = {
+    "safetensors.torch": (("save_file", 1, "filename"), ("save_model", 1, "filename")),
+    "safetensors.numpy": (("save_file", 1, "filename"),),
+    "cv2": (("imwrite", 0, "filename"),),
+    "tokenizers": (("Tokenizer.save", 1, "path"),),
+    "soundfile": (("write", 0, "file"),),
+    "torchvision.io.image": (
+        ("write_file", 0, "filename"),
+        ("write_png", 1, "filename"),
+        ("write_jpeg", 1, "filename"),
+    ),
 }
 
 
 class ReaderWrappers:
     """Installs and removes the wrappers."""
 
-    def __init__(self, recorder: Recorder, *, allows_processes: bool = False) -> None:
-        """With `allows_processes`, rule 5 does not apply."""
+    def __init__(self, recorder: Recorder, *, declares_variables: bool = False) -> None:
+        """`declares_variables` is whether the manifest declares `env` for the source."""
         self._recorder = recorder
-        self._allows_processes = allows_processes
+        self._declares_variables = declares_variables
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -86,28 +121,35 @@ class ReaderWrappers:
             )
         self._wrap_environment()
         self._wrap_metadata()
-        if not self._allows_processes:
-            self._wrap_processes()
-        for holder, name, position, keyword in TORCH_READERS:
-            target = getattr(torch, holder) if holder else torch
-            self._wrap_reader(target, name, position, keyword)
+        self._wrap_processes()
+        for functions, record in (
+            (TORCH_READERS, self._recorder.record_file),
+            (TORCH_WRITERS, self._recorder.record_write),
+        ):
+            for holder, name, position, keyword in functions:
+                target = getattr(torch, holder) if holder else torch
+                self._wrap_file_function(target, name, position, keyword, record)
         for module in READERS:
             if module in sys.modules:
-                self.wrap_readers(sys.modules[module])
+                self.wrap_module(sys.modules[module])
 
     def remove(self) -> None:
         while self._undo:
             self._undo.pop()()
 
-    def wrap_readers(self, module: ModuleType) -> None:
-        """Wrap the functions of a module that `READERS` lists for it."""
-        for path, position, keyword in READERS[module.__name__]:
-            *holders, name = path.split(".")
-            target: Any = module
-            for holder in holders:
-                target = getattr(target, holder, None)
-            if target is not None and hasattr(target, name):
-                self._wrap_reader(target, name, position, keyword)
+    def wrap_module(self, module: ModuleType) -> None:
+        """Wrap the functions of a module that `READERS` and `WRITERS` list for it."""
+        for functions, record in (
+            (READERS[module.__name__], self._recorder.record_file),
+            (WRITERS.get(module.__name__, ()), self._recorder.record_write),
+        ):
+            for path, position, keyword in functions:
+                *holders, name = path.split(".")
+                target: Any = module
+                for holder in holders:
+                    target = getattr(target, holder, None)
+                if target is not None and hasattr(target, name):
+                    self._wrap_file_function(target, name, position, keyword, record)
 
     def _replace(self, target: Any, name: str, value: Any) -> None:
         attributes = getattr(target, "__dict__", None)
@@ -120,22 +162,24 @@ class ReaderWrappers:
             return  # this type cannot be changed: only the module `mappings` finds the files that it reads
         self._undo.append(lambda: delattr(target, name) if is_inherited else setattr(target, name, original))
 
-    def _wrap_reader(self, target: Any, name: str, position: int, keyword: str) -> None:
+    def _wrap_file_function(
+        self, target: Any, name: str, position: int, keyword: str, record: Callable[[Any], None]
+    ) -> None:
         recorder, original = self._recorder, getattr(target, name)
 
         @functools.wraps(original, updated=())
-        def read(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             path = args[position] if position < len(args) else kwargs.get(keyword)
             with recorder.ignore_own_reads() as outermost:
                 if outermost and isinstance(path, str | bytes | os.PathLike):
-                    recorder.record_file(path)
+                    record(path)
             return original(*args, **kwargs)
 
-        value: Any = read
+        value: Any = call
         if isinstance(target, type) and (
             isinstance(vars(target).get(name), staticmethod) or getattr(original, "__self__", None) is not None
         ):
-            value = staticmethod(read)  # `original` takes no self: it is a static function or a bound method
+            value = staticmethod(call)  # `original` takes no self: it is a static function or a bound method
         self._replace(target, name, value)
 
     def _wrap_path_function(self, original: Callable[..., Any], *, follows_links: bool) -> Callable[..., Any]:
@@ -183,7 +227,7 @@ class ReaderWrappers:
         return self._recorder.is_in_project(name) and not name.startswith(sys.prefix + os.sep)
 
     def _wrap_environment(self) -> None:
-        recorder, environ_class = self._recorder, type(os.environ)
+        recorder, environ_class, declares_variables = self._recorder, type(os.environ), self._declares_variables
         get, put, delete, iterate = (
             environ_class.__getitem__,
             environ_class.__setitem__,
@@ -220,6 +264,14 @@ class ReaderWrappers:
                     recorder.refuse_storage(
                         f"{name}:{frame[1]} reads all environment variables; read the ones you need by name"
                     )
+                elif outermost and not declares_variables:
+                    frame = find_caller(recorder.places, SETTINGS_LIBRARIES)
+                    if frame is not None and recorder.places.is_user(frame[0]):
+                        name = recorder.dependency_name(frame[0])
+                        recorder.refuse_storage(
+                            f"{name}:{frame[1]} calls a library that reads all environment variables; name the ones that "
+                            "it needs in `env` of the source"
+                        )
             yield from iterate(self)
 
         for name, value in (
@@ -246,10 +298,7 @@ class ReaderWrappers:
         original = process_class.start
 
         def start(self: Any) -> None:
-            recorder.refuse_storage(
-                "the project's code starts a process, whose reads are not known: read the data in the same process "
-                "(num_workers=0), or name the files in `deps` of the source"
-            )
+            recorder.refuse_process()
             original(self)
 
         self._replace(process_class, "start", start)
@@ -258,7 +307,8 @@ class ReaderWrappers:
 def _is_variable_recorded(recorder: Recorder, name: str) -> bool:
     """Whether the current read of a variable is recorded (rule 2)."""
     places = recorder.places
-    user_frame = find_caller(places)
+    is_one_of_all = sys._getframe(2).f_code.co_name == "__iter__"  # of ``os.environ.items()``
+    user_frame = find_caller(places, frozenset() if is_one_of_all else SETTINGS_LIBRARIES)
     if user_frame is None or not places.is_user(user_frame[0]):
         return False
     if name not in MACHINE_VARIABLES and not name.startswith("PYTHON"):

@@ -136,12 +136,14 @@ def first_lines(text: str, count: int = 4) -> str:
     return "\n".join(line if len(line) <= _MAX_LINE_LENGTH else f"{line[:_MAX_LINE_LENGTH]}…" for line in lines[:count])
 
 
-def find_caller(places: Places) -> tuple[str, int] | None:
-    """File and line of the nearest frame in user code or in a distribution; None if there is no such frame."""
+def find_caller(places: Places, passed: frozenset[str] = frozenset()) -> tuple[str, int] | None:
+    """File and line of the nearest frame in user code or in a distribution; None if there is no such frame. The frames of
+    the distributions `passed` do not count."""
     frame = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
-        if places.of(filename).owner in ("user", "distribution"):
+        place = places.of(filename)
+        if place.owner in ("user", "distribution") and place.distribution not in passed:
             return filename, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return None

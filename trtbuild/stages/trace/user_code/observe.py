@@ -7,7 +7,9 @@ Planning also uses this module, so torch is not imported here.
 * The state of a symbolic link is its target. An absolute target inside the project is written relative to the project,
   with ``./`` before it.
 * The state of a distribution is its version, which is in the name of its ``.dist-info`` or ``.egg-info`` entry. If
-  several entries of ``sys.path`` contain the distribution, the first one counts.
+  several entries of ``sys.path`` contain the distribution, the first one counts. If it was installed from a directory,
+  a file or a repository (``pip install .``), the state also has a digest of its RECORD, because there each build often
+  has the same version.
 * The state of an import is the path that Python finds before user code changes ``sys.path``. The entries of ``PYTHONPATH``
   are searched before those of the installation. A module of Python or of an installed distribution is ``absent``.
 """
@@ -18,6 +20,7 @@ Planning also uses this module, so torch is not imported here.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import stat
@@ -59,8 +62,8 @@ _INSTALLED_ENTRIES = tuple(sys.path[sys.path.index(_STANDARD_LIBRARY) :]) if _ST
 
 _METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 
-#: Directory → (its mtime_ns, normalized name of a distribution → version).
-_versions: dict[str, tuple[int, dict[str, str]]] = {}
+#: Directory → (its mtime_ns, normalized name of a distribution → version and name of the metadata entry).
+_versions: dict[str, tuple[int, dict[str, tuple[str, str]]]] = {}
 
 
 def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str | None]) -> str:
@@ -69,7 +72,7 @@ def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str |
     `sha256` returns the digest of the file at a path, None if the file cannot be read.
     """
     if dependency.kind == "distribution":
-        return installed_version(dependency.name) or ABSENT
+        return installed_state(dependency.name)
     if dependency.kind == "environment":
         if dependency.name.startswith(HIDDEN_PREFIXES):
             return ABSENT
@@ -170,6 +173,22 @@ def normalized(name: str) -> str:
 
 def installed_version(name: str) -> str | None:
     """The version of a distribution, by its normalized name; None if it is not installed."""
+    found = _find_installed(name)
+    return None if found is None else found[0]
+
+
+def installed_state(name: str) -> str:
+    """The state of a distribution, by its normalized name: its version, and for some a digest; or ``absent``."""
+    found = _find_installed(name)
+    if found is None:
+        return ABSENT
+    version, metadata = found
+    files = _files_of_direct_install(metadata)
+    return version if files is None else f"{version} {hashlib.sha256(files).hexdigest()}"
+
+
+def _find_installed(name: str) -> tuple[str, str] | None:
+    """The version and the metadata directory of a distribution; None if it is not installed."""
     for directory in sys.path:
         try:
             modified_ns = os.stat(directory or ".").st_mtime_ns
@@ -180,12 +199,43 @@ def installed_version(name: str) -> str | None:
             versions = _read_installed_versions(directory or ".")
             _versions[directory] = (modified_ns, versions)
         if name in versions:
-            return versions[name]
+            version, entry = versions[name]
+            return version, os.path.join(directory, entry)
     return None
 
 
-def _read_installed_versions(directory: str) -> dict[str, str]:
-    versions: dict[str, str] = {}
+def _files_of_direct_install(metadata: str) -> bytes | None:
+    """The lines of a RECORD with the hashes of modules and data, if the distribution has no index as its origin (PEP 610).
+
+    None for other distributions, and for editable ones, whose sources are the user's files. Packages of conda also name
+    the directory where they were built, but their versions do not change."""
+    try:
+        with open(os.path.join(metadata, "direct_url.json"), "rb") as file:
+            origin = json.loads(file.read())
+        if origin.get("dir_info", {}).get("editable") or _read_line(os.path.join(metadata, "INSTALLER")) == b"conda":
+            return None
+        with open(os.path.join(metadata, "RECORD"), "rb") as file:
+            lines = file.read().splitlines()
+    except (OSError, ValueError, AttributeError):
+        return None
+    own_name = os.fsencode(os.path.basename(metadata) + "/")
+    # scripts (../../bin) and metadata contain paths of this machine, and not every machine compiles .pyc files
+    left_out = (b"../", b"/", own_name)
+    return b"\n".join(
+        sorted(line for line in lines if not line.lstrip(b'"').startswith(left_out) and b".pyc," not in line)
+    )
+
+
+def _read_line(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.readline().strip()
+    except OSError:
+        return b""
+
+
+def _read_installed_versions(directory: str) -> dict[str, tuple[str, str]]:
+    versions: dict[str, tuple[str, str]] = {}
     try:
         names = sorted(os.listdir(directory))
     except OSError:
@@ -193,5 +243,5 @@ def _read_installed_versions(directory: str) -> dict[str, str]:
     for entry in names:
         match = _METADATA_NAME.fullmatch(entry)
         if match:
-            versions.setdefault(normalized(match["name"]), match["version"])
+            versions.setdefault(normalized(match["name"]), (match["version"], entry))
     return versions

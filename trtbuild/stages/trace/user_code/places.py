@@ -4,7 +4,9 @@ Rules
 1. A file belongs to an installed distribution if the RECORD of the distribution lists the file. The RECORD of an editable
    distribution does not list its sources, so they belong to the user. All files without another owner belong to the user.
 2. The standard library and the files of the interpreter belong to Python. The version of Python is in the key.
-3. Files of the system and of this process (`IGNORED_PATHS`) do not affect a model.
+3. Files of the system and of this process (`IGNORED_PATHS`) do not affect a model. Mounted disks (`_MOUNTED_DISKS`) and
+   the folders in ``/dev/shm`` are the user's, because a name of shared memory has no ``/``.
+4. A file in the project belongs to the user, wherever the project is. The path above the project has no effect on this.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
@@ -50,6 +52,9 @@ IGNORED_PATHS: dict[str, str] = {
     "/usr/lib64": "the system's libraries; the platform is in the key",
 }
 
+#: Paths in `IGNORED_PATHS` where desktops mount removable disks.
+_MOUNTED_DISKS = ("/run/media",)
+
 #: Installed distributions that do not affect a model → the reason.
 IGNORED_DISTRIBUTIONS: dict[str, str] = {
     "trtbuild": "the key has the versions of its steps",
@@ -74,7 +79,9 @@ class Place:
 class Places:
     """Finds the `Place` of paths, and caches it, because a file is looked up thousands of times."""
 
-    def __init__(self) -> None:
+    def __init__(self, project: Path | None = None) -> None:
+        """`project` is the directory of the project, if there is one."""
+        self._project = None if project is None else os.path.realpath(project)
         self._places_by_path: dict[str, Place] = {}
         self._site_directories = _site_directories()
         self._python_paths = _python_paths()
@@ -108,13 +115,22 @@ class Places:
                 if name == directory or name.startswith(directory + os.sep):
                     return self._place_in_site(directory, name)
         for name in _path_and_target(normal_path):
-            if any(name == prefix or name.startswith(prefix + os.sep) for prefix in self._python_paths):
+            if any(self._is_in(name, prefix) for prefix in self._python_paths):
                 return Place("python")
-            if any(name == prefix or name.startswith(prefix + os.sep) for prefix in IGNORED_PATHS):
+            if any(self._is_in(name, prefix) for prefix in IGNORED_PATHS) and not _is_on_disk_or_in_folder(name):
                 return Place("ignored")
+        if self._project is not None:
+            normal_path = normal_path.removeprefix(self._project + os.sep)
         if any(part in IGNORED_ENTRIES for part in normal_path.split(os.sep)):
             return Place("ignored")
         return Place("user")
+
+    def _is_in(self, path: str, directory: str) -> bool:
+        """Whether `path` is `directory` or below it. False if the whole project is below it, and has `path` (rule 4)."""
+        if not _is_below(path, directory):
+            return False
+        project = self._project
+        return project is None or not (_is_below(project, directory) and _is_below(path, project))
 
     def _place_in_site(self, directory: str, path: str) -> Place:
         records = self._records_by_site.get(directory)
@@ -182,6 +198,17 @@ def _read_record(path: str, inode: int, size: int, modified_ns: int) -> tuple[fr
     if os.path.basename(path) == "installed-files.txt":  # its paths are relative to the metadata directory
         files = frozenset(os.path.normpath(os.path.join(metadata_directory, file)) for file in files)
     return files, frozenset(file.split("/", 1)[0] for file in files) | {metadata_directory}
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory + os.sep)
+
+
+def _is_on_disk_or_in_folder(path: str) -> bool:
+    """Whether `path` is on a mounted disk, or in a folder of ``/dev/shm`` (rule 3)."""
+    return any(_is_below(path, mounted) for mounted in _MOUNTED_DISKS) or (
+        path.startswith("/dev/shm/") and path.count("/") > 3
+    )
 
 
 def _path_and_target(path: str) -> Iterator[str]:

@@ -1,0 +1,117 @@
+"""The wrappers of functions whose C++ or Rust code uses files, and of environment variables."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from trtbuild.stages.trace.discovery.mappings import mapped_files
+from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.discovery.wrappers import ReaderWrappers
+from trtbuild.stages.trace.user_code.places import Places
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    """A recorder whose wrappers are installed. The project is the directory that is returned by `tmp_path`."""
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), Places(), {})
+    wrappers = ReaderWrappers(recorder)
+    wrappers.install()
+    yield recorder
+    wrappers.remove()
+
+
+@pytest.mark.parametrize(
+    ("save", "load"),
+    [
+        (lambda path: torch.save({"a": torch.ones(1)}, path), torch.load),
+        (lambda path: safetensors.torch.save_file({"a": torch.ones(1)}, path), safetensors.torch.load_file),
+    ],
+)
+def test_a_file_that_torch_or_safetensors_writes_is_written_by_this_process(
+    recorder: Recorder, tmp_path: Path, save: Callable[[Any], None], load: Callable[[Any], Any]
+) -> None:
+    path = tmp_path / "weights"
+    assert not os.path.exists(path)  # noqa: PTH110  # a model that makes its weights once, if they are missing
+    recorder.record_file(path)
+    save(path)
+    load(path)
+    assert recorder.observations() == ()
+    assert recorder.storage_refusals == ["the model's code writes to weights, which it read before"]
+
+
+def test_a_variable_that_a_settings_library_reads_for_user_code_is_recorded(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_WIDTH", "8")
+    omegaconf = pytest.importorskip("omegaconf")
+    assert omegaconf.OmegaConf.create({"width": "${oc.env:MODEL_WIDTH}"}).width == "8"
+    assert "environment:MODEL_WIDTH" in [seen.dependency.part for seen in recorder.observations()]
+    assert not recorder.storage_refusals
+
+
+@pytest.mark.parametrize("declares_variables", [False, True])
+def test_a_settings_library_that_reads_all_variables_needs_declared_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declares_variables: bool
+) -> None:
+    class Settings(pytest.importorskip("pydantic_settings").BaseSettings):  # type: ignore[misc]
+        model_width: int = 4
+
+    monkeypatch.setenv("MODEL_WIDTH", "8")
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), Places(), {})
+    wrappers = ReaderWrappers(recorder, declares_variables=declares_variables)
+    wrappers.install()
+    try:
+        assert Settings().model_width == 8
+    finally:
+        wrappers.remove()
+    assert ["in `env` of the source" in text for text in recorder.storage_refusals] == [True] * (not declares_variables)
+    assert "environment:MODEL_WIDTH" not in [seen.dependency.part for seen in recorder.observations()]
+
+
+@pytest.mark.parametrize(
+    ("module", "function"), [("torchvision.io", "read_file"), ("torchvision.io.image", "read_file")]
+)
+def test_an_image_that_torchvision_reads_is_a_dependency(tmp_path: Path, module: str, function: str) -> None:
+    (tmp_path / "a.png").write_bytes(b"a")
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), Places(), {})
+    torchvision = ModuleType(module)
+    read_paths: list[str] = []
+    setattr(torchvision, function, read_paths.append)
+    wrappers = ReaderWrappers(recorder)
+    wrappers.wrap_module(torchvision)
+    getattr(torchvision, function)(str(tmp_path / "a.png"))
+    wrappers.remove()
+    assert len(read_paths) == 1
+    assert [seen.dependency.part for seen in recorder.observations()] == ["file:a.png"]
+
+
+def test_a_model_that_onnxruntime_reads_is_a_dependency(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    (tmp_path / "a.onnx").write_bytes(b"not a model")
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), Places(), {})
+    wrappers = ReaderWrappers(recorder)
+    wrappers.wrap_module(onnxruntime)
+    with pytest.raises(Exception, match=r"a\.onnx"):
+        onnxruntime.InferenceSession(str(tmp_path / "a.onnx"), providers=["CPUExecutionProvider"])
+    wrappers.remove()
+    assert [seen.dependency.part for seen in recorder.observations()] == ["file:a.onnx"]
+
+
+def test_the_shared_memory_of_a_database_is_not_a_mapped_file(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        for name in ("model.db-shm", "weights.bin"):
+            (tmp_path / name).write_bytes(b"a" * 4096)
+            file = stack.enter_context((tmp_path / name).open("r+b"))
+            stack.enter_context(mmap.mmap(file.fileno(), 0))
+        mapped = {Path(path).name for path in mapped_files()}
+    assert "weights.bin" in mapped and "model.db-shm" not in mapped

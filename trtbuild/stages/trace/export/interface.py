@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,6 +25,7 @@ from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
 from trtbuild.stages.trace.job import TraceJob
 
 _LEAF = object()
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
 
 def interface(
@@ -102,18 +105,12 @@ def _output_structure(
             leaves.append({"kind": "number", "type": leaf.type, "index": next(positions)})
         else:
             leaves.append({"kind": "tensor", "index": next(positions)})
-    result = pytree.tree_unflatten(leaves, spec)
-    paths = [path for path, _ in pytree.tree_leaves_with_path(result, is_leaf=_is_leaf)]
     names: dict[int, str] = {}
     used_names = {entry.name for entry in job.inputs}
-    for path, entry in zip(paths, leaves, strict=True):
+    for path, entry in zip(_leaf_paths(spec), leaves, strict=True):
         if entry["kind"] in ("tensor", "number") and entry["index"] not in names:
             names[entry["index"]] = _unique_name(_path_name(path), used_names)
     return _structure(spec, iter(leaves), job), [names[index] for index in range(len(names))]
-
-
-def _is_leaf(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("kind") in ("tensor", "number", "none", "constant")
 
 
 def _constant_leaf(value: Any, job: TraceJob) -> dict[str, Any]:
@@ -141,19 +138,23 @@ def _structure(spec: pytree.TreeSpec, leaves: Iterator[Any], job: TraceJob) -> d
         kind = spec.context  # for a named tuple, the context is its class
     name = f"{kind.__module__}:{kind.__qualname__}"
     keys = _keys(spec)
-    if issubclass(kind, dict) and kind.__module__ in ("builtins", "collections"):
-        _refuse_other_keys(spec, job)
+    if kind in _DICTS:
+        _refuse_other_keys(keys, job)
         return {"kind": "dict", "keys": keys, "items": items}
     if issubclass(kind, tuple):
         return {"kind": "namedtuple", "type": name, "keys": keys, "items": items}
-    return {"kind": "dataclass", "type": name, "keys": keys, "items": items}
+    none_names = _none_fields(spec)
+    return {
+        "kind": "dataclass",
+        "type": name,
+        "keys": [*keys, *none_names],
+        "items": [*items, *({"kind": "none"} for _ in none_names)],
+    }
 
 
-def _refuse_other_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
+def _refuse_other_keys(keys: Sequence[Any], job: TraceJob) -> None:
     """Raise SourceError if a dict has a key that a package cannot store and return."""
-    # the context of a dict is its keys, and that of a defaultdict (factory, keys)
-    keys = spec.context[-1] if isinstance(spec.context, tuple) else spec.context
-    for key in keys or ():
+    for key in keys:
         if not isinstance(key, str | int):
             raise SourceError(
                 f"the model returns a dict with the key {key!r:.80}, a {type(key).__name__}",
@@ -163,11 +164,54 @@ def _refuse_other_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
             )
 
 
+def _leaf_paths(spec: pytree.TreeSpec) -> Iterator[tuple[Any, ...]]:
+    """Yield the keys that lead to each leaf."""
+    if spec.is_leaf():
+        yield ()
+        return
+    for key, child in zip(_keys(spec), spec.children(), strict=True):
+        yield from ((key, *path) for path in _leaf_paths(child))
+
+
 def _keys(spec: pytree.TreeSpec) -> list[Any]:
-    """The keys, field names or indices of a container."""
-    dummy = pytree.tree_unflatten([_LEAF] * spec.num_leaves, spec)
-    children = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)
-    return [_key(path[0]) for path, _ in children]
+    """The keys, field names or indices of a container's children.
+
+    A class may compute with its fields when it is created. So no class is created whose context has the keys."""
+    kind, context = spec.type, spec.context
+    if not isinstance(kind, type):
+        return list(context._fields)  # for a named tuple, the context is its class
+    if kind in _DICTS:
+        # the context of a dict is its keys, and that of a defaultdict is [factory, keys]
+        return list(context[1] if kind is collections.defaultdict else context)
+    if dataclasses.is_dataclass(kind):
+        fields = {field.name for field in dataclasses.fields(kind)}
+        # torch's context is [names, names of None], and that of transformers is the names
+        for names in (context, next(iter(context), None) if isinstance(context, list | tuple) else None):
+            is_list = isinstance(names, list | tuple) and len(names) == spec.num_children
+            if is_list and all(isinstance(name, str) and name in fields for name in names):
+                return list(names)
+    return _declared_keys(spec) or list(range(spec.num_children))
+
+
+def _declared_keys(spec: pytree.TreeSpec) -> list[Any] | None:
+    """The keys that the function for paths of a class returns; None without such a function, or if it fails."""
+    try:
+        dummy = pytree.tree_unflatten([_LEAF] * spec.num_leaves, spec)
+        children = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)
+    except Exception:  # the class checks its fields, for example
+        return None
+    keys = [_key(path[0]) for path, _ in children if path]
+    return keys if len(keys) == spec.num_children else None
+
+
+def _none_fields(spec: pytree.TreeSpec) -> list[str]:
+    """The fields of a dataclass that are None: torch has them in the context, not among the children."""
+    if not dataclasses.is_dataclass(spec.type):
+        return []
+    match spec.context:
+        case [list(), list(names)]:
+            return [name for name in names if isinstance(name, str)]
+    return []
 
 
 def _key(entry: Any) -> Any:
@@ -181,7 +225,7 @@ def _key(entry: Any) -> Any:
 
 def _path_name(path: tuple[Any, ...]) -> str:
     """A name for the output at a path: ``boxes_0`` for ``["boxes"][0]``, ``output_0`` for ``[0]``."""
-    parts = [str(_key(entry)) for entry in path]
+    parts = [str(key) for key in path]
     if not parts or parts[0].isdigit():
         parts = ["output", *(parts or ["0"])]
     name = re.sub(r"\W", "_", "_".join(parts))

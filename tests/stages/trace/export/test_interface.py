@@ -156,3 +156,15 @@ def test_sizes_are_expressions_of_the_manifests_symbols(traced: Callable[..., An
 def test_a_size_that_depends_on_data_is_marked(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
     recorded = interface(traced, job_of, lambda x: x[x > 0])
     assert recorded["outputs"][0]["shape"] == [["data", 0]]
+
+
+def test_a_dataclass_is_not_created_again_for_a_model_with_writes(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    def model(x: torch.Tensor) -> Any:
+        y = x.clone()
+        y[:, 0] = 1
+        return Checked(y, x, None)
+
+    tree = interface(traced, job_of, model)["output_tree"]
+    assert tree["type"].endswith(":Checked") and tree["keys"] == ["logits", "mask", "scale"]

@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch._dynamo.exc import UserError
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, GuardOnDataDependentSymNode
@@ -112,7 +113,27 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
 @allow_data_dependent_sizes_below_two()
 def functionalize(raw: ExportedProgram) -> ExportedProgram:
     """A functionalized copy of `raw` (rule 3), with the same symbols and tensors. Raises torch's errors."""
-    return decompose_without_retrace(raw) or raw.run_decompositions({})
+    return decompose_without_retrace(raw) or _retrace(raw)
+
+
+def _retrace(raw: ExportedProgram) -> ExportedProgram:
+    """Call ``run_decompositions``, with a flat tuple as the result of `raw`.
+
+    Otherwise torch creates the classes of the result, and traces a `__post_init__` that the program contains already."""
+    signature = raw.module_call_graph[0].signature
+    if signature is None:
+        return raw.run_decompositions({})
+    out_spec = signature.out_spec
+    signature.out_spec = pytree.tree_structure((0,) * out_spec.num_leaves)
+    try:
+        program = raw.run_decompositions({})
+    finally:
+        signature.out_spec = out_spec
+    result_signature = program.module_call_graph[0].signature
+    if result_signature is None:
+        raise AssertionError("a program has a signature")
+    result_signature.out_spec = out_spec
+    return program
 
 
 class _Exporter:

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -177,7 +177,8 @@ def _keys(spec: pytree.TreeSpec) -> list[Any]:
     """The keys, field names or indices of a container's children.
 
     A class may compute with its fields when it is created. So no class is created whose context has the keys."""
-    kind, context = spec.type, cast(Any, spec.context)
+    kind: Any = spec.type
+    context: Any = spec.context
     if not isinstance(kind, type):
         return list(context._fields)  # for a named tuple, the context is its class
     if kind in _DICTS:

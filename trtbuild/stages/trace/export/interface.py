@@ -177,8 +177,7 @@ def _keys(spec: pytree.TreeSpec) -> list[Any]:
     """The keys, field names or indices of a container's children.
 
     A class may compute with its fields when it is created. So no class is created whose context has the keys."""
-    kind: Any = spec.type
-    context: Any = spec.context
+    kind, context = spec.type, spec.context
     if not isinstance(kind, type):
         return list(context._fields)  # for a named tuple, the context is its class
     if kind in _DICTS:
@@ -187,10 +186,11 @@ def _keys(spec: pytree.TreeSpec) -> list[Any]:
     if dataclasses.is_dataclass(kind):
         fields = {field.name for field in dataclasses.fields(kind)}
         # torch's context is [names, names of None], and that of transformers is the names
-        for names in (context, next(iter(context), None) if isinstance(context, list | tuple) else None):
-            is_list = isinstance(names, list | tuple) and len(names) == spec.num_children
-            if is_list and all(isinstance(name, str) and name in fields for name in names):
-                return list(names)
+        nested = context[0] if isinstance(context, list | tuple) and context else None
+        for names in (context, nested):
+            if isinstance(names, list | tuple) and len(names) == spec.num_children:
+                if all(isinstance(name, str) and name in fields for name in names):
+                    return list(names)
     return _declared_keys(spec) or list(range(spec.num_children))
 
 

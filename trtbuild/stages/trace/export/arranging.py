@@ -49,7 +49,8 @@ class ArrangedProgram:
 
     `weights` are the weights that the program takes as inputs, in order. `module_weights` are all weights of the module.
     `leaves` are the values of the module's result, without the structure of tuples and dicts. For each leaf that is not a
-    constant, `outputs` has the index of its output in the program.
+    constant, `outputs` has the index of its output in the program. `structure` has the tuples and dicts of the result, if
+    it is known.
     """
 
     program: Program
@@ -57,12 +58,13 @@ class ArrangedProgram:
     outputs: list[int]
     module_weights: ModuleWeights
     leaves: list[Leaf]
+    structure: pytree.TreeSpec | None = None
 
 
 def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> ArrangedProgram:
     """Bring a program without in-place writes into its final form. Raises SourceError, for example under rule 3."""
     # read what `functional` does not keep: the leaves, the values, the order of inputs, the targets of the placeholders
-    leaves = leaves_of(exported)
+    leaves, structure = leaves_of(exported), exported.call_spec.out_spec
     exported = numbers_as_tensors(exported)
     values = _tensors_by_name(exported)
     order = _manifest_order(exported, job)
@@ -124,6 +126,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
         [unique_outputs.index(node) for node in flat_outputs],
         weights,
         leaves,
+        structure,
     )
 
 

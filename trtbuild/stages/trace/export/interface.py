@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,13 +17,11 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
+from trtbuild.stages.trace.export.containers import DICTS, class_name_of, keys_of, leaf_paths, none_fields_of
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
 from trtbuild.stages.trace.export.state import StateBuffer
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
 from trtbuild.stages.trace.job import TraceJob
-
-_LEAF = object()
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
 
 def interface(
@@ -107,7 +103,7 @@ def _output_structure(
             leaves.append({"kind": "tensor", "index": next(positions)})
     names: dict[int, str] = {}
     used_names = {entry.name for entry in job.inputs}
-    for path, entry in zip(_leaf_paths(spec), leaves, strict=True):
+    for path, entry in zip(leaf_paths(spec), leaves, strict=True):
         if entry["kind"] in ("tensor", "number") and entry["index"] not in names:
             names[entry["index"]] = _unique_name(_path_name(path), used_names)
     return _structure(spec, iter(leaves), job), [names[index] for index in range(len(names))]
@@ -136,14 +132,14 @@ def _structure(spec: pytree.TreeSpec, leaves: Iterator[Any], job: TraceJob) -> d
         return {"kind": kind.__name__, "items": items}
     if not isinstance(kind, type):
         kind = spec.context  # for a named tuple, the context is its class
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    keys = _keys(spec)
-    if kind in _DICTS:
+    name = class_name_of(spec)
+    keys = keys_of(spec)
+    if kind in DICTS:
         _refuse_other_keys(keys, job)
         return {"kind": "dict", "keys": keys, "items": items}
     if issubclass(kind, tuple):
         return {"kind": "namedtuple", "type": name, "keys": keys, "items": items}
-    none_names = _none_fields(spec)
+    none_names = none_fields_of(spec)
     return {
         "kind": "dataclass",
         "type": name,
@@ -162,66 +158,6 @@ def _refuse_other_keys(keys: Sequence[Any], job: TraceJob) -> None:
                 hint="keys are text or whole numbers: return a dict with such keys, or a tuple",
                 **job.place("source"),
             )
-
-
-def _leaf_paths(spec: pytree.TreeSpec) -> Iterator[tuple[Any, ...]]:
-    """Yield the keys that lead to each leaf."""
-    if spec.is_leaf():
-        yield ()
-        return
-    for key, child in zip(_keys(spec), spec.children(), strict=True):
-        yield from ((key, *path) for path in _leaf_paths(child))
-
-
-def _keys(spec: pytree.TreeSpec) -> list[Any]:
-    """The keys, field names or indices of a container's children.
-
-    A class may compute with its fields when it is created. So no class is created whose context has the keys."""
-    kind, context = spec.type, spec.context
-    if not isinstance(kind, type):
-        return list(context._fields)  # for a named tuple, the context is its class
-    if kind in _DICTS:
-        # the context of a dict is its keys, and that of a defaultdict is [factory, keys]
-        return list(context[1] if kind is collections.defaultdict else context)
-    if dataclasses.is_dataclass(kind):
-        fields = {field.name for field in dataclasses.fields(kind)}
-        # torch's context is [names, names of None], and that of transformers is the names
-        nested = context[0] if isinstance(context, list | tuple) and context else None
-        for names in (context, nested):
-            if isinstance(names, list | tuple) and len(names) == spec.num_children:
-                if all(isinstance(name, str) and name in fields for name in names):
-                    return list(names)
-    return _declared_keys(spec) or list(range(spec.num_children))
-
-
-def _declared_keys(spec: pytree.TreeSpec) -> list[Any] | None:
-    """The keys that the function for paths of a class returns; None without such a function, or if it fails."""
-    try:
-        dummy = pytree.tree_unflatten([_LEAF] * spec.num_leaves, spec)
-        children = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)
-    except Exception:  # the class checks its fields, for example
-        return None
-    keys = [_key(path[0]) for path, _ in children if path]
-    return keys if len(keys) == spec.num_children else None
-
-
-def _none_fields(spec: pytree.TreeSpec) -> list[str]:
-    """The fields of a dataclass that are None: torch has them in the context, not among the children."""
-    if not dataclasses.is_dataclass(spec.type):
-        return []
-    match spec.context:
-        case [list(), list(names)]:
-            return [name for name in names if isinstance(name, str)]
-    return []
-
-
-def _key(entry: Any) -> Any:
-    """The key, the field name or the index in an entry of a pytree path."""
-    for attribute in ("key", "name", "idx"):
-        if hasattr(entry, attribute):
-            key = getattr(entry, attribute)
-            return key if isinstance(key, str | int) else str(key)
-    return str(entry)
 
 
 def _path_name(path: tuple[Any, ...]) -> str:

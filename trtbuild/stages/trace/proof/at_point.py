@@ -76,7 +76,7 @@ def _first_problem(
     except Exception as error:
         return f"it fails there: {first_lines(describe_error(error), 1)}"
     try:
-        expected_tensors = returned_tensors(model_output, arranged.leaves)
+        expected_tensors = returned_tensors(model_output, arranged.leaves, arranged.structure)
     except ResultMismatch as error:
         return str(error)
     leaves = [leaf for leaf in arranged.leaves if not isinstance(leaf, ConstantLeaf)]

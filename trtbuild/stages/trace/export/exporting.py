@@ -47,6 +47,7 @@ from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.constraints import Violation, parse_violations, torch_name
 from trtbuild.stages.trace.export.custom_operators import raise_missing_fake
 from trtbuild.stages.trace.export.decomposing import decompose_without_retrace
+from trtbuild.stages.trace.export.default_dtype import write_default_dtype
 from trtbuild.stages.trace.export.guard_filter import GuardFilter
 from trtbuild.stages.trace.export.guards import arguments_as_input_numbers
 from trtbuild.stages.trace.export.signature import bind_to_forward
@@ -115,7 +116,9 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
 @allow_data_dependent_sizes_below_two()
 def functionalize(raw: ExportedProgram) -> ExportedProgram:
     """A functionalized copy of `raw` (rule 3), with the same symbols and tensors. Raises torch's errors."""
-    return decompose_without_retrace(raw) or _retrace(raw)
+    program = decompose_without_retrace(raw) or _retrace(raw)
+    write_default_dtype(program)
+    return program
 
 
 def _retrace(raw: ExportedProgram) -> ExportedProgram:

@@ -172,3 +172,12 @@ def test_a_guard_about_an_input_in_kwargs_is_tried(traced, job_of) -> None:
     inputs = [Input("x"), Input("mask", keyword=True)]
     error = error_of(traced, job_of, Forwards().eval(), {"x": shape, "mask": shape}, inputs=inputs)
     assert error.code == "frozen-branch" and "x.0 = mask.0 = 1" in error.text
+
+
+def test_the_last_input_may_be_a_scalar(traced, job_of) -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x, scale):
+            return x * scale
+
+    recorded = traced(Scaled().eval(), job_of({"x": ((1, 4), (2, 4), (8, 4)), "scale": ((), (), ())})).interface
+    assert recorded["inputs"][1]["shape"] == []

@@ -257,8 +257,9 @@ def _named_keywords(module: torch.nn.Module, bound: inspect.BoundArguments) -> I
     """Inside the block, forward has a parameter for each input that it takes in ``**kwargs`` (rule 9). Yields the
     signature of forward."""
     parameters = list(bound.signature.parameters.values())
-    names = list(bound.arguments.get(parameters[-1].name, ())) if parameters else []
-    if not names or parameters[-1].kind is not inspect.Parameter.VAR_KEYWORD:
+    has_keywords = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+    names = list(bound.arguments.get(parameters[-1].name, ())) if has_keywords else []
+    if not names:
         yield bound.signature
         return
     original, was_replaced = module.forward, "forward" in module.__dict__

@@ -31,7 +31,7 @@ def draw_mask(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
 
     So each row of an attention mask keeps at least one key, whether True keeps a key or hides it.
     """
-    bools = torch.rand(tuple(shape), generator=generator) > 0.5
+    bools = torch.rand(tuple(shape), generator=generator, dtype=torch.float32) > 0.5
     if bools.dim() and bools.shape[-1] > 1:
         bools[..., 0], bools[..., -1] = False, True
     return bools

@@ -64,8 +64,8 @@ def _example_tensor(entry: Input, shape: Sequence[int], generator: torch.Generat
     if dtype is torch.bool:
         return draw_mask(size, generator)
     if dtype.is_complex:
-        components = [torch.randn(size, generator=generator) for _ in range(2)]
+        components = [torch.randn(size, generator=generator, dtype=torch.float32) for _ in range(2)]
         return torch.complex(*components).to(dtype)
     if dtype.is_floating_point:
-        return torch.randn(size, generator=generator).to(dtype)
+        return torch.randn(size, generator=generator, dtype=torch.float32).to(dtype)
     return torch.randint(0, 2, size, generator=generator).to(dtype)

@@ -145,3 +145,39 @@ def test_a_dim_with_opt_1_stays_dynamic(traced, job_of) -> None:
     result = traced(lambda x: x * 2, job_of({"x": ((1, 4), (1, 4), (8, 4))}))
     assert result.interface["outputs"][0]["shape"] == [["sym", 0], 4]
     assert "symbol 0 in 1..8\n" in result.graph
+
+
+class Forwards(torch.nn.Module):
+    """A wrapper that passes keyword arguments on."""
+
+    def forward(self, x, *rest, **kwargs):
+        return self.scaled(x, **kwargs)
+
+    def scaled(self, x, mask, scale=2.0):
+        return x * mask * scale if x.shape[0] > 1 else x * mask
+
+
+@pytest.mark.parametrize("low", [2, 4], ids=["dynamic", "static"])
+def test_forward_may_take_an_input_in_kwargs(traced, job_of, low) -> None:
+    shape = ((low, 4), (4, 4), (8 if low == 2 else 4, 4))
+    inputs = [Input("x"), Input("mask", keyword=True)]
+    module = Forwards().eval()
+    result = traced(module, job_of({"x": shape, "mask": shape}, inputs=inputs))
+    assert [entry["name"] for entry in result.interface["inputs"]] == ["x", "mask"]
+    assert "forward" not in vars(module)
+
+
+def test_a_guard_about_an_input_in_kwargs_is_tried(traced, job_of) -> None:
+    shape = ((1, 4), (4, 4), (8, 4))
+    inputs = [Input("x"), Input("mask", keyword=True)]
+    error = error_of(traced, job_of, Forwards().eval(), {"x": shape, "mask": shape}, inputs=inputs)
+    assert error.code == "frozen-branch" and "x.0 = mask.0 = 1" in error.text
+
+
+def test_the_last_input_may_be_a_scalar(traced, job_of) -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x, scale):
+            return x * scale
+
+    recorded = traced(Scaled().eval(), job_of({"x": ((1, 4), (2, 4), (8, 4)), "scale": ((), (), ())})).interface
+    assert recorded["inputs"][1]["shape"] == []

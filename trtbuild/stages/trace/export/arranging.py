@@ -49,7 +49,8 @@ class ArrangedProgram:
 
     `weights` are the weights that the program takes as inputs, in order. `module_weights` are all weights of the module.
     `leaves` are the values of the module's result, without the structure of tuples and dicts. For each leaf that is not a
-    constant, `outputs` has the index of its output in the program. `structure` is the structure of these leaves.
+    constant, `outputs` has the index of its output in the program. `structure` has the tuples and dicts of the result, if
+    it is known.
     """
 
     program: Program
@@ -57,7 +58,7 @@ class ArrangedProgram:
     outputs: list[int]
     module_weights: ModuleWeights
     leaves: list[Leaf]
-    structure: pytree.TreeSpec
+    structure: pytree.TreeSpec | None = None
 
 
 def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> ArrangedProgram:

@@ -19,11 +19,13 @@ Rules
    computed size that is 1 only in the example (``x[1:]`` with 2 rows). The proof decides whether the result is right.
 8. If the module is itself a program of torch.export, its keyword inputs must be in the program's order, because
    torch.export 2.13 reads them by position.
+9. torch.export 2.13 fails if forward takes an input in ``**kwargs``. So forward has a parameter for it during the export.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import math
 import re
@@ -33,6 +35,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch._dynamo.exc import UserError
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, GuardOnDataDependentSymNode
@@ -44,6 +47,7 @@ from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.constraints import Violation, parse_violations, torch_name
 from trtbuild.stages.trace.export.custom_operators import raise_missing_fake
 from trtbuild.stages.trace.export.decomposing import decompose_without_retrace
+from trtbuild.stages.trace.export.default_dtype import write_default_dtype
 from trtbuild.stages.trace.export.guard_filter import GuardFilter
 from trtbuild.stages.trace.export.guards import arguments_as_input_numbers
 from trtbuild.stages.trace.export.signature import bind_to_forward
@@ -112,7 +116,29 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
 @allow_data_dependent_sizes_below_two()
 def functionalize(raw: ExportedProgram) -> ExportedProgram:
     """A functionalized copy of `raw` (rule 3), with the same symbols and tensors. Raises torch's errors."""
-    return decompose_without_retrace(raw) or raw.run_decompositions({})
+    program = decompose_without_retrace(raw) or _retrace(raw)
+    write_default_dtype(program)
+    return program
+
+
+def _retrace(raw: ExportedProgram) -> ExportedProgram:
+    """Call ``run_decompositions``, with a flat tuple as the result of `raw`.
+
+    Otherwise torch creates the classes of the result, and traces a `__post_init__` that the program contains already."""
+    signature = raw.module_call_graph[0].signature
+    if signature is None:
+        return raw.run_decompositions({})
+    out_spec = signature.out_spec
+    signature.out_spec = pytree.tree_structure((0,) * out_spec.num_leaves)
+    try:
+        program = raw.run_decompositions({})
+    finally:
+        signature.out_spec = out_spec
+    result_signature = program.module_call_graph[0].signature
+    if result_signature is None:
+        raise AssertionError("a program has a signature")
+    result_signature.out_spec = out_spec
+    return program
 
 
 class _Exporter:
@@ -181,7 +207,12 @@ class _Exporter:
 
     def _export_up_to(self, least_max: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
         """Call torch.export with the Dims of `torch_dims`. If `least_max` is 0, they have the declared ranges."""
-        dynamic = _dynamic_shapes(self._bound_arguments, self.job, args, kwargs, torch_dims(self.job.shapes, least_max))
+        dims = torch_dims(self.job.shapes, least_max)
+        with _named_keywords(self._module, self._bound_arguments) as signature:
+            dynamic = _dynamic_shapes(signature, self.job, dims)
+            return self._call_torch(args, kwargs, dynamic)
+
+    def _call_torch(self, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: dict[str, Any]) -> ExportedProgram:
         with self.guard_filter.patch_torch(sys._getframe()):
             return torch.export.export(self._module, args, kwargs, dynamic_shapes=dynamic, strict=False)
 
@@ -221,9 +252,36 @@ def _order_keywords(module: torch.nn.Module, signature: inspect.Signature, kwarg
     return {name: kwargs[name] for name in sorted(kwargs, key=lambda name: positions.get(name, len(positions)))}
 
 
-def _dynamic_shapes(
-    bound: inspect.BoundArguments, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any], dims: list[Any]
-) -> dict[str, Any]:
+@contextlib.contextmanager
+def _named_keywords(module: torch.nn.Module, bound: inspect.BoundArguments) -> Iterator[inspect.Signature]:
+    """Inside the block, forward has a parameter for each input that it takes in ``**kwargs`` (rule 9). Yields the
+    signature of forward."""
+    parameters = list(bound.signature.parameters.values())
+    has_keywords = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+    names = list(bound.arguments.get(parameters[-1].name, ())) if has_keywords else []
+    if not names:
+        yield bound.signature
+        return
+    original, was_replaced = module.forward, "forward" in module.__dict__
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
+
+    named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    signature = bound.signature.replace(parameters=[*parameters[:-1], *named])
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    module.forward = forward
+    try:
+        yield signature
+    finally:
+        if was_replaced:
+            module.forward = original
+        else:
+            del module.forward
+
+
+def _dynamic_shapes(signature: inspect.Signature, job: TraceJob, dims: list[Any]) -> dict[str, Any]:
     """Parameter of forward → axis → its Dim. A parameter such as ``*args`` has a tuple with an entry for each tensor."""
     dims_of_inputs = [
         {number: dims[axis.symbol] for number, axis in enumerate(shape) if isinstance(axis, SymbolAxis)}
@@ -231,8 +289,7 @@ def _dynamic_shapes(
     ]
     # pass the dims of each tensor to forward as if they were the tensor
     dim_args, dim_kwargs = call_arguments(job.inputs, dims_of_inputs)
-    rebound = bound.signature.bind(*dim_args, **dim_kwargs)
-    return dict(rebound.arguments)
+    return dict(signature.bind(*dim_args, **dim_kwargs).arguments)
 
 
 def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:

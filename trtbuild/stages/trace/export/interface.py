@@ -17,12 +17,11 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
+from trtbuild.stages.trace.export.containers import DICTS, class_name_of, keys_of, leaf_paths, none_fields_of
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
 from trtbuild.stages.trace.export.state import StateBuffer
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
 from trtbuild.stages.trace.job import TraceJob
-
-_LEAF = object()
 
 
 def interface(
@@ -102,18 +101,12 @@ def _output_structure(
             leaves.append({"kind": "number", "type": leaf.type, "index": next(positions)})
         else:
             leaves.append({"kind": "tensor", "index": next(positions)})
-    result = pytree.tree_unflatten(leaves, spec)
-    paths = [path for path, _ in pytree.tree_leaves_with_path(result, is_leaf=_is_leaf)]
     names: dict[int, str] = {}
     used_names = {entry.name for entry in job.inputs}
-    for path, entry in zip(paths, leaves, strict=True):
+    for path, entry in zip(leaf_paths(spec), leaves, strict=True):
         if entry["kind"] in ("tensor", "number") and entry["index"] not in names:
             names[entry["index"]] = _unique_name(_path_name(path), used_names)
     return _structure(spec, iter(leaves), job), [names[index] for index in range(len(names))]
-
-
-def _is_leaf(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("kind") in ("tensor", "number", "none", "constant")
 
 
 def _constant_leaf(value: Any, job: TraceJob) -> dict[str, Any]:
@@ -139,21 +132,25 @@ def _structure(spec: pytree.TreeSpec, leaves: Iterator[Any], job: TraceJob) -> d
         return {"kind": kind.__name__, "items": items}
     if not isinstance(kind, type):
         kind = spec.context  # for a named tuple, the context is its class
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    keys = _keys(spec)
-    if issubclass(kind, dict) and kind.__module__ in ("builtins", "collections"):
-        _refuse_other_keys(spec, job)
+    name = class_name_of(spec)
+    keys = keys_of(spec)
+    if kind in DICTS:
+        _refuse_other_keys(keys, job)
         return {"kind": "dict", "keys": keys, "items": items}
     if issubclass(kind, tuple):
         return {"kind": "namedtuple", "type": name, "keys": keys, "items": items}
-    return {"kind": "dataclass", "type": name, "keys": keys, "items": items}
+    none_names = none_fields_of(spec)
+    return {
+        "kind": "dataclass",
+        "type": name,
+        "keys": [*keys, *none_names],
+        "items": [*items, *({"kind": "none"} for _ in none_names)],
+    }
 
 
-def _refuse_other_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
+def _refuse_other_keys(keys: Sequence[Any], job: TraceJob) -> None:
     """Raise SourceError if a dict has a key that a package cannot store and return."""
-    # the context of a dict is its keys, and that of a defaultdict (factory, keys)
-    keys = spec.context[-1] if isinstance(spec.context, tuple) else spec.context
-    for key in keys or ():
+    for key in keys:
         if not isinstance(key, str | int):
             raise SourceError(
                 f"the model returns a dict with the key {key!r:.80}, a {type(key).__name__}",
@@ -163,25 +160,9 @@ def _refuse_other_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
             )
 
 
-def _keys(spec: pytree.TreeSpec) -> list[Any]:
-    """The keys, field names or indices of a container."""
-    dummy = pytree.tree_unflatten([_LEAF] * spec.num_leaves, spec)
-    children = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)
-    return [_key(path[0]) for path, _ in children]
-
-
-def _key(entry: Any) -> Any:
-    """The key, the field name or the index in an entry of a pytree path."""
-    for attribute in ("key", "name", "idx"):
-        if hasattr(entry, attribute):
-            key = getattr(entry, attribute)
-            return key if isinstance(key, str | int) else str(key)
-    return str(entry)
-
-
 def _path_name(path: tuple[Any, ...]) -> str:
     """A name for the output at a path: ``boxes_0`` for ``["boxes"][0]``, ``output_0`` for ``[0]``."""
-    parts = [str(_key(entry)) for entry in path]
+    parts = [str(key) for key in path]
     if not parts or parts[0].isdigit():
         parts = ["output", *(parts or ["0"])]
     name = re.sub(r"\W", "_", "_".join(parts))

@@ -13,6 +13,7 @@ from trtbuild.errors import OperatorMismatch, SourceError
 from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.checks import mutation_error, refuse_output_storage
+from trtbuild.stages.trace.export.default_dtype import float32_as_default
 from trtbuild.stages.trace.export.exporting import raise_model_error
 from trtbuild.stages.trace.export.guards import GuardFailure
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
@@ -125,7 +126,8 @@ def run_program(
     )
     constants = program.constants
     args = [values_by_node[node] if node in values_by_node else constants[node.name] for node in program.placeholders]
-    return list(program.exported.graph_module(*args))
+    with float32_as_default():  # as in later steps
+        return list(program.exported.graph_module(*args))
 
 
 def _frozen_branch_error(

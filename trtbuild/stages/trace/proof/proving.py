@@ -7,7 +7,8 @@ Rules
    (`guards`). Program and model are compared once at each point.
 2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
    difference, relative to the largest number, must be at most `TOLERANCES` (`differences`). Integers, bools and constants
-   must be equal. A float that the model reads from a tensor (``item``) is compared in the tensor's dtype.
+   must be equal, and so must the classes and keys of tuples and dicts. A float that the model reads from a tensor
+   (``item``) is compared in the tensor's dtype.
 3. Values are always compared at the smallest point. If comparing values at the other points would take long, *flows* are
    compared there instead (`dataflow`): model and program must call the same operators on the same values. This takes
    milliseconds, and proves more. If the flows at a point differ, values are compared there, too. A forked copy of this

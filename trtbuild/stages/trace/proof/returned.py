@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from trtbuild.stages.trace.export.containers import first_difference
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, Leaf, NumberLeaf, TensorLeaf
 
 
@@ -15,19 +16,24 @@ class ResultMismatch(Exception):
     """The module returns other kinds of values than the program, or another constant. The text names the difference."""
 
 
-def returned_tensors(result: Any, leaves: Sequence[Leaf], structure: pytree.TreeSpec) -> list[torch.Tensor]:
-    """The tensors in a module's `result`, and its numbers as 0-d tensors. `leaves` and `structure` are those of the
-    program's result.
+def returned_tensors(
+    result: Any, leaves: Sequence[Leaf], structure: pytree.TreeSpec | None = None
+) -> list[torch.Tensor]:
+    """The tensors in a module's `result`, and its numbers as 0-d tensors. `leaves` are the leaves of the program's result,
+    and `structure` has its tuples and dicts.
 
     Raises ResultMismatch if a leaf of `result` has another kind than in `leaves`, if a constant has another value, or if
-    `result` has another structure, such as a dict with other keys.
+    a container has another class or other keys.
     """
-    values, actual_structure = pytree.tree_flatten(result)
+    values, found_structure = pytree.tree_flatten(result)
     actual_count, expected_count = sum(map(is_tensor, values)), sum(map(is_tensor, leaves))
     if actual_count != expected_count:
         raise ResultMismatch(f"the model returns {actual_count} tensors there, not {expected_count}")
     if len(values) != len(leaves):
         raise ResultMismatch(f"the model returns {len(values)} values there, not {len(leaves)}")
+    texts = None if structure is None else first_difference(found_structure, structure)
+    if texts is not None:
+        raise ResultMismatch(f"the model returns {texts[0]} there, not {texts[1]}")
     tensors = []
     for number, (value, leaf) in enumerate(zip(values, leaves, strict=True)):
         if is_tensor(value) != is_tensor(leaf):
@@ -41,8 +47,6 @@ def returned_tensors(result: Any, leaves: Sequence[Leaf], structure: pytree.Tree
             tensors.append(torch.scalar_tensor(value, dtype=leaf.dtype, device="cpu"))
         else:
             tensors.append(value)
-    if actual_structure != structure:
-        raise ResultMismatch(f"the structure of the result is {actual_structure} there, not {structure}")
     return tensors
 
 

@@ -11,8 +11,9 @@ TORCHVISION := $(VENV)/torchvision
 build: $(READY)
 	$(BIN)/trtbuild build
 
-# Two processes take a file of tests at a time, in the order of tests/conftest.py.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Three processes take a file of tests at a time, in the order of tests/conftest.py. Tests often wait for a disk or a server,
+# so this is faster than two, also on two cores.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: lint
 	$(PYTEST)

@@ -36,8 +36,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: The slowest test files, the slowest first. Tests run in two processes, which end at about the same time if slow files are
-#: first.
+#: The slowest test files, the slowest first. Tests run in several processes. These end at about the same time if slow files
+#: are first.
 SLOWEST = (
     "operators/test_operators.py",
     "driver/verification/test_models.py",

@@ -23,10 +23,10 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: Stage → key. A changed key makes every team's cache useless for that stage. It needs a reason, a new version of the
 #: schema or of the step, and a line in the CHANGELOG.
 GOLDEN = {
-    "calibrate": "18d0dc8742fbf2fb17e31c94bcf26efb887c6513f90595c8998db5fe83c960fa",
-    "trace": "ecea146b5e1b3a52b90feea0631cad7a7549355e72e16fa7953b37929ebe76ff",
+    "calibrate": "59fd9b56da5b9fa1189069fad1c4ff5e00f51bd72688652bc0b8a6a40e81904a",
+    "trace": "af0bb0166e7b88f03010f88b64edf699a2f131751ebab7dddfd0f0d64f90556a",
     "lower": "c83499ccb15ec9886125a68f746cb8dd0c4684ecc5238208d59391cc29a9f8bc",
-    "partition": "5c56d4a4e8f0ce7abb3b60fda2514d0554a9c4d4b456a1142ebeddf9c98a373d",
+    "partition": "14a03b66e9643082fc3c1e2701fdb47c66bbc6aa0ef68fccff56d21742804820",
     "convert": "bf3d051399671496d71b819f075b3f7e4e80dfe1c56b83085ab0e683ce8b63e1",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
@@ -47,11 +47,11 @@ def test_every_stage_has_a_golden_key() -> None:
 
 def test_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
-    assert build.trace().key == "adc55365de3f4fa1bd860acb06d83f29480d2aafb6977e83fa27349cdcc02b16"
-    assert build.recipes()["partition"].key == "2b57932f253365a2c1a4fba4c02235050ca6d5b1082af99ec2c75438868b4429"
+    assert build.trace().key == "c02008ffab556724074e6631ca6012f51fe0bed89e8cfce451d0bcf7d93731be"
+    assert build.recipes()["partition"].key == "251aed96baff4c3e2c70fa34acf1e58c8f34dfaf58ee5f86bf7d3dd4506ab8a8"
     assert (
         with_any_versions(build.trace(versions=None)).key
-        == "c51e30e26f4b444cf469c3c1b2bda2e536651dd50e65a0aa46018d8142553b86"
+        == "a3a53c8554726193716565c8d55bec92193b687476ba2fa1796c1b883f054dba"
     )
 
 

@@ -42,10 +42,10 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 #: The name of a stage → the version of its step (rule 6).
 STEP_VERSIONS: Mapping[str, int] = {
-    "calibrate": 4,
-    "trace": 8,
+    "calibrate": 5,
+    "trace": 9,
     "lower": 9,
-    "partition": 7,
+    "partition": 8,
     "convert": 5,
     "engine": 2,
     "package": 3,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import dtype_name
@@ -68,7 +69,8 @@ def stored_form(tensor: torch.Tensor) -> torch.Tensor:
 
 def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
     """Raise SourceError for a parameter or buffer without values: in a lazy module that was never called, or on the meta
-    device. Also raise it for a view such as ``tensor.conj()``, because torch.export rejects it."""
+    device. Also raise it for a view such as ``tensor.conj()``, because torch.export rejects it, and for a tensor that
+    consists of other tensors, because it has no memory of its own."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if torch.nn.parameter.is_lazy(tensor):
             problem, hint = (
@@ -83,6 +85,11 @@ def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
             problem, hint = (
                 "is the conjugate of another tensor, and is not computed yet",
                 "keep tensor.resolve_conj() instead",
+            )
+        elif is_traceable_wrapper_subclass(tensor):
+            problem, hint = (
+                f"is a {type(tensor).__name__}, which consists of other tensors",
+                "call torchao.utils.unwrap_tensor_subclass(model) before the model is returned",
             )
         else:
             continue

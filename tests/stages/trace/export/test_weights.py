@@ -168,6 +168,26 @@ def test_rejects_a_weights_file_for_a_module_with_a_view_of_a_weight(
     assert "keeps a view" in error_of(traced, job_of, module, weight_table(module)).text
 
 
+def test_rejects_a_weights_file_for_a_module_with_a_view_of_a_weight_as_an_unsaved_buffer(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    """``load_state_dict`` would change the buffer, but an engine would keep its first values."""
+
+    class KeepsBuffer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(4, 4)
+            self.register_buffer("transposed", self.l.weight.detach().t(), persistent=False)
+            self.eval()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.l(x) + x @ self.transposed
+
+    module = KeepsBuffer()
+    assert len(traced(module, job_of(SHAPES)).weights) == 3
+    assert "the non-persistent buffer 'transposed'" in error_of(traced, job_of, module, weight_table(module)).text
+
+
 def test_rejects_a_weight_that_consists_of_other_tensors(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:

@@ -121,15 +121,17 @@ class ModuleWeights:
             self._by_identity[key] = Weight(
                 tuple(ordered), tuple(name for name in ordered if name in set(saved_names)), values[key].detach()
             )
-        self._storages = {_storage_address(value) for value in values.values()}
+        self._saved_storages = {_storage_address(w.value) for w in self._by_identity.values() if w.persistent}
 
     def find(self, tensor: torch.Tensor) -> Weight | None:
         """The weight of `tensor`; None if it is not a weight."""
         return self._by_identity.get(identity(tensor))
 
     def shares_memory(self, tensor: torch.Tensor) -> bool:
-        """Whether `tensor` is a view of a weight's memory."""
-        return tensor.layout is torch.strided and tensor.numel() > 0 and _storage_address(tensor) in self._storages
+        """Whether `tensor` is a view of the memory of a weight that ``state_dict`` contains."""
+        return (
+            tensor.layout is torch.strided and tensor.numel() > 0 and _storage_address(tensor) in self._saved_storages
+        )
 
     def all(self) -> list[Weight]:
         return list(self._by_identity.values())

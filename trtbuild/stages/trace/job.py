@@ -51,7 +51,8 @@ class TraceJob:
         return replace(self, shapes=self.shapes.merge_ties(ties), points=points, apart=())
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form of the job. `from_json` makes an equal job from it; floats in kwargs keep their bits, and mappings inside kwargs their order."""
+        """The JSON form of the job. `from_json` makes an equal job from it. In kwargs, floats keep their bits, and inner
+        mappings keep their order."""
         source = self.source
         return {
             "source": {

@@ -194,7 +194,7 @@ def test_rejects_a_weight_that_consists_of_other_tensors(
     """``torchao.quantization.quantize_`` leaves such weights. They have no memory of their own."""
     module = nn.Sequential(nn.Linear(4, 4)).eval()
     module[0].weight = nn.Parameter(TwoTensor(torch.ones(4, 4), torch.ones(4, 4)))
-    with pytest.raises(SourceError, match="the weight '0.weight' of the model is a TwoTensor") as caught:
+    with pytest.raises(SourceError, match=r"the weight '0\.weight' of the model is a TwoTensor") as caught:
         traced(module, job_of(SHAPES))
     assert caught.value.hint is not None and "unwrap_tensor_subclass" in caught.value.hint
 

@@ -69,8 +69,8 @@ def stored_form(tensor: torch.Tensor) -> torch.Tensor:
 
 def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
     """Raise SourceError for a parameter or buffer without values: in a lazy module that was never called, or on the meta
-    device. Also raise it for a view such as ``tensor.conj()``, because torch.export rejects it, and for a tensor that
-    consists of other tensors, because it has no memory of its own."""
+    device. Also raise it for a view such as ``tensor.conj()``, because torch.export rejects it. And raise it for a tensor
+    that consists of other tensors, because such a tensor has no memory."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if torch.nn.parameter.is_lazy(tensor):
             problem, hint = (

@@ -378,3 +378,16 @@ def test_the_bytes_of_a_library_are_in_the_keys_of_the_engine_and_the_package_on
     model = replace(MODEL, plugins=PLUGINS)
     assert changed_stages(Build(model), Build(model, library=A)) == {ENGINE, PACKAGE}
     assert "plugin library" not in dict(Build().recipes()[ENGINE].parts)
+
+
+def test_the_order_of_mappings_in_arguments_is_in_the_key_only_if_they_are_not_sorted() -> None:
+    """Code may build its layers in the order of a mapping. Keys of earlier versions do not have the order."""
+    first, second = ({"heads": {"wh": 2, "reg": 2}}, {"heads": {"reg": 2, "wh": 2}})
+    models = [replace(MODEL, source=replace(MODEL.source, kwargs=kwargs)) for kwargs in (first, second)]
+    assert changed_stages(*map(Build, models)) == {TRACE}
+    assert "argument order" not in dict(Build(models[1]).trace().parts)
+    assert QUANTIZATION.calibration is not None
+    calibrations = [replace(QUANTIZATION.calibration, kwargs=kwargs) for kwargs in (first, second)]
+    quantized = [replace(MODEL, quantization=replace(QUANTIZATION, calibration=data)) for data in calibrations]
+    assert changed_stages(*map(Build, quantized)) == {CALIBRATE}
+    assert Quantization.from_json(quantized[0].quantization.to_json()).to_json() != quantized[1].quantization.to_json()

@@ -47,9 +47,9 @@ def test_arguments_of_a_model_are_typed() -> None:
     assert trace_key(source=replace(MODEL.source, kwargs={})) not in distinct
 
 
-def test_the_order_of_keys_in_a_manifest_does_not_matter() -> None:
+def test_the_order_of_arguments_in_a_manifest_does_not_matter() -> None:
     first = replace(MODEL.source, kwargs={"a": {"x": 1, "y": 2}, "b": 2})
-    second = replace(MODEL.source, kwargs={"b": 2, "a": {"y": 2, "x": 1}})
+    second = replace(MODEL.source, kwargs={"b": 2, "a": {"x": 1, "y": 2}})
     assert trace_key(source=first) == trace_key(source=second)
 
 

@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtbuild.core.values.encoding import Shared, Value, digest, encode, from_json, json_text, to_json
+from trtbuild.core.values.encoding import (
+    Shared,
+    Value,
+    digest,
+    encode,
+    from_json,
+    json_text,
+    key_order,
+    to_json,
+    to_json_in_order,
+)
 
 TEXT = st.text(st.characters(codec=None), max_size=8)  # any code point, including lone surrogates
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=True), TEXT, st.binary(max_size=8))
@@ -245,3 +255,15 @@ def test_a_shared_mapping_is_encoded_like_a_mapping(value: dict[str, Value]) -> 
 @given(VALUES)
 def test_the_text_of_a_value_is_its_json_form(value: Value) -> None:
     assert json_text(value) == json.dumps(to_json(value), sort_keys=True, separators=(",", ":"))
+
+
+@given(VALUES)
+def test_the_order_of_mappings_is_read_back_from_json(value: Value) -> None:
+    read = from_json(json.loads(json.dumps(to_json_in_order(value), sort_keys=True)))
+    assert encode(read) == encode(value)
+    assert key_order(read) == key_order(value)
+
+
+def test_the_order_of_keys_is_empty_for_sorted_mappings() -> None:
+    assert key_order({"a": 1, "b": [{"c": 1, "d": 2}]}) == []
+    assert key_order({"a": 1, "b": [{"d": 1, "c": 2}]}) == [["a", "b"], ["d", "c"]]

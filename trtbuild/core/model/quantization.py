@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtbuild.core.values.encoding import Value, from_json, to_json
+from trtbuild.core.values.encoding import Value, from_json, to_json_in_order
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,14 @@ class Quantization:
         return self.method not in FORMATS[self.format].methods_without_data
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form. Floats in kwargs keep their bits."""
+        """The JSON form. Floats in kwargs keep their bits, and mappings inside kwargs their order."""
         data = self.calibration
         return {
             "format": self.format,
             "method": self.method,
-            "calibration": None if data is None else {**vars(data), "kwargs": to_json(data.kwargs)},
+            "calibration": None
+            if data is None
+            else {**vars(data), "kwargs": to_json_in_order(dict(sorted(data.kwargs.items())))},
             "exclude": list(self.exclude),
         }
 

@@ -13,7 +13,7 @@ from trtbuild.core.model.shapes import ShapePlan, pairs_of_separate_symbols, pro
 from trtbuild.core.model.spec import Model
 from trtbuild.core.recipes.key_fields import fields_of
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.core.values.encoding import Value
+from trtbuild.core.values.encoding import Value, key_order
 
 #: The stages that run user code. Their dependencies are known only after they have run.
 UserCodeStage = Literal["calibrate", "trace"]
@@ -71,6 +71,7 @@ def trace_declared(
         parts.append(("opts differ", [list(pair) for pair in separate_pairs]))
     if quantizers is not None:
         parts.append(("quantizers", quantizers))
+    parts += _argument_order(model.source.kwargs)
     if model.state:
         parts.append(("state", list(model.state)))
     if versions is not None:
@@ -89,6 +90,16 @@ def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] 
         ("quantization", fields_of(model.quantization)),
         ("platform", platform),
     ]
+    data = model.quantization.calibration if model.quantization is not None else None
+    parts += _argument_order(model.source.kwargs, {} if data is None else data.kwargs)
     if versions is not None:
         parts.append(("versions", dict(versions)))
     return Declared("calibrate", tuple(parts))
+
+
+def _argument_order(*kwargs: Mapping[str, Value]) -> list[tuple[str, Value]]:
+    """The part for the order of mappings inside arguments, which code may depend on. The arguments are passed by name.
+
+    Sorted mappings have no such part, so that keys of earlier versions stay valid: these versions sorted all mappings."""
+    order = key_order([arguments[name] for arguments in kwargs for name in sorted(arguments)])
+    return [("argument order", order)] if order else []

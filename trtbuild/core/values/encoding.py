@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -141,6 +141,34 @@ def to_json(value: Value) -> object:
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no canonical encoding")
+
+
+def to_json_in_order(value: Value) -> object:
+    """Another JSON form of `value`, in which mappings keep their order. `from_json` converts it back, too."""
+    if isinstance(value, Mapping):
+        items = {key: to_json_in_order(item) for key, item in value.items()}
+        if list(items) == sorted(items) and not any(key.startswith("$") for key in items):
+            return items
+        return {"$map": [[key, item] for key, item in items.items()]}
+    if isinstance(value, list | tuple):
+        return [to_json_in_order(item) for item in value]
+    return to_json(value)
+
+
+def key_order(value: Value) -> list[Value]:
+    """The keys of all mappings in `value`, in their order: a list for each mapping, outer mappings first. Empty if the
+    keys of each mapping are sorted. `encode` leaves out this order."""
+    orders = [*_keys_of_mappings(value)]
+    return [] if all(keys == sorted(keys) for keys in orders) else [*orders]
+
+
+def _keys_of_mappings(value: Value) -> Iterator[list[str]]:
+    if isinstance(value, Mapping):
+        yield list(value)
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _keys_of_mappings(item)
 
 
 def json_text(value: Value) -> str:

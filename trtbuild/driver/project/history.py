@@ -1,6 +1,7 @@
 """The history of a project: the last recipe and the last run of each step.
 
-The history may be deleted, because it affects only messages and estimates.
+The history may be deleted. It affects only messages, estimates, and which plans and ``.pt2`` files of an earlier build are
+removed.
 
 ``.trtbuild/history.json`` is one JSON object: step id → entry, with each entry on its own line. An entry is read and parsed
 only when it is needed, because a project with thousands of steps has megabytes of entries. The file is replaced atomically.

@@ -9,7 +9,7 @@ from typing import Any
 
 from trtbuild.core.model.shapes import Axis, ShapePlan, Symbol, SymbolAxis, Ties, kept_symbols
 from trtbuild.core.model.spec import Input, Source
-from trtbuild.core.values.encoding import from_json, to_json
+from trtbuild.core.values.encoding import from_json, to_json_in_order
 
 #: The name, dtype (without ``torch.``) and shape of each tensor of a weights file.
 WeightTypes = tuple[tuple[str, str, tuple[int, ...]], ...]
@@ -51,13 +51,14 @@ class TraceJob:
         return replace(self, shapes=self.shapes.merge_ties(ties), points=points, apart=())
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form of the job. `from_json` makes an equal job from it; floats in kwargs keep their bits."""
+        """The JSON form of the job. `from_json` makes an equal job from it. In kwargs, floats keep their bits, and inner
+        mappings keep their order."""
         source = self.source
         return {
             "source": {
                 "kind": source.kind,
                 "target": source.target,
-                "kwargs": to_json(source.kwargs),
+                "kwargs": to_json_in_order(dict(sorted(source.kwargs.items()))),
                 "deps": list(source.deps),
                 "env": list(source.env),
                 "cacheable": source.cacheable,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
@@ -165,6 +166,37 @@ def test_rejects_a_weights_file_for_a_module_with_a_view_of_a_weight(
     module = KeepsWeight(view=True)
     assert "constant" in traced(module, job_of(SHAPES)).graph
     assert "keeps a view" in error_of(traced, job_of, module, weight_table(module)).text
+
+
+def test_rejects_a_weights_file_for_a_module_with_a_view_of_a_weight_as_an_unsaved_buffer(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    """``load_state_dict`` would change the buffer, but an engine would keep its first values."""
+
+    class KeepsBuffer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(4, 4)
+            self.register_buffer("transposed", self.l.weight.detach().t(), persistent=False)
+            self.eval()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.l(x) + x @ self.transposed
+
+    module = KeepsBuffer()
+    assert len(traced(module, job_of(SHAPES)).weights) == 3
+    assert "the non-persistent buffer 'transposed'" in error_of(traced, job_of, module, weight_table(module)).text
+
+
+def test_rejects_a_weight_that_consists_of_other_tensors(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    """``torchao.quantization.quantize_`` leaves such weights. Such a weight has no memory."""
+    module = nn.Sequential(nn.Linear(4, 4)).eval()
+    module[0].weight = nn.Parameter(TwoTensor(torch.ones(4, 4), torch.ones(4, 4)))
+    with pytest.raises(SourceError, match=r"the weight '0\.weight' of the model is a TwoTensor") as caught:
+        traced(module, job_of(SHAPES))
+    assert caught.value.hint is not None and "unwrap_tensor_subclass" in caught.value.hint
 
 
 def test_rejects_a_weights_file_for_a_module_that_changes_loading(

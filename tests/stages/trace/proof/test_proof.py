@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -182,6 +183,18 @@ def test_a_branch_with_equal_results_at_size_1_only_is_a_frozen_branch(traced, j
 
     shapes = {"q": ((2, 4), (4, 4), (16, 4)), "k": ((1, 4), (8, 4), (16, 4))}
     assert error_of(traced, job_of, attention, shapes).code == "frozen-branch"
+
+
+def test_a_tensor_that_a_cache_has_kept_from_the_trace_is_an_error_of_the_model(traced, job_of) -> None:
+    @functools.lru_cache
+    def positions() -> torch.Tensor:
+        return torch.arange(4.0)
+
+    with pytest.raises(SourceError, match=r"kept from the trace, for example in functools\.lru_cache") as caught:
+        traced(lambda x: x + positions(), job_of(BATCH))
+    assert caught.value.hint is not None and "is_compiling" in caught.value.hint
+    positions.cache_clear()
+    traced(lambda x: x + (positions.__wrapped__ if torch.compiler.is_compiling() else positions)(), job_of(BATCH))
 
 
 def test_the_error_of_a_model_that_fails_at_min_names_the_shapes_and_the_users_line(traced, job_of) -> None:

@@ -140,15 +140,16 @@ def _merge_weights(
     placeholders of the constants that are not weights.
 
     `named_values` maps placeholders of weights to (name, value). `constant_values` maps those of constants to values.
-    Raises SourceError for a constant that is a view of a weight, if the job has a weights file."""
+    With a weights file, raises SourceError for a constant or a non-persistent buffer that is a view of a weight."""
     first_nodes: dict[int, torch.fx.Node] = {}
     merged: list[tuple[torch.fx.Node, Weight]] = []
     constants: list[torch.fx.Node] = []
     for node, value in [*((node, value) for node, (_, value) in named_values.items()), *constant_values.items()]:
         weight = weights.find(value)
+        if weight is None or not weight.persistent:
+            _refuse_unsaved_view(value, weight, weights, job)
         if weight is None:
             if node in constant_values:
-                _refuse_unregistered_view(value, weights, job)
                 constants.append(node)
                 continue
             weight = Weight((named_values[node][0],), (), value)
@@ -183,12 +184,14 @@ def _manifest_order(exported: ExportedProgram, job: TraceJob) -> list[int]:
     return [kwargs[entry.name] if entry.keyword else next(positional) for entry in job.inputs]
 
 
-def _refuse_unregistered_view(value: torch.Tensor, weights: ModuleWeights, job: TraceJob) -> None:
+def _refuse_unsaved_view(value: torch.Tensor, buffer: Weight | None, weights: ModuleWeights, job: TraceJob) -> None:
+    """`value` is a tensor that ``state_dict`` does not contain: the value of `buffer`, or a plain attribute."""
     if job.weights is not None and weights.shares_memory(value):
+        kept_as = "a plain attribute" if buffer is None else f"the non-persistent buffer {buffer.name!r}"
         raise SourceError(
-            "the model keeps a view of one of its weights as a plain attribute, which `weights:` could not update",
+            f"the model keeps a view of one of its weights as {kept_as}, which `weights:` could not update",
             code="weights",
-            hint="take the view in forward, or register it as a buffer",
+            hint="take the view in forward",
             **job.place("weights"),
         )
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import dtype_name
@@ -68,7 +69,8 @@ def stored_form(tensor: torch.Tensor) -> torch.Tensor:
 
 def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
     """Raise SourceError for a parameter or buffer without values: in a lazy module that was never called, or on the meta
-    device. Also raise it for a view such as ``tensor.conj()``, because torch.export rejects it."""
+    device. Also raise it for a view such as ``tensor.conj()``, because torch.export rejects it. And raise it for a tensor
+    that consists of other tensors, because such a tensor has no memory."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if torch.nn.parameter.is_lazy(tensor):
             problem, hint = (
@@ -83,6 +85,11 @@ def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
             problem, hint = (
                 "is the conjugate of another tensor, and is not computed yet",
                 "keep tensor.resolve_conj() instead",
+            )
+        elif is_traceable_wrapper_subclass(tensor):
+            problem, hint = (
+                f"is a {type(tensor).__name__}, which consists of other tensors",
+                "call torchao.utils.unwrap_tensor_subclass(model) before the model is returned",
             )
         else:
             continue
@@ -114,15 +121,17 @@ class ModuleWeights:
             self._by_identity[key] = Weight(
                 tuple(ordered), tuple(name for name in ordered if name in set(saved_names)), values[key].detach()
             )
-        self._storages = {_storage_address(value) for value in values.values()}
+        self._saved_storages = {_storage_address(w.value) for w in self._by_identity.values() if w.persistent}
 
     def find(self, tensor: torch.Tensor) -> Weight | None:
         """The weight of `tensor`; None if it is not a weight."""
         return self._by_identity.get(identity(tensor))
 
     def shares_memory(self, tensor: torch.Tensor) -> bool:
-        """Whether `tensor` is a view of a weight's memory."""
-        return tensor.layout is torch.strided and tensor.numel() > 0 and _storage_address(tensor) in self._storages
+        """Whether `tensor` is a view of the memory of a weight that ``state_dict`` contains."""
+        return (
+            tensor.layout is torch.strided and tensor.numel() > 0 and _storage_address(tensor) in self._saved_storages
+        )
 
     def all(self) -> list[Weight]:
         return list(self._by_identity.values())

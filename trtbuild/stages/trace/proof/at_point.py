@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import FakeTensor
 
 from trtbuild.core.model.shapes import axes_of_symbol
 from trtbuild.errors import OperatorMismatch, SourceError
@@ -113,6 +115,14 @@ def _run_model(point: Point, module: torch.nn.Module, values: list[torch.Tensor]
     for (kind, name, tensor), version in zip(state, versions, strict=True):
         if tensor._version != version:
             raise mutation_error(kind, name, job)
+    if any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves(output)):
+        raise SourceError(
+            "the model uses a tensor that it has kept from the trace, for example in functools.lru_cache: this tensor "
+            "has no values",
+            code="export",
+            hint="keep no tensor outside of modules while torch.compiler.is_compiling() is true",
+            **job.place("source"),
+        )
     return output
 
 

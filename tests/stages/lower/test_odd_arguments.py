@@ -363,6 +363,49 @@ def test_an_average_whose_windows_may_end_outside_does_not_count_padding(
 
 
 @pytest.mark.parametrize(
+    "call",
+    [
+        "F.max_pool2d(x0, 2, 2, 1, ceil_mode=True)",
+        "F.max_pool2d(x0, 1, 2, ceil_mode=True)[:, :, :4]",
+        "F.max_pool2d(x0, 2, 2, 1, ceil_mode=True, return_indices=True)[0]",
+        "F.avg_pool2d(x0, 2, 3, ceil_mode=True, count_include_pad=False)",
+        "F.avg_pool2d(x0, 2, 2, 1, ceil_mode=True)",
+    ],
+)
+def test_a_pooling_has_no_ceil_mode_if_pytorch_leaves_out_the_last_window(lower_module: Any, call: str) -> None:
+    """TensorRT computes this window. Of 9 × 9 elements, the first pooling would give 6 × 6 instead of 5 × 5 elements."""
+    side = 8 if "x0, 1, 2" in call else 9
+    image = torch.randn(2, 3, side, side)
+    ((result, expected),) = _results(lower_module, f"{call}.mean((2, 3))", (image,), (_ROWS,))
+    torch.testing.assert_close(result, expected)
+    (pool,) = (node for node in _nodes(lower_module, call, (image,), (_ROWS,)) if node.op_type.endswith("Pool"))
+    assert _integer_attribute(pool, "ceil_mode") == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "is_refused"),
+    [
+        ("F.max_pool2d(x0, 2, 2, 1, ceil_mode=True)", True),
+        ("F.max_pool2d(x0, (2, 3), 2, 1, ceil_mode=True)", True),
+        ("F.avg_pool2d(x0, (2, 1), (2, 3), (1, 0), ceil_mode=True, count_include_pad=False)", True),
+        ("F.max_pool2d(x0, 3, 2, 1, ceil_mode=True)", False),
+        ("F.max_pool2d(x0, 2, 2, ceil_mode=True)", False),
+        ("F.max_pool2d(x0[0], 2, 2, ceil_mode=True)", False),
+    ],
+)
+def test_a_pooling_of_a_dynamic_axis_is_refused_if_pytorch_leaves_out_a_window(
+    lower_module: Any, call: str, is_refused: bool
+) -> None:
+    image, shapes = torch.randn(2, 3, 9, 8), ({2: 2 * Dim("half", min=3, max=64) - 1},)
+    if is_refused:
+        with pytest.raises(ConversionRefused, match="has no ONNX translation for aten"):
+            _results(lower_module, call, (image,), shapes)
+    else:
+        for result, expected in _results(lower_module, call, (image,), shapes):
+            torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize(
     ("scale", "operator"), [("2.0", "Resize"), ("0.5", "Resize"), ("1.5", "Gather"), ("1.7", "Gather")]
 )
 def test_resize_is_used_where_the_quotient_of_the_sizes_selects_the_same_elements(

@@ -26,6 +26,8 @@
 17. ``x // y``, ``x % y`` and `fmod` of floats: PyTorch computes the exact remainder first. The translations divide and
     round the quotient, and TensorRT's parser does so for ONNX's Mod, too. For ``1.0 // 0.1``, they give 10 instead of 9.
     The results are equal if y is a number such as 1, 2 or 16 (and x is finite), because the quotient is exact.
+18. Pooling with `ceil_mode`, if PyTorch leaves out a last window that begins after the input: TensorRT computes it. The
+    lower step removes `ceil_mode` where that gives the same windows.
 """
 
 from __future__ import annotations
@@ -64,6 +66,8 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
     name, arguments = node.target._opname, _arguments(node)
     if name.startswith(("replication_pad", "reflection_pad")):  # 1
         return any(isinstance(amount, int) and amount < 0 for amount in arguments.get("padding") or ())
+    if "_pool" in name and arguments.get("ceil_mode") and _may_leave_out_windows(node, arguments):  # 18
+        return True
     if name.startswith("avg_pool"):  # 3
         counts_padding = arguments.get("count_include_pad", True)
         return arguments.get("divisor_override") is not None or bool(arguments.get("ceil_mode") and counts_padding)
@@ -92,6 +96,26 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return any(isinstance(bound, float) and math.isnan(bound) for bound in arguments.values())
     if "batch_norm" in name:  # 2
         return arguments.get("training") is True and arguments.get("running_mean") is not None
+    return False
+
+
+def _may_leave_out_windows(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:
+    """Whether a pooling with `ceil_mode` may have fewer windows than TensorRT computes. If the size of an axis is dynamic,
+    the step must be short enough that the last window begins in the input at every size."""
+    value = node.meta["val"]
+    axes = next(int(letter) for letter in node.target._opname if letter.isdigit())
+    counts = (value[0] if isinstance(value, tuple) else value).shape[-axes:]
+    sizes = node.args[0].meta["val"].shape[-axes:]
+    kernel = arguments["kernel_size"]
+    rows = [kernel, arguments.get("stride") or kernel, arguments.get("padding", [0]), arguments.get("dilation", [1])]
+    rows = [list(values) * (axes if len(values) == 1 else 1) for values in rows]
+    for size, count, width, step, padding, dilation in zip(sizes, counts, *rows, strict=True):
+        width = dilation * (width - 1) + 1  # with the gaps between its elements
+        if isinstance(size, int):
+            if -((width - size - 2 * padding) // step) + 1 != count:
+                return True
+        elif step > width - padding:
+            return True
     return False
 
 

@@ -67,7 +67,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "write-out-padding",
         write_out_padding,
-        "TensorRT gives another average for a window that ends after the padding",
+        "TensorRT gives another average for a window that ends after the padding, and computes windows outside the input",
     ),
     Pass("round-sizes-as-python", round_sizes_as_python, "the translation multiplies a size and a float with float32"),
     Pass("divide-sizes-as-python", divide_sizes_as_python, "the translation of // rounds towards zero"),

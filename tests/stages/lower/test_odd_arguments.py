@@ -406,6 +406,21 @@ def test_a_pooling_of_a_dynamic_axis_is_refused_if_pytorch_leaves_out_a_window(
 
 
 @pytest.mark.parametrize(
+    ("axes", "padding", "is_written_out"), [(2, 0, True), (1, 0, True), (3, 0, True), (2, 1, False)]
+)
+def test_no_transposed_convolution_adds_a_bias_before_the_parser_appends_elements(
+    lower_module: Any, axes: int, padding: int, is_written_out: bool
+) -> None:
+    """The parser appends `output_padding` - `padding` elements, which are 0. In PyTorch, they are equal to the bias."""
+    call = f"F.conv_transpose{axes}d(x0, x1, x2, 2, {padding}, 1)"
+    inputs = torch.randn(2, 4, *[5] * axes), torch.randn(4, 3, *[2] * axes), torch.randn(3) + 5
+    ((result, expected),) = _results(lower_module, call, inputs, None)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+    (node,) = (node for node in _nodes(lower_module, call, inputs, None) if node.op_type == "ConvTranspose")
+    assert (len(node.input) == 2) is is_written_out
+
+
+@pytest.mark.parametrize(
     ("scale", "operator"), [("2.0", "Resize"), ("0.5", "Resize"), ("1.5", "Gather"), ("1.7", "Gather")]
 )
 def test_resize_is_used_where_the_quotient_of_the_sizes_selects_the_same_elements(

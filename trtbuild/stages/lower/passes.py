@@ -31,6 +31,7 @@ from trtbuild.stages.lower.operators.searches import search_vectors_as_matrices
 from trtbuild.stages.lower.operators.series import write_series
 from trtbuild.stages.lower.operators.size_arithmetic import divide_sizes_as_python, round_sizes_as_python
 from trtbuild.stages.lower.operators.strides import read_owners
+from trtbuild.stages.lower.operators.transposed import write_out_bias
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
 from trtbuild.stages.lower.truncation import truncate_doubles
@@ -68,6 +69,11 @@ PASSES: tuple[Pass, ...] = (
         "write-out-padding",
         write_out_padding,
         "TensorRT gives another average for a window that ends after the padding, and computes windows outside the input",
+    ),
+    Pass(
+        "write-out-bias",
+        write_out_bias,
+        "TensorRT adds the bias of a transposed convolution before it appends the elements of `output_padding`",
     ),
     Pass("round-sizes-as-python", round_sizes_as_python, "the translation multiplies a size and a float with float32"),
     Pass("divide-sizes-as-python", divide_sizes_as_python, "the translation of // rounds towards zero"),

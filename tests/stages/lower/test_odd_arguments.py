@@ -421,6 +421,24 @@ def test_no_transposed_convolution_adds_a_bias_before_the_parser_appends_element
 
 
 @pytest.mark.parametrize(
+    ("text", "largest", "kinds"),
+    [
+        ("x0.sort()[0]", 3840, ["tensorrt"]),
+        ("x0.sort()[0]", 3841, ["torch"]),
+        ("x0.argsort(1)", 8400, ["torch"]),
+        ("x0.topk(x0.shape[1] // 2)[0]", 3840 * 2, ["tensorrt"]),
+        ("x0.topk(x0.shape[1] // 2)[0]", 3840 * 2 + 2, ["torch"]),
+        ("x0.topk(300)[0]", 25200, ["tensorrt"]),
+    ],
+)
+def test_more_elements_than_topk_gives_are_sorted_in_pytorch(text: str, largest: int, kinds: list[str]) -> None:
+    """The parser accepts any number of elements. The builder refuses a larger number only if it is static."""
+    case = ModuleCase(module_from_text([], text, 1), [("float32", [2, (300, 2000, largest)])])
+    built = build(case, engines=False)
+    assert [part.kind for part in built.partitions.partitions] == kinds
+
+
+@pytest.mark.parametrize(
     ("scale", "operator"), [("2.0", "Resize"), ("0.5", "Resize"), ("1.5", "Gather"), ("1.7", "Gather")]
 )
 def test_resize_is_used_where_the_quotient_of_the_sizes_selects_the_same_elements(

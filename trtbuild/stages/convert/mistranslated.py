@@ -28,6 +28,8 @@
     The results are equal if y is a number such as 1, 2 or 16 (and x is finite), because the quotient is exact.
 18. Pooling with `ceil_mode`, if PyTorch leaves out a last window that begins after the input: TensorRT computes it. The
     lower step removes `ceil_mode` where that gives the same windows.
+19. Sorting or searching more than 3840 elements, which is the limit of TensorRT's TopK. The parser accepts such a call. If
+    the number is static, the engine cannot be built. If it is dynamic, the engine is built, whatever its profiles are.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ _INTERPOLATIONS = frozenset((
     "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa",
     "_upsample_bicubic2d_aa",
 ))  # fmt: skip
+#: The largest number of elements that TensorRT's TopK gives (19).
+_TOPK_LIMIT = 3840
 #: Operators that compute a remainder, or a quotient from a remainder (17).
 _REMAINDERS = frozenset(("floor_divide", "fmod", "remainder"))
 
@@ -92,6 +96,8 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return arguments.get("reduce") == "mean" or without_target
     if name in _REMAINDERS or (name == "div" and arguments.get("rounding_mode") == "floor"):  # 17
         return bool(node.meta["val"].dtype.is_floating_point) and not _is_exact_divisor(node.args[1])
+    if name in ("sort", "topk"):  # 19
+        return _may_exceed_topk_limit(node, arguments)
     if name.startswith("clamp"):  # 14
         return any(isinstance(bound, float) and math.isnan(bound) for bound in arguments.values())
     if "batch_norm" in name:  # 2
@@ -117,6 +123,17 @@ def _may_leave_out_windows(node: torch.fx.Node, arguments: Mapping[str, Any]) ->
         elif step > width - padding:
             return True
     return False
+
+
+def _may_exceed_topk_limit(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call may give more elements than TensorRT's TopK at some size."""
+    shape = node.args[0].meta["val"].shape
+    count = arguments["k"] if "k" in arguments else shape[arguments.get("dim", -1)] if shape else 1
+    if isinstance(count, torch.fx.Node):
+        count = count.meta["val"]
+    if isinstance(count, torch.SymInt):
+        count = count.node.shape_env.bound_sympy(count.node.expr).upper
+    return bool(count > _TOPK_LIMIT)
 
 
 def _is_exact_divisor(divisor: Any) -> bool:

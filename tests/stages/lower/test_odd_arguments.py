@@ -421,6 +421,22 @@ def test_no_transposed_convolution_adds_a_bias_before_the_parser_appends_element
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "x0.clamp(max=2.5), x0.clamp(min=-1), x0.clamp(None, -3.0), x0.clamp(2.0)",
+        "x0.clamp_min(-1.5), x0.clamp_max(1), torch.clip(x0, max=0.5), x0.clip(min=0.0)",
+        "x0.half().clamp(max=2.5), x0.half().clamp_min(-1.5), x0.clamp(-1, 1), (x0 * 4).nan_to_num().int().clamp(min=-3)",
+    ],
+)
+def test_a_clamp_with_one_bound_keeps_infinities(lower_module: Any, text: str) -> None:
+    values = torch.tensor([[_INF, -_INF, 3e38], [-3e38, 0.25, -2.0]])
+    if "nan_to_num" in text:
+        values = values.clamp(-60000, 60000)
+    for result, expected in _results(lower_module, text, (values,), (_ROWS,)):
+        assert result.dtype is expected.dtype and torch.equal(result, expected)
+
+
+@pytest.mark.parametrize(
     ("text", "largest", "kinds"),
     [
         ("x0.sort()[0]", 3840, ["tensorrt"]),

@@ -17,6 +17,7 @@ from trtbuild.stages.lower.half_precision.precision import apply_precision
 from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.masks import drop_true_masks
 from trtbuild.stages.lower.norms import sum_norms_in_float32
+from trtbuild.stages.lower.operators.clamps import write_single_bounds
 from trtbuild.stages.lower.operators.indices import adapt_indices
 from trtbuild.stages.lower.operators.integer_division import divide_integers_exactly
 from trtbuild.stages.lower.operators.integer_rounding import drop_integer_rounding
@@ -121,6 +122,11 @@ PASSES: tuple[Pass, ...] = (
         "write-out-log-softmax",
         write_out_log_softmax,
         "TensorRT's parser computes the softmax first: its log may be -inf",
+    ),
+    Pass(
+        "write-single-bounds",
+        write_single_bounds,
+        "a Clip without a bound uses the largest finite number, so an infinity becomes finite",
     ),
     Pass("write-series", write_series, "the translations of expm1 and log1p lose all digits near 0"),
 )

@@ -373,7 +373,7 @@ def test_an_average_whose_windows_may_end_outside_does_not_count_padding(
     ],
 )
 def test_a_pooling_has_no_ceil_mode_if_pytorch_leaves_out_the_last_window(lower_module: Any, call: str) -> None:
-    """TensorRT computes this window. Of 9 × 9 elements, the first pooling would give 6 × 6 instead of 5 × 5 elements."""
+    """TensorRT computes this window: the first pooling would give 6 × 6 elements for 9 × 9, not 5 × 5."""
     side = 8 if "x0, 1, 2" in call else 9
     image = torch.randn(2, 3, side, side)
     ((result, expected),) = _results(lower_module, f"{call}.mean((2, 3))", (image,), (_ROWS,))

@@ -29,7 +29,7 @@
 18. Pooling with `ceil_mode`, if PyTorch leaves out a last window that begins after the input: TensorRT computes it. The
     lower step removes `ceil_mode` where that gives the same windows.
 19. Sorting or searching more than 3840 elements, which is the limit of TensorRT's TopK. The parser accepts such a call. If
-    the number is static, the engine cannot be built. If it is dynamic, the engine is built, whatever its profiles are.
+    the number is static, the engine cannot be built. If it is dynamic, the engine is built for every profile.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ or a minimum.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from trtbuild.stages.lower.operators.calls import argument_of, change_calls, insert_call, replace
@@ -27,7 +29,7 @@ def _write(node: torch.fx.Node) -> None:
         low, high = None, argument_of(node, 1, "max", None)
     bound = high if low is None else low
     source = node.args[0]
-    is_single = (low is None) is not (high is None) and isinstance(bound, int | float)
+    is_single = (low is None) is not (high is None) and isinstance(bound, int | float) and not math.isnan(bound)
     if not is_single or source.meta["val"].dtype is not torch.float32 or node.meta["val"].dtype is not torch.float32:
         return
     number = insert_call(node, _aten.full.default, [], float(bound), dtype=torch.float32)

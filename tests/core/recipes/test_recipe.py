@@ -25,9 +25,9 @@ from trtbuild.core.values.encoding import Value, digest, encode
 GOLDEN = {
     "calibrate": "59fd9b56da5b9fa1189069fad1c4ff5e00f51bd72688652bc0b8a6a40e81904a",
     "trace": "af0bb0166e7b88f03010f88b64edf699a2f131751ebab7dddfd0f0d64f90556a",
-    "lower": "c83499ccb15ec9886125a68f746cb8dd0c4684ecc5238208d59391cc29a9f8bc",
+    "lower": "bd1af2269335818fa96e801bc35fb104db4dfe9093252d4b9169686c06c590b1",
     "partition": "14a03b66e9643082fc3c1e2701fdb47c66bbc6aa0ef68fccff56d21742804820",
-    "convert": "bf3d051399671496d71b819f075b3f7e4e80dfe1c56b83085ab0e683ce8b63e1",
+    "convert": "ae6946433e174289c10e26367b68663afe6e5669b0381451076594536daf31b1",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
     "weights": "ee334ce59d985f8058c5cc1e68a8cc86ee0c0624d32ee7c2f250e8ef5e085686",

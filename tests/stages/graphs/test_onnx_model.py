@@ -52,6 +52,17 @@ def test_a_model_whose_opset_is_old_enough_is_not_changed() -> None:
     assert np.array_equal(run(converted, x), x @ WEIGHT)
 
 
+@pytest.mark.parametrize("opset", [11, 17, 20])
+def test_no_log_softmax_reaches_the_parser(opset: int) -> None:
+    """The parser computes the logarithm of a softmax, which is -inf for most of these products."""
+    nodes = [*product()[:1], h.make_node("MatMul", ["r", "w"], ["m"]), h.make_node("LogSoftmax", ["m"], ["y"])]
+    converted, calls = onnx_model.convert_to_opset(blob(nodes, opset), 20)
+    operators = [node.op_type for node in onnx.ModelProto.FromString(converted).graph.node]
+    assert "LogSoftmax" not in operators and calls == (0, 1, *[2] * (len(operators) - 2))
+    result = run(converted, np.full((3, 4), 50, np.float32))
+    np.testing.assert_allclose(result[0], [-800, -600, -400, -200, 0], rtol=1e-5)
+
+
 @pytest.mark.parametrize(("opset", "target"), [(18, 17), (20, 17), (24, 20)])
 def test_a_newer_model_is_converted_to_the_target_opset(opset: int, target: int) -> None:
     nodes = [

@@ -363,6 +363,98 @@ def test_an_average_whose_windows_may_end_outside_does_not_count_padding(
 
 
 @pytest.mark.parametrize(
+    "call",
+    [
+        "F.max_pool2d(x0, 2, 2, 1, ceil_mode=True)",
+        "F.max_pool2d(x0, 1, 2, ceil_mode=True)[:, :, :4]",
+        "F.max_pool2d(x0, 2, 2, 1, ceil_mode=True, return_indices=True)[0]",
+        "F.avg_pool2d(x0, 2, 3, ceil_mode=True, count_include_pad=False)",
+        "F.avg_pool2d(x0, 2, 2, 1, ceil_mode=True)",
+    ],
+)
+def test_a_pooling_has_no_ceil_mode_if_pytorch_leaves_out_the_last_window(lower_module: Any, call: str) -> None:
+    """TensorRT computes this window: the first pooling would give 6 × 6 elements for 9 × 9, not 5 × 5."""
+    side = 8 if "x0, 1, 2" in call else 9
+    image = torch.randn(2, 3, side, side)
+    ((result, expected),) = _results(lower_module, f"{call}.mean((2, 3))", (image,), (_ROWS,))
+    torch.testing.assert_close(result, expected)
+    (pool,) = (node for node in _nodes(lower_module, call, (image,), (_ROWS,)) if node.op_type.endswith("Pool"))
+    assert _integer_attribute(pool, "ceil_mode") == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "is_refused"),
+    [
+        ("F.max_pool2d(x0, 2, 2, 1, ceil_mode=True)", True),
+        ("F.max_pool2d(x0, (2, 3), 2, 1, ceil_mode=True)", True),
+        ("F.avg_pool2d(x0, (2, 1), (2, 3), (1, 0), ceil_mode=True, count_include_pad=False)", True),
+        ("F.max_pool2d(x0, 3, 2, 1, ceil_mode=True)", False),
+        ("F.max_pool2d(x0, 2, 2, ceil_mode=True)", False),
+        ("F.max_pool2d(x0[0], 2, 2, ceil_mode=True)", False),
+    ],
+)
+def test_a_pooling_of_a_dynamic_axis_is_refused_if_pytorch_leaves_out_a_window(
+    lower_module: Any, call: str, is_refused: bool
+) -> None:
+    image, shapes = torch.randn(2, 3, 9, 8), ({2: 2 * Dim("half", min=3, max=64) - 1},)
+    if is_refused:
+        with pytest.raises(ConversionRefused, match="has no ONNX translation for aten"):
+            _results(lower_module, call, (image,), shapes)
+    else:
+        for result, expected in _results(lower_module, call, (image,), shapes):
+            torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("axes", "padding", "is_written_out"), [(2, 0, True), (1, 0, True), (3, 0, True), (2, 1, False)]
+)
+def test_no_transposed_convolution_adds_a_bias_before_the_parser_appends_elements(
+    lower_module: Any, axes: int, padding: int, is_written_out: bool
+) -> None:
+    """The parser appends `output_padding` - `padding` elements, which are 0. In PyTorch, they are equal to the bias."""
+    call = f"F.conv_transpose{axes}d(x0, x1, x2, 2, {padding}, 1)"
+    inputs = torch.randn(2, 4, *[5] * axes), torch.randn(4, 3, *[2] * axes), torch.randn(3) + 5
+    ((result, expected),) = _results(lower_module, call, inputs, None)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+    (node,) = (node for node in _nodes(lower_module, call, inputs, None) if node.op_type == "ConvTranspose")
+    assert (len(node.input) == 2) is is_written_out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x0.clamp(max=2.5), x0.clamp(min=-1), x0.clamp(None, -3.0), x0.clamp(2.0)",
+        "x0.clamp_min(-1.5), x0.clamp_max(1), torch.clip(x0, max=0.5), x0.clip(min=0.0)",
+        "x0.half().clamp(max=2.5), x0.half().clamp_min(-1.5), x0.clamp(-1, 1), (x0 * 4).nan_to_num().int().clamp(min=-3)",
+    ],
+)
+def test_a_clamp_with_one_bound_keeps_infinities(lower_module: Any, text: str) -> None:
+    values = torch.tensor([[_INF, -_INF, 3e38], [-3e38, 0.25, -2.0]])
+    if "nan_to_num" in text:
+        values = values.clamp(-60000, 60000)
+    for result, expected in _results(lower_module, text, (values,), (_ROWS,)):
+        assert result.dtype is expected.dtype and torch.equal(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "largest", "kinds"),
+    [
+        ("x0.sort()[0]", 3840, ["tensorrt"]),
+        ("x0.sort()[0]", 3841, ["torch"]),
+        ("x0.argsort(1)", 8400, ["torch"]),
+        ("x0.topk(x0.shape[1] // 2)[0]", 3840 * 2, ["tensorrt"]),
+        ("x0.topk(x0.shape[1] // 2)[0]", 3840 * 2 + 2, ["torch"]),
+        ("x0.topk(300)[0]", 25200, ["tensorrt"]),
+    ],
+)
+def test_more_elements_than_topk_gives_are_sorted_in_pytorch(text: str, largest: int, kinds: list[str]) -> None:
+    """The parser accepts any number of elements. The builder refuses a larger number only if it is static."""
+    case = ModuleCase(module_from_text([], text, 1), [("float32", [2, (300, 2000, largest)])])
+    built = build(case, engines=False)
+    assert [part.kind for part in built.partitions.partitions] == kinds
+
+
+@pytest.mark.parametrize(
     ("scale", "operator"), [("2.0", "Resize"), ("0.5", "Resize"), ("1.5", "Gather"), ("1.7", "Gather")]
 )
 def test_resize_is_used_where_the_quotient_of_the_sizes_selects_the_same_elements(

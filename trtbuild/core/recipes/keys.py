@@ -44,9 +44,9 @@ from trtbuild.core.values.value_ranges import ValueRange
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 5,
     "trace": 9,
-    "lower": 9,
+    "lower": 10,
     "partition": 8,
-    "convert": 5,
+    "convert": 6,
     "engine": 2,
     "package": 3,
     "weights": 1,

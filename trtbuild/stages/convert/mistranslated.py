@@ -26,6 +26,10 @@
 17. ``x // y``, ``x % y`` and `fmod` of floats: PyTorch computes the exact remainder first. The translations divide and
     round the quotient, and TensorRT's parser does so for ONNX's Mod, too. For ``1.0 // 0.1``, they give 10 instead of 9.
     The results are equal if y is a number such as 1, 2 or 16 (and x is finite), because the quotient is exact.
+18. Pooling with `ceil_mode`, if PyTorch leaves out a last window that begins after the input: TensorRT computes it. The
+    lower step removes `ceil_mode` where that gives the same windows.
+19. Sorting or searching more than 3840 elements, which is the limit of TensorRT's TopK. The parser accepts such a call. If
+    the number is static, the engine cannot be built. If it is dynamic, the engine is built for every profile.
 """
 
 from __future__ import annotations
@@ -50,6 +54,8 @@ _INTERPOLATIONS = frozenset((
     "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa",
     "_upsample_bicubic2d_aa",
 ))  # fmt: skip
+#: The largest number of elements that TensorRT's TopK gives (19).
+_TOPK_LIMIT = 3840
 #: Operators that compute a remainder, or a quotient from a remainder (17).
 _REMAINDERS = frozenset(("floor_divide", "fmod", "remainder"))
 
@@ -64,6 +70,8 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
     name, arguments = node.target._opname, _arguments(node)
     if name.startswith(("replication_pad", "reflection_pad")):  # 1
         return any(isinstance(amount, int) and amount < 0 for amount in arguments.get("padding") or ())
+    if "_pool" in name and arguments.get("ceil_mode") and _may_leave_out_windows(node, arguments):  # 18
+        return True
     if name.startswith("avg_pool"):  # 3
         counts_padding = arguments.get("count_include_pad", True)
         return arguments.get("divisor_override") is not None or bool(arguments.get("ceil_mode") and counts_padding)
@@ -88,11 +96,44 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return arguments.get("reduce") == "mean" or without_target
     if name in _REMAINDERS or (name == "div" and arguments.get("rounding_mode") == "floor"):  # 17
         return bool(node.meta["val"].dtype.is_floating_point) and not _is_exact_divisor(node.args[1])
+    if name in ("sort", "topk"):  # 19
+        return _may_exceed_topk_limit(node, arguments)
     if name.startswith("clamp"):  # 14
         return any(isinstance(bound, float) and math.isnan(bound) for bound in arguments.values())
     if "batch_norm" in name:  # 2
         return arguments.get("training") is True and arguments.get("running_mean") is not None
     return False
+
+
+def _may_leave_out_windows(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:
+    """Whether a pooling with `ceil_mode` may have fewer windows than TensorRT computes. If the size of an axis is dynamic,
+    the step must be short enough that the last window begins in the input at every size."""
+    value = node.meta["val"]
+    axes = next(int(letter) for letter in node.target._opname if letter.isdigit())
+    counts = (value[0] if isinstance(value, tuple) else value).shape[-axes:]
+    sizes = node.args[0].meta["val"].shape[-axes:]
+    kernel = arguments["kernel_size"]
+    rows = [kernel, arguments.get("stride") or kernel, arguments.get("padding", [0]), arguments.get("dilation", [1])]
+    rows = [list(values) * (axes if len(values) == 1 else 1) for values in rows]
+    for size, count, width, step, padding, dilation in zip(sizes, counts, *rows, strict=True):
+        width = dilation * (width - 1) + 1  # with the gaps between its elements
+        if isinstance(size, int):
+            if -((width - size - 2 * padding) // step) + 1 != count:
+                return True
+        elif step > width - padding:
+            return True
+    return False
+
+
+def _may_exceed_topk_limit(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call may give more elements than TensorRT's TopK at some size."""
+    shape = node.args[0].meta["val"].shape
+    count = arguments["k"] if "k" in arguments else shape[arguments.get("dim", -1)] if shape else 1
+    if isinstance(count, torch.fx.Node):
+        count = count.meta["val"]
+    if isinstance(count, torch.SymInt):
+        count = count.node.shape_env.bound_sympy(count.node.expr).upper
+    return bool(count > _TOPK_LIMIT)
 
 
 def _is_exact_divisor(divisor: Any) -> bool:

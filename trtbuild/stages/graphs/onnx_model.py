@@ -7,7 +7,8 @@ Rules
 3. The model is converted to the toolchain's opset only if its own opset is newer. The result of onnx's converter is run
    and compared with the original (module `proving`).
 4. Parsers for an old opset ignore some features without an error. For such a parser, these features are rewritten or
-   rejected in models of every opset.
+   rejected in models of every opset. Features that every parser computes differently are rewritten or rejected, too
+   (module `parser_form`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from trtbuild.core.recipes.keys import LAST_DOWNGRADED_OPSET
 from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import canonical_model
+from trtbuild.stages.graphs.parser_form import parser_form
 
 #: Keys of metadata properties. Nodes have the first one, and the model has the others.
 NAME_KEY = "trtbuild.name"
@@ -150,6 +152,7 @@ def convert_to_opset(data: bytes, parser_opset: int) -> tuple[bytes, tuple[int, 
                 f"the toolchain takes ONNX opset {parser_opset}, and the model cannot be written in it: {error.text}",
                 hint="use a newer toolchain, or export the model without this operator",
             ) from error
+    model = parser_form(model, model_opset)
     result, _ = canonical_model(model, model_types.weights, model_opset)
     calls = [numbers.get(node.name, -1) for node in model.graph.node]
     calls += [-1] * (len(result.graph.node) - len(calls))  # `canonical_model` adds Identity nodes at the end

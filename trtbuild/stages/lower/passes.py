@@ -17,6 +17,7 @@ from trtbuild.stages.lower.half_precision.precision import apply_precision
 from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.masks import drop_true_masks
 from trtbuild.stages.lower.norms import sum_norms_in_float32
+from trtbuild.stages.lower.operators.clamps import write_single_bounds
 from trtbuild.stages.lower.operators.indices import adapt_indices
 from trtbuild.stages.lower.operators.integer_division import divide_integers_exactly
 from trtbuild.stages.lower.operators.integer_rounding import drop_integer_rounding
@@ -31,6 +32,7 @@ from trtbuild.stages.lower.operators.searches import search_vectors_as_matrices
 from trtbuild.stages.lower.operators.series import write_series
 from trtbuild.stages.lower.operators.size_arithmetic import divide_sizes_as_python, round_sizes_as_python
 from trtbuild.stages.lower.operators.strides import read_owners
+from trtbuild.stages.lower.operators.transposed import write_out_bias
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
 from trtbuild.stages.lower.truncation import truncate_doubles
@@ -67,7 +69,12 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "write-out-padding",
         write_out_padding,
-        "TensorRT gives another average for a window that ends after the padding",
+        "TensorRT gives another average for a window that ends after the padding, and computes windows outside the input",
+    ),
+    Pass(
+        "write-out-bias",
+        write_out_bias,
+        "TensorRT adds the bias of a transposed convolution before it appends the elements of `output_padding`",
     ),
     Pass("round-sizes-as-python", round_sizes_as_python, "the translation multiplies a size and a float with float32"),
     Pass("divide-sizes-as-python", divide_sizes_as_python, "the translation of // rounds towards zero"),
@@ -115,6 +122,11 @@ PASSES: tuple[Pass, ...] = (
         "write-out-log-softmax",
         write_out_log_softmax,
         "TensorRT's parser computes the softmax first: its log may be -inf",
+    ),
+    Pass(
+        "write-single-bounds",
+        write_single_bounds,
+        "a Clip without a bound uses the largest finite number, so an infinity becomes finite",
     ),
     Pass("write-series", write_series, "the translations of expm1 and log1p lose all digits near 0"),
 )

@@ -1,11 +1,15 @@
-"""Write out the padding of an average pooling, if one of its windows may end after the padding.
+"""Write pooling with `ceil_mode` so that TensorRT computes the same windows and the same averages as PyTorch.
 
-With `ceil_mode`, the last window may end after the padding. PyTorch divides its sum by the number of input and padding
-elements in the window. With TensorRT 8.6 on an H200, such averages were wrong by up to a third. Averages that count only
-input elements were right. So this pass makes the padding a part of the input.
+Rules
+1. PyTorch leaves out a last window that begins after the input. TensorRT computes it, also of ONNX models. The result then
+   has one more element, which a mean or a maximum over the result hides. If PyTorch leaves out the last window of every
+   axis, `ceil_mode` changes nothing, so this pass removes it.
+2. A last window may end after the padding. PyTorch divides its sum by the number of input and padding elements in the
+   window. With TensorRT 8.6 on an H200, such averages were wrong by up to a third. Averages that count only input elements
+   were right. So this pass makes the padding a part of the input.
 
-A padded input may have one more window, which begins in the padding. PyTorch leaves this window out. Calls with such a
-window, or with dynamic sizes, do not change, and stay in PyTorch.
+A padded input may have one more window, which begins in the padding, and PyTorch leaves this window out. The second rule
+does not change calls with such a window, or with dynamic sizes. They stay in PyTorch.
 """
 
 from __future__ import annotations
@@ -19,13 +23,51 @@ from trtbuild.stages.program.functional import Program
 _aten = torch.ops.aten
 #: Operator → the number of axes of a window.
 _AXES = {_aten.avg_pool1d.default: 1, _aten.avg_pool2d.default: 2, _aten.avg_pool3d.default: 3}
+_MAXIMUM_AXES = {
+    _aten.max_pool1d.default: 1,
+    _aten.max_pool2d.default: 2,
+    _aten.max_pool3d.default: 3,
+    _aten.max_pool1d_with_indices.default: 1,
+    _aten.max_pool2d_with_indices.default: 2,
+    _aten.max_pool3d_with_indices.default: 3,
+}
 
 
 def write_out_padding(program: Program, request: Request) -> Program:
+    program = change_calls(program, frozenset(_AXES) | frozenset(_MAXIMUM_AXES), _drop_ceil_mode)
     return change_calls(program, frozenset(_AXES), _write)
 
 
+def _drop_ceil_mode(node: torch.fx.Node) -> None:
+    """Rule 1."""
+    is_maximum = node.target in _MAXIMUM_AXES
+    axes, position = (_MAXIMUM_AXES[node.target], 5) if is_maximum else (_AXES[node.target], 4)
+    if not argument_of(node, position, "ceil_mode", False):
+        return
+    source, kernel = node.args[:2]
+    stride = argument_of(node, 2, "stride", []) or kernel
+    padding = argument_of(node, 3, "padding", []) or [0]
+    dilation = argument_of(node, 4, "dilation", [1]) if is_maximum else [1]
+    kernel, stride, padding, dilation = (
+        list(values) * (axes if len(values) == 1 else 1) for values in (kernel, stride, padding, dilation)
+    )
+    value = node.meta["val"]
+    sizes, counts = source.meta["val"].shape[-axes:], (value[0] if isinstance(value, tuple) else value).shape[-axes:]
+    if any(
+        not isinstance(size, int) or (size + 2 * amount - factor * (width - 1) - 1) // step + 1 != count
+        for size, amount, factor, width, step, count in zip(
+            sizes, padding, dilation, kernel, stride, counts, strict=True
+        )
+    ):
+        return
+    if len(node.args) > position:
+        node.update_arg(position, False)
+    else:
+        node.update_kwarg("ceil_mode", False)
+
+
 def _write(node: torch.fx.Node) -> None:
+    """Rule 2."""
     source, kernel = node.args[:2]
     stride = argument_of(node, 2, "stride", []) or kernel
     padding = argument_of(node, 3, "padding", []) or [0]

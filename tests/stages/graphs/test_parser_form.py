@@ -1,0 +1,101 @@
+"""ONNX models whose operators TensorRT's parser computes differently are rewritten or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto as T
+from onnx import helper as h
+
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.graphs.parser_form import parser_form
+
+
+def _model(node: onnx.NodeProto, shape: Sequence[int | str], opset: int, element: int = T.FLOAT) -> onnx.ModelProto:
+    """A model of one node with the input x and the output y."""
+    initializers = [
+        onnx.numpy_helper.from_array(np.array([value], np.float32), name) for name, value in _NUMBERS.items()
+    ]
+    graph = h.make_graph(
+        [node],
+        "g",
+        [h.make_tensor_value_info("x", element, shape)],
+        [h.make_tensor_value_info("y", element, [None] * len(shape))],
+        [tensor for tensor in initializers if tensor.name in node.input],
+    )
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=8)
+
+
+_NUMBERS = {"tenth": 0.1, "four": 4.0}
+
+
+def _run(model: onnx.ModelProto, x: np.ndarray) -> Any:
+    for node in model.graph.node:
+        node.name = ""  # several nodes have the name of the node that they replace
+    onnx.checker.check_model(model, full_check=True)
+    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17, 20])
+@pytest.mark.parametrize("axis", [1, -1, None])
+@pytest.mark.parametrize("element", [T.FLOAT, T.FLOAT16])
+def test_a_log_softmax_has_no_softmax_that_is_zero(opset: int, axis: int | None, element: int) -> None:
+    attributes = {} if axis is None else {"axis": axis}
+    model = _model(h.make_node("LogSoftmax", ["x"], ["y"], name="last", **attributes), ["n", 3, 4], opset, element)
+    changed = parser_form(model, opset)
+    assert "LogSoftmax" not in {node.op_type for node in changed.graph.node}
+    assert {node.name for node in changed.graph.node} == {"last"}
+    x = np.random.default_rng(0).permutation(np.linspace(-200, 30, 24)).reshape(2, 3, 4)
+    x = x.astype(h.tensor_dtype_to_np_dtype(element))
+    expected = _run(model, x)
+    assert expected.min() < -110 and np.isfinite(expected).all()
+    np.testing.assert_allclose(_run(changed, x), expected, rtol=1e-3, atol=1e-3)
+
+
+def _pool(operator: str, kernel: int, stride: int, padding: int, **attributes: Any) -> onnx.NodeProto:
+    sizes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [padding] * 4}
+    return h.make_node(operator, ["x"], ["y"], ceil_mode=1, **sizes, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("node", "size", "ceil_mode"),
+    [
+        (_pool("MaxPool", 2, 2, 1), 7, 0),
+        (_pool("MaxPool", 1, 2, 0), 8, 0),
+        (_pool("AveragePool", 2, 3, 0), 9, 0),
+        (_pool("MaxPool", 3, 2, 1), 8, 1),
+        (_pool("MaxPool", 2, 2, 0), 7, 1),
+    ],
+)
+def test_a_pooling_has_no_ceil_mode_if_onnx_leaves_out_the_last_window(
+    node: onnx.NodeProto, size: int, ceil_mode: int
+) -> None:
+    model = _model(node, ["n", 3, size, size], 19)
+    changed = parser_form(model, 19)
+    (mode,) = (entry.i for entry in changed.graph.node[0].attribute if entry.name == "ceil_mode")
+    assert mode == ceil_mode
+    x = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype(np.float32)
+    np.testing.assert_array_equal(_run(changed, x), _run(model, x))
+
+
+@pytest.mark.parametrize(
+    ("node", "shape"),
+    [(_pool("MaxPool", 2, 2, 1), ["n", 3, "h", 7]), (_pool("MaxPool", 2, 2, 1), ["n", 3, 8, "w"])],
+)
+def test_a_pooling_that_may_have_a_window_outside_is_refused(node: onnx.NodeProto, shape: list[int | str]) -> None:
+    with pytest.raises(ConversionRefused, match="its last window begins after the input"):
+        parser_form(_model(node, shape, 19), 19)
+
+
+def test_a_remainder_of_floats_is_refused_unless_the_quotient_is_exact() -> None:
+    with pytest.raises(ConversionRefused, match="fmod=1"):
+        parser_form(_model(h.make_node("Mod", ["x", "tenth"], ["y"], fmod=1), ["n", 4], 19), 19)
+    model = _model(h.make_node("Mod", ["x", "four"], ["y"], fmod=1), ["n", 4], 19)
+    assert parser_form(model, 19) == model
+    integers = _model(h.make_node("Mod", ["x", "x"], ["y"], fmod=1), ["n", 4], 19, T.INT64)
+    assert parser_form(integers, 19) == integers

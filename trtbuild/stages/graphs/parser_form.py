@@ -1,0 +1,180 @@
+"""Write an ONNX model so that TensorRT's parser computes the results that ONNX defines.
+
+Rules
+1. LogSoftmax is written as ``x - max - log(sum(exp(x - max)))``. The parser replaces it by a softmax and a logarithm, which
+   gives -inf for a number far below the largest one. For PyTorch models, the lower step does the same.
+2. Pooling with `ceil_mode`: ONNX leaves out a last window that begins in the padding at the end. The parser's layer has
+   this window. If ONNX leaves out the last window of each axis, the model gets ``ceil_mode=0``. Other such poolings are
+   refused.
+3. Mod of floats with ``fmod=1`` is refused. The parser divides and rounds the quotient, so ``fmod(1.0, 0.1)`` gives 0
+   instead of 0.1. If the divisor is a power of two, the quotient is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+from onnx import helper as h
+
+from trtbuild.errors import ConversionRefused
+
+_FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
+_POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
+
+#: Name of a value → its element type and sizes (None for a size that is not known).
+_Types = Mapping[str, tuple[int, list[int | None] | None]]
+
+
+def parser_form(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """Return `model` in a form that the parser reads rightly; `model` itself if nothing changes. New nodes have the name of
+    the node that they replace. Raises ConversionRefused."""
+    if not any(node.op_type in _POOLS | {"LogSoftmax", "Mod"} for node in _all_nodes(model.graph)):
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    types = _types(model)
+    constants: list[onnx.TensorProto] = []
+    _change_graph(result.graph, opset, types, constants)
+    result.graph.initializer.extend(constants)
+    return result
+
+
+def _change_graph(graph: onnx.GraphProto, opset: int, types: _Types, constants: list[onnx.TensorProto]) -> None:
+    values = {tensor.name: tensor for tensor in graph.initializer}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _change_graph(attribute.g, opset, types, constants)
+        if node.op_type == "LogSoftmax":
+            nodes += _written_out(node, opset, types, constants)
+            continue
+        if node.op_type in _POOLS and _attribute(node, "ceil_mode", 0):
+            _drop_ceil_mode(node, types)
+        if node.op_type == "Mod" and _attribute(node, "fmod", 0):
+            _refuse_float_mod(node, types, values)
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _written_out(
+    node: onnx.NodeProto, opset: int, types: _Types, constants: list[onnx.TensorProto]
+) -> Iterator[onnx.NodeProto]:
+    """Rule 1. Before opset 13, LogSoftmax sees its operand as a matrix, whose rows end at `axis`."""
+    (source,), (result,) = node.input, node.output
+    element, _ = types.get(source, (onnx.TensorProto.FLOAT, None))
+    is_matrix = opset < 13
+    axis = 1 if is_matrix else _attribute(node, "axis", -1)
+    axes = f"{result}.axes"
+    constants.append(onnx.numpy_helper.from_array(np.array([axis], np.int64), axes))
+
+    def make(operator: str, operands: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
+        return h.make_node(operator, operands, [output], name=node.name, **attributes)
+
+    def reduce(operator: str, operand: str, output: str, input_since: int) -> onnx.NodeProto:
+        if opset >= input_since:
+            return make(operator, [operand, axes], output, keepdims=1)
+        return make(operator, [operand], output, keepdims=1, axes=[axis])
+
+    x, last = source, result
+    if is_matrix:
+        yield make("Shape", [source], f"{result}.shape")
+        yield make("Flatten", [x], x := f"{result}.rows", axis=_attribute(node, "axis", 1))
+        last = f"{result}.matrix"
+    if element != onnx.TensorProto.FLOAT:
+        yield make("Cast", [x], x := f"{result}.float", to=onnx.TensorProto.FLOAT)
+    yield reduce("ReduceMax", x, f"{result}.max", 18)
+    yield make("Sub", [x, f"{result}.max"], f"{result}.shifted")
+    yield make("Exp", [f"{result}.shifted"], f"{result}.exp")
+    yield reduce("ReduceSum", f"{result}.exp", f"{result}.sum", 13)
+    yield make("Log", [f"{result}.sum"], f"{result}.log")
+    difference = last if element == onnx.TensorProto.FLOAT else f"{result}.wide"
+    yield make("Sub", [f"{result}.shifted", f"{result}.log"], difference)
+    if difference != last:
+        yield make("Cast", [difference], last, to=element)
+    if is_matrix:
+        yield make("Reshape", [last, f"{result}.shape"], result)
+
+
+def _drop_ceil_mode(node: onnx.NodeProto, types: _Types) -> None:
+    """Rule 2."""
+    kernel = _attribute(node, "kernel_shape", [])
+    axes = len(kernel)
+    steps, gaps = _attribute(node, "strides", [1] * axes), _attribute(node, "dilations", [1] * axes)
+    pads = _attribute(node, "pads", [0] * 2 * axes)
+    if _attribute(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+        return
+    _, known_sizes = types.get(node.input[0], (0, None))
+    sizes = [None] * axes if known_sizes is None else known_sizes[-axes:]
+    is_left_out, is_rounded_up = False, False
+    for size, width, step, gap, begin, end in zip(sizes, kernel, steps, gaps, pads[:axes], pads[axes:], strict=True):
+        width = gap * (width - 1) + 1
+        if size is None:
+            is_left_out, is_rounded_up = is_left_out or step > width - end, True
+            continue
+        last = -((width - size - begin - end) // step)  # the number of the last window
+        if last * step >= size + begin:
+            is_left_out = True
+        elif (size + begin + end - width) % step:
+            is_rounded_up = True
+    if is_left_out and is_rounded_up:
+        raise ConversionRefused(
+            f"{node.op_type} has ceil_mode=1, and its last window begins after the input: TensorRT computes this window",
+            hint="export the model with ceil_mode=False and an explicit padding",
+        )
+    if is_left_out:
+        next(attribute for attribute in node.attribute if attribute.name == "ceil_mode").i = 0
+
+
+def _refuse_float_mod(node: onnx.NodeProto, types: _Types, values: Mapping[str, onnx.TensorProto]) -> None:
+    """Rule 3."""
+    element, _ = types.get(node.output[0], (onnx.TensorProto.FLOAT, None))
+    divisor = values.get(node.input[1])
+    if element not in _FLOATS or (divisor is not None and _are_exact(onnx.numpy_helper.to_array(divisor))):
+        return
+    raise ConversionRefused(
+        "TensorRT rounds the quotient of Mod with fmod=1, so floats may have another remainder than in ONNX",
+        hint="compute the remainder outside of the model, or divide by a power of two",
+    )
+
+
+def _are_exact(divisors: np.ndarray) -> bool:
+    """Whether all divisors are powers of two of at least 1."""
+    numbers: list[float] = divisors.astype(np.float64).ravel().tolist()
+    return all(abs(number) >= 1 and abs(math.frexp(number)[0]) == 0.5 for number in numbers)
+
+
+def _types(model: onnx.ModelProto) -> _Types:
+    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    types: dict[str, tuple[int, list[int | None] | None]] = {}
+    for each in _all_graphs(graph):
+        for tensor in each.initializer:
+            types[tensor.name] = tensor.data_type, list(tensor.dims)
+        for value in (*each.input, *each.value_info, *each.output):
+            tensor_type = value.type.tensor_type
+            sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor_type.shape.dim]
+            types[value.name] = tensor_type.elem_type, sizes if tensor_type.HasField("shape") else None
+    return types
+
+
+def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _all_graphs(attribute.g)
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for each in _all_graphs(graph):
+        yield from each.node
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    return next((h.get_attribute_value(entry) for entry in node.attribute if entry.name == name), default)

@@ -69,7 +69,7 @@ def resolve_dims(located: LocatedValue | None, inputs: tuple[Input, ...], proble
                 hint = suggestion(input_name, order, "inputs")
             elif axis in dim_of_axis:
                 text = f"{axis_text} is already in dim {dim_of_axis[axis]!r}"
-                hint = "name one dim for each axis, once"
+                hint = "list each axis once, in one dim"
             if text and node:
                 problems.add(axis_node(node, index).origin, text, hint)
             else:

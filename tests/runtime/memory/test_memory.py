@@ -117,8 +117,8 @@ def test_a_view_of_bytes_shares_their_memory() -> None:
     assert later.data_ptr() == raw.data_ptr() + 16 and later.tolist() == [7, 0]
 
 
-def test_a_copy_may_follow_one_in_inference_mode() -> None:
-    """The buffers of a CUDA graph stay, and the first call may have run in inference mode."""
+def test_a_buffer_from_inference_mode_may_be_written_outside_of_it() -> None:
+    """The buffers of a CUDA graph are kept for later calls. The first call creates them, and may run in inference mode."""
     memory = HostMemory(STREAM)
     with torch.inference_mode():
         buffer = memory.empty((2,), torch.float32, STREAM)

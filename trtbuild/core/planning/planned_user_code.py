@@ -65,7 +65,7 @@ class UserCodePlanner:
         facts, lookups = self._facts, self._lookups
         declared, can_run = declared_for(facts.versions), facts.versions is not None
         announced = lookups.announced_recipe(step_id(self._plan.model.name, stage))
-        if announced is not None:  # the step still runs, so its links and its record may be missing
+        if announced is not None:  # the step is running now, and has no links and no record yet
             self._plan.user_code[stage] = UserCode(declared, ())
             return announced, RECORDED, facts.versions or {}
         observations: tuple[Observation, ...] = ()

@@ -50,7 +50,7 @@ class Depfile:
             if not make_rules.can_be_written(target):
                 raise UsageError(
                     f"--depfile-target {target!r}: make cannot have a target with this name",
-                    hint="use a name without = ; | ( ) and without a space at its end",
+                    hint="use a name without = ; | ( ) \\ and control characters, and without a space or & at its end",
                 )
         if path.is_dir():
             raise UsageError(f"--depfile {path}: it is a directory", hint="name a file, such as build/model.d")
@@ -100,7 +100,8 @@ class _MakeNames:
             return os.path.relpath(path, self._current_directory) if _is_below(path, self._current_directory) else path
         path = os.path.join(self._project, name)
         if after_link:
-            path = os.path.realpath(path)  # of a link in the name, or of the project, which may be reached through one
+            # `..` leads to the parent of a link's target. The link is in the name, or in the path of the project
+            path = os.path.realpath(path)
         return os.path.relpath(path, self._current_directory)
 
 

@@ -13,11 +13,11 @@ class Problems:
         self._problems: dict[Problem, None] = {}
         self._closed_places: set[Origin] = set()
 
-    def add(self, origin: Origin, text: str, hint: str | None = None, *, closes_place: bool = False) -> None:
-        """Add a problem. With `closes_place`, later problems at its place are dropped, because this one causes them."""
+    def add(self, origin: Origin, text: str, hint: str | None = None, *, hides_later: bool = False) -> None:
+        """Add a problem. With `hides_later`, later problems at the same place are dropped, because this one causes them."""
         if origin in self._closed_places:
             return
-        if closes_place:
+        if hides_later:
             self._closed_places.add(origin)
         self._problems[Problem(origin.file, origin.line, origin.column, text, hint)] = None
 

@@ -178,7 +178,7 @@ class _TreeBuilder:
             try:
                 node.data = tagged_value(event.value, event.tag, event.implicit[0])
             except InvalidScalar as fault:
-                self._problems.add(node.origin, fault.text, fault.hint, closes_place=True)
+                self._problems.add(node.origin, fault.text, fault.hint, hides_later=True)
                 node.data = event.value
         elif isinstance(event, MappingStartEvent):
             self._check_tag(event, "mapping")

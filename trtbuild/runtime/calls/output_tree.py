@@ -3,7 +3,7 @@
 Rules
 1. Lists, tuples, dicts, constants and None are restored.
 2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) become instances of their class, if the Python
-   module of the class is loaded in this process. Nothing is imported, because a package must not run user code. If the
+   module of the class is loaded in this process. Nothing is imported, because a package must not load user code. If the
    module is not loaded, or the class does not accept the fields, a `Fields` object replaces the instance.
 3. A number (a size, for example) is restored as a Python number. On a GPU, this waits for the work of the call.
 4. A package could name any class, such as ``subprocess:Popen``. So only named tuples and dataclasses are called.

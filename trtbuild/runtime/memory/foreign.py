@@ -1,4 +1,4 @@
-"""Arrays of other libraries (adopted arrays): which are reversed, and keep them until the GPU has read them.
+"""Arrays of other libraries: find reversed ones, and keep adopted ones until the GPU has read them.
 
 The allocator of another library does not know our stream. If an array is freed too early, its memory is used again while a
 kernel still reads it.

@@ -25,7 +25,7 @@ _LARGEST_PITCH = (2**31 - 1) // 8
 @dataclass(frozen=True)
 class Rows:
     """A copy of `count` runs of `length` elements. The first run is copied from `source` to `target`. From run to run,
-    `source_pitch` and `target_pitch` are added. All fields except `count` count elements."""
+    `source_pitch` and `target_pitch` are added. The unit of all fields except `count` is one element."""
 
     target: int
     source: int

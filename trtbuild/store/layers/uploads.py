@@ -51,7 +51,8 @@ class Uploads:
         self._running: dict[Future[None], str] = {}
         #: The (remote, key) pairs of all records that were added.
         self._added_records: set[tuple[str, str]] = set()
-        # Engines that another machine's upload may have replaced (rule 3), and the time of the last such upload.
+        # Engines that this machine has sent and that another machine may have replaced (rule 3), and the time when the last
+        # of them was sent.
         self._undecided_engines: list[tuple[RemoteStore, Found]] = []
         self._last_undecided_s = 0.0
         #: Keys under which a remote has another engine, from another machine.

@@ -5,9 +5,9 @@ Rules
    candidate is accepted, unless another check refuses it. `OnnxParser.supports_operator` is not used, because it returns
    True for operators that the parser then refuses.
 2. The values of weights are not known during partitioning, so the parser reads placeholders (`placeholder_weights`). A
-   weight that is a shape, axes or a repeat count is then zero: a Reshape to (0, 0) keeps the sizes of its input. If
-   TensorRT refuses the true values later, the compiler raises an error with the node. So a wrong answer here cannot lead to
-   a wrong engine.
+   weight that is a shape, axes or a repeat count is then zero, which has another meaning: a Reshape to (0, 0) keeps the
+   sizes of its input. So the answer may be wrong. But then the compiler, which has the true values, raises an error with
+   the node. There is no wrong engine.
 3. A refusal names every node that is known to be refused: the nodes in the parser's errors, and the nodes that
    `supports_model_v2` (in older releases: `supports_model`) leaves out of its subgraphs.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).
@@ -30,7 +30,7 @@ from trtbuild.errors import ToolchainMissing
 from trtbuild.toolchain.compiling.declared import interface_differences
 from trtbuild.toolchain.compiling.double_weights import narrow_doubles
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
-from trtbuild.toolchain.compiling.placeholder_weights import placeholder_weights, scale_patterns
+from trtbuild.toolchain.compiling.placeholder_weights import placeholder_weights, quantizer_scales
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.library import capture_log, load
 from trtbuild.toolchain.libraries.releases import release
@@ -114,7 +114,7 @@ class Parser:
                     return self._refusal(model_outline, errors, []) if errors else None
             # The parse has stopped at the first node that the parser refuses. supports_model_v2 continues after it.
             with ParsedNetwork(self._trt, builder, logger, log, self._release) as parsed:
-                scales = {name: weights[name] for name in scale_patterns(model_outline)}
+                scales = {name: weights[name] for name in quantizer_scales(model_outline)}
                 pieces, more_errors = parsed.supported_pieces(model, scales)
         accepted = {index for piece in pieces for index in piece}
         left_out = [node.name for index, node in enumerate(model_outline.nodes) if index not in accepted]
@@ -137,7 +137,7 @@ class Parser:
                 raise
             raise ToolchainMissing(
                 f"the parser of {self._name} needs a GPU, and this machine has no GPU",
-                hint="pip install tensorrt-rtx, whose parser can replace it, or partition it on a machine with a GPU",
+                hint="pip install tensorrt-rtx, because its parser can replace this one, or build on a machine with a GPU",
             ) from error
 
 

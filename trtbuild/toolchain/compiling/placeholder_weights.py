@@ -22,7 +22,7 @@ _ONES = {1: b"\x00\x00\x80\x3f", 10: b"\x00\x3c", 16: b"\x80\x3f"}
 
 def placeholder_weights(model: Outline) -> dict[str, memoryview]:
     """Return a placeholder for each external weight of `model`: name → data."""
-    patterns = scale_patterns(model)
+    patterns = quantizer_scales(model)
     groups: dict[bytes, list[ExternalWeight]] = {}
     for weight in model.weights:
         groups.setdefault(patterns.get(weight.name, b""), []).append(weight)
@@ -34,7 +34,7 @@ def placeholder_weights(model: Outline) -> dict[str, memoryview]:
     return data
 
 
-def scale_patterns(model: Outline) -> dict[str, bytes]:
+def quantizer_scales(model: Outline) -> dict[str, bytes]:
     """Return the external weights that are scales of quantizers: name → the bytes of the number 1 in their type."""
     scales = {node.inputs[1] for node in model.nodes if node.operator in _QUANTIZING and len(node.inputs) > 1}
     types = dict(model.initializers)

@@ -44,7 +44,7 @@ from trtbuild.stages.program.functional import Program
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 TARGET = Target("ada", 89)
 
@@ -144,7 +144,7 @@ def build(case: ModuleCase, *, engines: bool = True) -> Built:
 def _traced(module: torch.nn.Module, model: Model, shapes: ShapePlan) -> TraceResult:
     job = TraceJob(model.source, model.inputs, shapes, proof_points(shapes, model.profiles))
     with torch.no_grad():
-        return trace_module(module, job, Frames(Places(), Path.cwd()))
+        return trace_module(module, job, Frames(FileOwners(), Path.cwd()))
 
 
 class _Steps:

@@ -21,7 +21,7 @@ from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange, Sourc
 from trtbuild.stages.trace import TraceJob
 from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 #: Shapes by the names of inputs: min, opt and max, or one static shape.
 Shapes = Mapping[str, Sequence[Any]]
@@ -72,7 +72,7 @@ def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob
     if not isinstance(module, torch.nn.Module):
         module = Function(module).eval()
     with torch.no_grad():
-        return trace_module(module, job, Frames(Places(), Path(__file__).parents[3]))
+        return trace_module(module, job, Frames(FileOwners(), Path(__file__).parents[3]))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from trtbuild.stages.trace import storing
 from trtbuild.stages.trace.export.weights import ModuleWeights
 from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 SHAPES = {"x": ((1, 4), (2, 4), (3, 4))}
 
@@ -48,7 +48,7 @@ def trace(job_of: Any, tmp_path: Path) -> Callable[..., TraceResult]:
     def run(module: torch.nn.Module, **options: Any) -> TraceResult:
         with torch.no_grad():
             return trace_module(
-                module, job_of(SHAPES), Frames(Places(), Path(__file__).parents[3]), store_weights=store, **options
+                module, job_of(SHAPES), Frames(FileOwners(), Path(__file__).parents[3]), store_weights=store, **options
             )
 
     return run

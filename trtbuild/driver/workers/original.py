@@ -53,13 +53,13 @@ class _OriginalModule:
         from trtbuild.stages.trace.examples import seed_everything
         from trtbuild.stages.trace.sources.reading import read
         from trtbuild.stages.trace.user_code.frames import Frames
-        from trtbuild.stages.trace.user_code.places import Places
+        from trtbuild.stages.trace.user_code.owners import FileOwners
 
         sys.path[:0] = [str(project / root) for root in trace.source.roots]
         seed_everything()
         self._trace = trace
         self._device = device
-        module: Any = read(trace, project, Frames(Places(project), project))
+        module: Any = read(trace, project, Frames(FileOwners(project), project))
         self._module = module.to(device)
         self._functions: dict[str, Callable[..., object]] = {}
         self._contenders: dict[str, LocalContender] = {}

@@ -35,13 +35,13 @@ from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizer
 from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.sources import torchscript
 from trtbuild.stages.trace.user_code.frames import Frames
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 
 def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> TraceResult:
     """Trace a module, a TorchScript module, or a program of torch.export. The source of `job` is only a label for messages.
     File names in errors are relative to `project`. Raises SourceError."""
-    frames = Frames(Places(project), project)
+    frames = Frames(FileOwners(project), project)
     operators: dict[str, str] = {}
 
     def implementation(name: str) -> str:

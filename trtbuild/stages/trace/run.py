@@ -89,7 +89,7 @@ def prepare() -> ProcessState:
     ):
         importlib.import_module(f"trtbuild.stages.trace.{name}")
     importlib.import_module("torch.export.pt2_archive")  # torch loads its writer of programs at the first use
-    importlib.import_module("trtbuild.stages.trace.user_code.places").read_installed_records()
+    importlib.import_module("trtbuild.stages.trace.user_code.owners").read_installed_records()
     return process_state
 
 
@@ -130,7 +130,7 @@ def trace(
     project = project.resolve()
     begun = begin_trace(project, job.source, process_state.environment, process_state.modules)
     discovery = begun.discovery
-    frames = Frames(discovery.places, project)
+    frames = Frames(discovery.owners, project)
 
     def refuse_weights_unrecorded(weights: Sequence[torch.Tensor]) -> None:
         with discovery.own_work():

@@ -22,7 +22,7 @@ from trtbuild.stages.trace.calibration.layers import chosen_layers, configuratio
 from trtbuild.stages.trace.quantization.attaching import attach_quantizers
 from trtbuild.stages.trace.quantization.stored import StoredQuantizers
 from trtbuild.stages.trace.user_code.frames import Frames
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 DATA = """
 import torch
@@ -83,7 +83,7 @@ def test_the_stored_quantizers_compute_what_model_optimizer_computes(project: Pa
     calibration = job(name, method, needs_data=Quantization(name, method).needs_data)
     quantized, rebuilt = net(), net()
     with torch.no_grad():
-        stored, _ = run.find_quantizers(quantized, calibration, project, Frames(Places(), project))
+        stored, _ = run.find_quantizers(quantized, calibration, project, Frames(FileOwners(), project))
         data = stored.to_bytes()
         assert StoredQuantizers.from_bytes(data).to_bytes() == data
         attach_quantizers(rebuilt, data, calibration.model)
@@ -113,7 +113,7 @@ def test_the_layers_of_an_encoder_are_rounded(project: Path, name: str) -> None:
     calibration = replace(job(name, needs_data=name == "int8"), model=model)
     quantized, rebuilt = encoder(), encoder()
     with torch.no_grad():
-        stored, _ = run.find_quantizers(quantized, calibration, project, Frames(Places(), project))
+        stored, _ = run.find_quantizers(quantized, calibration, project, Frames(FileOwners(), project))
         attach_quantizers(rebuilt, stored.to_bytes(), model)
         x = torch.randn(2, 3, 256)
         torch.testing.assert_close(rebuilt(x), quantized(x), rtol=1e-4, atol=1e-4)
@@ -132,7 +132,7 @@ def test_rejects_a_changed_weight_that_the_model_reads_without_its_layer(project
 
     torch.manual_seed(0)
     with torch.no_grad(), pytest.raises(SourceError, match="changes the results of the model"):
-        run.find_quantizers(Reading().eval(), job("int8", "smoothquant"), project, Frames(Places(), project))
+        run.find_quantizers(Reading().eval(), job("int8", "smoothquant"), project, Frames(FileOwners(), project))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_layer_whose_weight_is_computed_is_skipped() -> None:
 
 def test_a_layer_that_is_never_called_stays_in_float(project: Path) -> None:
     with torch.no_grad():
-        stored, uncalibrated = run.find_quantizers(net(), job("int8"), project, Frames(Places(), project))
+        stored, uncalibrated = run.find_quantizers(net(), job("int8"), project, Frames(FileOwners(), project))
     assert uncalibrated == ("unused",) and set(stored.layers) == {"body.0", "head"}
 
 

@@ -18,7 +18,7 @@ from tests.programs import program
 from trtbuild.core.model.spec import Source
 from trtbuild.stages.trace.discovery.operators import Operators
 from trtbuild.stages.trace.discovery.recording import Recorder
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 MODEL = """
 import os
@@ -151,7 +151,7 @@ def test_an_operator_of_an_extension_module_is_identified_by_the_digest_of_the_m
 
 def test_a_trace_with_an_operator_of_unknown_implementation_is_not_cached(tmp_path: Path) -> None:
     """Such an operator can come from a library that was loaded before the recorder started."""
-    recorder = Recorder(tmp_path, Places(), {})
+    recorder = Recorder(tmp_path, FileOwners(), {})
     assert Operators(recorder).implementation_digest("missing.twice.default") == "unknown"
     assert recorder.storage_refusals == ["the implementation of operator missing::twice cannot be found"]
 

@@ -16,7 +16,7 @@ from trtbuild.stages.trace.discovery import hooks
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.discovery.wrappers import ReaderWrappers
 from trtbuild.stages.trace.user_code.observe import file_digest, observe
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recorder(project: Path) -> Recorder:
-    return Recorder(project, Places(), {"A_VARIABLE": "value at the start"})
+    return Recorder(project, FileOwners(), {"A_VARIABLE": "value at the start"})
 
 
 def parts(recorder: Recorder) -> dict[str, str]:
@@ -231,7 +231,7 @@ def test_the_digest_of_compiled_bytes_stays_the_pin_in_each_segment(recorder: Re
         segments.append(recorder.take())
     (project / "a.txt").write_text("b")
     for added in (segments[:1], segments[1:], segments):
-        other = Recorder(project, Places(), {})
+        other = Recorder(project, FileOwners(), {})
         other.record_file(project / "a.txt")  # the pin is the digest of b"b"
         for segment in added:
             other.add(segment)

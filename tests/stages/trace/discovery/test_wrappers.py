@@ -17,13 +17,13 @@ import torch
 from trtbuild.stages.trace.discovery.mappings import mapped_files
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.discovery.wrappers import ReaderWrappers
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
     """A recorder whose wrappers are installed. The project is the directory that is returned by `tmp_path`."""
-    recorder = Recorder(Path(os.path.realpath(tmp_path)), Places(), {})
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), FileOwners(), {})
     wrappers = ReaderWrappers(recorder)
     wrappers.install()
     yield recorder
@@ -67,7 +67,7 @@ def test_a_settings_library_that_reads_all_variables_needs_declared_ones(
         model_width: int = 4
 
     monkeypatch.setenv("MODEL_WIDTH", "8")
-    recorder = Recorder(Path(os.path.realpath(tmp_path)), Places(), {})
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), FileOwners(), {})
     wrappers = ReaderWrappers(recorder, declares_variables=declares_variables)
     wrappers.install()
     try:
@@ -83,7 +83,7 @@ def test_a_settings_library_that_reads_all_variables_needs_declared_ones(
 )
 def test_an_image_that_torchvision_reads_is_a_dependency(tmp_path: Path, module: str, function: str) -> None:
     (tmp_path / "a.png").write_bytes(b"a")
-    recorder = Recorder(Path(os.path.realpath(tmp_path)), Places(), {})
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), FileOwners(), {})
     torchvision = ModuleType(module)
     read_paths: list[str] = []
     setattr(torchvision, function, read_paths.append)
@@ -98,7 +98,7 @@ def test_an_image_that_torchvision_reads_is_a_dependency(tmp_path: Path, module:
 def test_a_model_that_onnxruntime_reads_is_a_dependency(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     (tmp_path / "a.onnx").write_bytes(b"not a model")
-    recorder = Recorder(Path(os.path.realpath(tmp_path)), Places(), {})
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), FileOwners(), {})
     wrappers = ReaderWrappers(recorder)
     wrappers.wrap_module(onnxruntime)
     with pytest.raises(Exception, match=r"a\.onnx"):

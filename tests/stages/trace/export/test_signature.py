@@ -14,7 +14,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments
 from trtbuild.stages.trace.export.signature import bind_to_forward
 from trtbuild.stages.trace.user_code.frames import Frames
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 
 class Model(nn.Module):
@@ -25,7 +25,7 @@ def error_of(job_of: Callable[..., Any], *inputs: Input) -> SourceError:
     job = job_of({entry.name: (2, 2) for entry in inputs}, inputs=inputs)
     args, kwargs = call_arguments(inputs, [None] * len(inputs))
     with pytest.raises(SourceError) as caught:
-        bind_to_forward(Model(), job, args, kwargs, Frames(Places(), Path(__file__).parents[4]))
+        bind_to_forward(Model(), job, args, kwargs, Frames(FileOwners(), Path(__file__).parents[4]))
     assert caught.value.code == "signature"
     signature = f"the model takes (image, mask, *, scale=None) (tests/stages/trace/export/test_signature.py:{_line()})"
     assert signature in (caught.value.hint or "")

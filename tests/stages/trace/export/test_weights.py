@@ -16,7 +16,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.trace.run import trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 SHAPES = {"x": ((1, 4), (2, 4), (8, 4))}
 
@@ -247,7 +247,7 @@ def test_a_forked_process_stores_the_weights(job_of) -> None:
 
     model, job = torch.nn.Linear(4, 3).eval(), job_of({"x": ((1, 4), (2, 4), (3, 4))})
     with torch.no_grad():
-        traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[4]), store_weights=store)
+        traced = trace_module(model, job, Frames(FileOwners(), Path(__file__).parents[4]), store_weights=store)
     assert traced.stored is not None and calls_in_this_process == []
     assert [shape for _, shape in traced.stored] == [list(value.shape) for _, value in traced.weights]
     assert os.getpid() not in {process for process, _ in traced.stored}
@@ -259,6 +259,6 @@ def test_the_caller_gets_weights_that_could_not_be_stored(job_of) -> None:
 
     model, job = torch.nn.Linear(4, 3).eval(), job_of({"x": ((1, 4), (2, 4), (3, 4))})
     with torch.no_grad():
-        traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[4]), store_weights=store)
+        traced = trace_module(model, job, Frames(FileOwners(), Path(__file__).parents[4]), store_weights=store)
     assert traced.stored is None
     assert len(traced.weights) == 2

@@ -23,7 +23,7 @@ from trtbuild.stages.graphs.onnx_model import convert_to_opset, graph_text, node
 from trtbuild.stages.trace.sources.onnx_source import OnnxSource
 from trtbuild.stages.trace.sources.source_graph import SourceGraph
 from trtbuild.stages.trace.user_code.frames import Frames
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 WEIGHT = np.arange(64 * 8, dtype=np.float32).reshape(64, 8) / 100
 SHAPES = {"x": ([1, 64], [3, 64], [8, 64])}
@@ -58,7 +58,7 @@ def read(folder: Path, proto: onnx.ModelProto | None = None, shapes: Any = SHAPE
     if proto is not None:
         onnx.save(proto, folder / "net.onnx")
     trace_job = make_job(shapes, source=Source("onnx", "net.onnx"), **job)
-    return OnnxSource(trace_job, folder, Frames(Places(), folder), graph_functions()).read()
+    return OnnxSource(trace_job, folder, Frames(FileOwners(), folder), graph_functions()).read()
 
 
 def run(graph: SourceGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ from trtbuild.core.model.spec import Source
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.sources.python_source import PythonSource
 from trtbuild.stages.trace.user_code.frames import Frames
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 MODULE = """\
 from torch import nn
@@ -62,7 +62,7 @@ def error_of(tmp_path: Path, job_of: Callable[..., Any]) -> Callable[..., Source
     def error_of(target: str, **kwargs: Any) -> SourceError:
         job = job_of({"x": (4, 4)}, source=Source("python", target, kwargs))
         with pytest.raises(SourceError) as caught:
-            PythonSource(job, tmp_path, Frames(Places(), tmp_path)).read()
+            PythonSource(job, tmp_path, Frames(FileOwners(), tmp_path)).read()
         return caught.value
 
     return error_of
@@ -99,7 +99,7 @@ def test_rejects_wrong_sources_and_names_the_place(
 
 def test_a_callable_that_takes_anything_is_called(tmp_path: Path, job_of: Callable[..., Any]) -> None:
     job = job_of({"x": (4, 4)}, source=Source("python", "wrong_source:anything", {"depth": 1}))
-    assert isinstance(PythonSource(job, tmp_path, Frames(Places(), tmp_path)).read(), nn.Linear)
+    assert isinstance(PythonSource(job, tmp_path, Frames(FileOwners(), tmp_path)).read(), nn.Linear)
 
 
 def test_a_function_whose_signature_cannot_be_read_is_called(error_of: Callable[..., SourceError]) -> None:
@@ -115,7 +115,7 @@ def test_the_projects_setting_of_deterministic_algorithms_stays(
     job = job_of({"x": (4, 4)}, source=Source("python", "wrong_source:anything"))
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
     try:
-        PythonSource(job, tmp_path, Frames(Places(), tmp_path)).read()
+        PythonSource(job, tmp_path, Frames(FileOwners(), tmp_path)).read()
         assert torch.are_deterministic_algorithms_enabled()
         assert torch.is_deterministic_algorithms_warn_only_enabled() is warn_only
     finally:

@@ -16,7 +16,7 @@ from trtbuild.core.model.spec import Input, NamedDim, Source
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.sources.reading import read
 from trtbuild.stages.trace.user_code.frames import Frames
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 MODULE = """
 import torch
@@ -55,7 +55,7 @@ def open_source(
     def open_source(target: str, kind: Any = "python", shapes: Any = None, job: Any = None, **kwargs: Any) -> nn.Module:
         source = Source(kind, target, kwargs)
         job = job or job_of(shapes or {"x": ((1, 4), (2, 4), (8, 4))}, source=source)
-        return read(job, tmp_path, Frames(Places(), tmp_path))
+        return read(job, tmp_path, Frames(FileOwners(), tmp_path))
 
     return open_source
 

@@ -17,7 +17,7 @@ from trtbuild.stages.program.functional import Program
 from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.sources.reading import read
 from trtbuild.stages.trace.user_code.frames import Frames
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 ROWS = {"x": ([1, 4], [3, 4], [8, 4])}
 
@@ -57,7 +57,7 @@ def trace_script(
     folder: Path, shapes: Mapping[str, Any], inputs: Sequence[Input] | None = None
 ) -> tuple[Any, TraceResult]:
     job = make_job(shapes, inputs=inputs, source=Source("torchscript", "net.ts"))
-    frames = Frames(Places(), folder)
+    frames = Frames(FileOwners(), folder)
     with torch.no_grad():
         module = read(job, folder, frames)
         return module, trace_module(module, job, frames)

@@ -1,4 +1,4 @@
-"""States of dependencies (`observe`), dependencies of the manifest (`patterns`), and owners of files (`Places`)."""
+"""States of dependencies (`observe`), dependencies of the manifest (`patterns`), and owners of files (`FileOwners`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.stages.trace.discovery import patterns
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.observe import file_digest, installed_version, observe
-from trtbuild.stages.trace.user_code.places import PACKAGE_PARENT, Place, Places
+from trtbuild.stages.trace.user_code.owners import PACKAGE_PARENT, FileOwner, FileOwners
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_an_import_of_an_editable_distribution_is_observed_by_the_file_that_its_
 
 
 def test_a_pattern_in_the_project_folder_lists_the_folder(project: Path) -> None:
-    recorder = Recorder(project, Places(), {})
+    recorder = Recorder(project, FileOwners(), {})
     patterns.record_matches("*.txt", project, recorder)
     assert {observation.dependency.part for observation in recorder.observations()} == {"file:c.txt", "listing:."}
 
@@ -171,7 +171,7 @@ def test_secret_variables_are_observed_as_absent(project: Path, monkeypatch: pyt
 def test_patterns_give_the_matching_files_and_the_listed_folders(
     project: Path, pattern: str, expected: list[str]
 ) -> None:
-    recorder = Recorder(project, Places(), {})
+    recorder = Recorder(project, FileOwners(), {})
     patterns.record_matches(pattern, project, recorder)
     assert sorted(observation.dependency.part for observation in recorder.observations()) == expected
 
@@ -179,7 +179,7 @@ def test_patterns_give_the_matching_files_and_the_listed_folders(
 def test_a_pattern_does_not_follow_a_loop_of_links(project: Path) -> None:
     (project / "a/first").symlink_to(".")
     (project / "a/second").symlink_to("../a")  # two loops give 2^40 paths before the operating system refuses a path
-    recorder = Recorder(project, Places(), {})
+    recorder = Recorder(project, FileOwners(), {})
     patterns.record_matches("a", project, recorder)
     parts = {observation.dependency.part for observation in recorder.observations()}
     files = {"file:a/b/y.json", "file:a/b/z.txt", "file:a/x.json"}
@@ -192,7 +192,7 @@ def test_a_pattern_does_not_follow_a_loop_of_links(project: Path) -> None:
 
 def test_a_pattern_records_the_link_through_which_a_loop_leads(project: Path) -> None:
     (project / "a/up").symlink_to("..")
-    recorder = Recorder(project, Places(), {})
+    recorder = Recorder(project, FileOwners(), {})
     patterns.record_matches("a", project, recorder)
     parts = {observation.dependency.part for observation in recorder.observations()}
     assert {"file:a/up/c.txt", "listing:a/up", "listing:a/up/a", "link:a/up"} <= parts
@@ -200,31 +200,31 @@ def test_a_pattern_records_the_link_through_which_a_loop_leads(project: Path) ->
 
 
 def test_a_path_belongs_to_the_user_python_a_distribution_or_trtbuild_or_is_ignored(project: Path) -> None:
-    places = Places()
-    assert places.of(str(project / "c.txt")) == Place("user")
-    assert places.of(os.__file__) == Place("python")
-    assert places.of("<frozen importlib._bootstrap>") == Place("python")
-    assert places.of(pytest.__file__) == Place("distribution", "pytest")
-    assert places.of(os.path.join(PACKAGE_PARENT, "trtbuild", "errors.py")) == Place("trtbuild")
+    owners = FileOwners()
+    assert owners.of(str(project / "c.txt")) == FileOwner("user")
+    assert owners.of(os.__file__) == FileOwner("python")
+    assert owners.of("<frozen importlib._bootstrap>") == FileOwner("python")
+    assert owners.of(pytest.__file__) == FileOwner("distribution", "pytest")
+    assert owners.of(os.path.join(PACKAGE_PARENT, "trtbuild", "errors.py")) == FileOwner("trtbuild")
     for name in ("/proc/self/maps", "<string>", str(project / "a/__pycache__/x.pyc"), str(project / ".git/HEAD")):
-        assert places.of(name) == Place("ignored"), name
+        assert owners.of(name) == FileOwner("ignored"), name
 
 
 @pytest.mark.parametrize("root", ["/dev/shm/work", "/run/project", "/data/.git/worktree", "/usr/local/lib/app"])
 def test_a_file_of_the_project_belongs_to_the_user_wherever_the_project_is(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtbuild.stages.trace.user_code.places._python_paths", lambda: ("/usr/local/lib",))
-    places = Places(Path(root))
-    assert places.is_user(f"{root}/models/net.py")
-    assert not places.is_user(f"{root}/models/__pycache__/net.pyc")
-    assert not places.is_user("/usr/local/lib/python3/os.py")
+    monkeypatch.setattr("trtbuild.stages.trace.user_code.owners._python_paths", lambda: ("/usr/local/lib",))
+    owners = FileOwners(Path(root))
+    assert owners.is_user(f"{root}/models/net.py")
+    assert not owners.is_user(f"{root}/models/__pycache__/net.pyc")
+    assert not owners.is_user("/usr/local/lib/python3/os.py")
 
 
 def test_files_on_mounted_disks_and_in_folders_of_shared_memory_belong_to_the_user() -> None:
-    places = Places()
-    assert places.is_user("/run/media/me/disk/weights.pt") and places.is_user("/dev/shm/data/weights.pt")
-    assert not places.is_user("/dev/shm/torch_12") and not places.is_user("/run/lock/a")
+    owners = FileOwners()
+    assert owners.is_user("/run/media/me/disk/weights.pt") and owners.is_user("/dev/shm/data/weights.pt")
+    assert not owners.is_user("/dev/shm/torch_12") and not owners.is_user("/run/lock/a")
 
 
 def test_a_file_in_site_packages_that_no_distribution_lists_belongs_to_the_user(
@@ -237,13 +237,13 @@ def test_a_file_in_site_packages_that_no_distribution_lists_belongs_to_the_user(
     for name in ("owned/__init__.py", "owned/dropped_in.py", "loose.py"):
         (site / name).write_text("")
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
-    places = Places()
-    assert places.of(str(site / "owned/__init__.py")) == Place("distribution", "owned")
-    assert places.of(str(site / "owned/dropped_in.py")) == places.of(str(site / "loose.py")) == Place("user")
-    assert places.of(str(site / "absent.py")) == Place("python")
+    owners = FileOwners()
+    assert owners.of(str(site / "owned/__init__.py")) == FileOwner("distribution", "owned")
+    assert owners.of(str(site / "owned/dropped_in.py")) == owners.of(str(site / "loose.py")) == FileOwner("user")
+    assert owners.of(str(site / "absent.py")) == FileOwner("python")
     (site / "RECORD").write_text('owned/__init__.py,,\n"loose.py",,\n')
     (site / "RECORD").replace(site / "owned-1.0.dist-info/RECORD")  # as pip does
-    assert Places().of(str(site / "loose.py")) == Place("distribution", "owned")
+    assert FileOwners().of(str(site / "loose.py")) == FileOwner("distribution", "owned")
 
 
 def test_the_list_of_an_egg_info_directory_has_paths_relative_to_this_directory(
@@ -256,7 +256,7 @@ def test_the_list_of_an_egg_info_directory_has_paths_relative_to_this_directory(
     for name in ("owned/__init__.py", "owned/dropped_in.py", "PKG-INFO"):
         (site / name).write_text("")
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
-    places = Places()
-    assert places.of(str(site / "owned/__init__.py")) == Place("distribution", "owned")
-    assert places.of(str(site / "owned-1.0-py3.11.egg-info/PKG-INFO")) == Place("distribution", "owned")
-    assert places.of(str(site / "owned/dropped_in.py")) == places.of(str(site / "PKG-INFO")) == Place("user")
+    owners = FileOwners()
+    assert owners.of(str(site / "owned/__init__.py")) == FileOwner("distribution", "owned")
+    assert owners.of(str(site / "owned-1.0-py3.11.egg-info/PKG-INFO")) == FileOwner("distribution", "owned")
+    assert owners.of(str(site / "owned/dropped_in.py")) == owners.of(str(site / "PKG-INFO")) == FileOwner("user")

@@ -61,7 +61,7 @@ def calibrate(job: CalibrateJob, project: Path, process_state: ProcessState) -> 
     project = project.resolve()
     source = job.model.source
     discovery = Discovery(project, source, process_state.environment, process_state.modules)
-    frames = Frames(discovery.places, project)
+    frames = Frames(discovery.owners, project)
     seed_everything()
     with torch.no_grad():
         with discovery.recording():

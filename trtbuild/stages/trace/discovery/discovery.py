@@ -29,7 +29,7 @@ from trtbuild.stages.trace.discovery.mappings import mapped_files
 from trtbuild.stages.trace.discovery.operators import Operators
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.discovery.wrappers import READERS, ReaderWrappers
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 
 class Discovery:
@@ -54,8 +54,8 @@ class Discovery:
         self._mapped_after_preloading: frozenset[str] | None = None
         #: ``sys.path`` and ``sys.meta_path`` at the end of the block `preloading`.
         self._search_state: SearchState | None = None
-        self.places = Places(project)
-        self._recorder = Recorder(project, self.places, environment)
+        self.owners = FileOwners(project)
+        self._recorder = Recorder(project, self.owners, environment)
         self._operators = Operators(self._recorder)
         self.use_source(source)
 
@@ -93,7 +93,7 @@ class Discovery:
             if self._import_rules is not None:
                 self._search_state = self._import_rules.search_state()
         self._mapped_after_preloading = mapped_files()
-        self.places.forget_files()
+        self.owners.forget_files()
 
     @contextmanager
     def _installed(self, follower: ImportFollower | None = None) -> Iterator[None]:
@@ -143,8 +143,8 @@ class Discovery:
 
     def dependency_state(self) -> object:
         """A value that changes with each new dependency, and with the first import from each installed distribution."""
-        places = (self.places.of(path) for path in map(_file_of, list(sys.modules.values())) if path)
-        return self._recorder.record_counts, frozenset(place.distribution for place in places)
+        owners = (self.owners.of(path) for path in map(_file_of, list(sys.modules.values())) if path)
+        return self._recorder.record_counts, frozenset(owner.distribution for owner in owners)
 
     @property
     def recorder(self) -> Recorder:
@@ -166,9 +166,9 @@ class Discovery:
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
             if isinstance(path, str) and name not in self._loaded_modules:
-                place = self.places.of(path)
-                if place.distribution is not None:
-                    self._recorder.record_distribution(place.distribution)
+                owner = self.owners.of(path)
+                if owner.distribution is not None:
+                    self._recorder.record_distribution(owner.distribution)
         return self._recorder.observations()
 
     @property

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.stages.trace.discovery.recording import Recorder
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 _active_recorder: Recorder | None = None
 _is_installed = False
@@ -65,29 +65,29 @@ def _record_open(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
 
 
 def _record_listing(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
-    if not isinstance(arguments[0], int) and not _is_import_listing(recorder.places):
+    if not isinstance(arguments[0], int) and not _is_import_listing(recorder.owners):
         recorder.record_listing(arguments[0])
 
 
-def _is_import_listing(places: Places) -> bool:
+def _is_import_listing(owners: FileOwners) -> bool:
     """Whether the nearest frame outside trtbuild, which lists a directory now, belongs to the import system.
 
     Listings by ``pkgutil`` count as those of its caller, because user code that imports all modules of a package depends
     on the list of these modules.
     """
     frame: Any = sys._getframe(3)  # the caller of `_audit_hook`
-    while frame is not None and places.of(frame.f_code.co_filename).owner == "trtbuild":
+    while frame is not None and owners.of(frame.f_code.co_filename).kind == "trtbuild":
         frame = frame.f_back
     if frame is not None and frame.f_code.co_filename.endswith("pkgutil.py"):
         while frame is not None and frame.f_code.co_filename.endswith("pkgutil.py"):
             frame = frame.f_back
-        return frame is None or not places.is_user(frame.f_code.co_filename)
-    return frame is None or _is_import_system(frame.f_code.co_filename, places)
+        return frame is None or not owners.is_user(frame.f_code.co_filename)
+    return frame is None or _is_import_system(frame.f_code.co_filename, owners)
 
 
-def _is_import_system(file: str, places: Places) -> bool:
+def _is_import_system(file: str, owners: FileOwners) -> bool:
     """Whether `file` belongs to the import system. A file of the user does not, even if it is called ``site.py``."""
-    owner = places.of(file).owner
+    owner = owners.of(file).kind
     parts = Path(file).parts[-3:]  # the directories above may have any name
     if owner == "user":
         return False
@@ -126,9 +126,9 @@ def _record_rename(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
 def _record_fork(recorder: Recorder, _: tuple[Any, ...]) -> None:
     """Refuse to store the result if the fork is not trtbuild's own: nothing records what the new process reads."""
     frame: Any = sys._getframe(2)  # the caller of `os.fork`
-    while frame is not None and recorder.places.of(frame.f_code.co_filename).owner in ("python", "ignored"):
+    while frame is not None and recorder.owners.of(frame.f_code.co_filename).kind in ("python", "ignored"):
         frame = frame.f_back
-    is_own = frame is None or recorder.places.of(frame.f_code.co_filename).owner == "trtbuild"
+    is_own = frame is None or recorder.owners.of(frame.f_code.co_filename).kind == "trtbuild"
     if not is_own:
         recorder.refuse_process()
 

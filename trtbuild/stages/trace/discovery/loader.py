@@ -35,7 +35,7 @@ from typing import Any
 
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.observe import normalized
-from trtbuild.stages.trace.user_code.places import PACKAGE_PARENT, Place
+from trtbuild.stages.trace.user_code.owners import PACKAGE_PARENT, FileOwner
 
 #: A function that changes a module as soon as the module is loaded.
 Patch = Callable[[ModuleType], None]
@@ -83,7 +83,7 @@ class ImportRules:
 
         def get_code(self: Any, fullname: str) -> Any:
             path = self.get_filename(fullname)
-            if not recorder.places.is_user(os.path.abspath(path)):
+            if not recorder.owners.is_user(os.path.abspath(path)):
                 return original(self, fullname)
             data = self.get_data(path)
             digest = hashlib.sha256(data).hexdigest()
@@ -129,7 +129,7 @@ class ImportRules:
         path, before = list(sys.path), set(sys.modules)
         position = sys.meta_path.index(self._finder)
         del sys.meta_path[position]
-        is_user = self._recorder.places.is_user
+        is_user = self._recorder.owners.is_user
         sys.path[:] = [entry for entry in path if not is_user(os.path.abspath(entry))]
         try:
             yield
@@ -152,7 +152,7 @@ class ImportRules:
 
         def is_user_file(path: str) -> bool:
             with recorder.ignore_own_reads():
-                is_user = recorder.places.is_user(os.path.abspath(path))
+                is_user = recorder.owners.is_user(os.path.abspath(path))
             if os.path.isabs(path):
                 is_user_by_path[path] = is_user
             return is_user
@@ -191,8 +191,8 @@ class _Finder:
             return None
         self._local.busy = True
         try:
-            importer = self._recorder.places.of(_importing_file())
-            is_user_import = importer.owner in ("user", "trtbuild")  # trtbuild imports the source's own module
+            importer = self._recorder.owners.of(_importing_file())
+            is_user_import = importer.kind in ("user", "trtbuild")  # trtbuild imports the source's own module
             if path is None and not is_user_import:  # rule 3: the roots come last
                 spec = self._find_with_others(
                     name, None, target, [entry for entry in sys.path if not self._is_root(entry)]
@@ -250,7 +250,7 @@ class _Finder:
             roots_left.discard(directory)
             if directory == PACKAGE_PARENT and directory not in self._roots:
                 continue  # an editable install of trtbuild itself
-            if not self._recorder.places.is_user(directory) and directory not in self._roots:
+            if not self._recorder.owners.is_user(directory) and directory not in self._roots:
                 if origin is not None and os.path.dirname(origin) == directory:
                     return
                 continue
@@ -272,12 +272,12 @@ def _importing_file() -> str:
     return "<frozen>"
 
 
-def _are_missing_names_recorded(importer: Place) -> bool:
+def _are_missing_names_recorded(importer: FileOwner) -> bool:
     """Whether a name is recorded if `importer`, which is not user code, does not find it.
 
     Python and torch also try names that do not exist (``_winapi``, ``z3``). Such names need not be recorded: they depend
     only on the platform and on the versions of Python and torch, which are in the key."""
-    return importer.owner == "distribution" and importer.distribution != "torch"
+    return importer.kind == "distribution" and importer.distribution != "torch"
 
 
 def _candidate_files(directory: str, last_name: str, found_file: str | None) -> list[str]:

@@ -106,7 +106,7 @@ class Operators:
             )
         module = modules[0] if modules else None
         file = getattr(sys.modules.get(module or ""), "__file__", None)
-        distribution = self._recorder.places.of(file).distribution if isinstance(file, str) else None
+        distribution = self._recorder.owners.of(file).distribution if isinstance(file, str) else None
         version = None if distribution is None else installed_version(distribution)
         return custom_operator(name, module, distribution, version)
 
@@ -135,11 +135,11 @@ class Operators:
                 files |= _source_file(function)
         implementations = []
         for file in sorted(files):
-            place = self._recorder.places.of(file)
-            if place.distribution is not None and place.distribution != "torch":
-                self._recorder.record_distribution(place.distribution)
-                implementations.append(f"{place.distribution} {installed_state(place.distribution)}")
-            elif place.owner == "user":
+            owner = self._recorder.owners.of(file)
+            if owner.distribution is not None and owner.distribution != "torch":
+                self._recorder.record_distribution(owner.distribution)
+                implementations.append(f"{owner.distribution} {installed_state(owner.distribution)}")
+            elif owner.kind == "user":
                 self._recorder.record_file(file)
                 implementations.append(file_digest(file) or UNKNOWN_IMPLEMENTATION)
         if not implementations or UNKNOWN_IMPLEMENTATION in implementations:

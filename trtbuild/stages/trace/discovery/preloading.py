@@ -51,7 +51,7 @@ from trtbuild.stages.trace.user_code.leading_imports import (
     UnfitLibraries,
     leading_imports,
 )
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 #: The file in which the import statements seem to be, so that they count as code of the project. It does not exist.
 _FILE = "imports of trtbuild watch.py"
@@ -246,7 +246,7 @@ def why_not_kept(preloaded: Preloaded, before: ProcessCounts) -> str | None:
     """
     now = ProcessCounts.now()
     threads_of_blas = (now.blas_libraries - before.blas_libraries) * (len(os.sched_getaffinity(0)) - 1)
-    recorder, places = preloaded.discovery.recorder, preloaded.discovery.places
+    recorder, owners = preloaded.discovery.recorder, preloaded.discovery.owners
     new_modules = now.modules - before.modules
     checks: list[tuple[str, Callable[[], object]]] = [
         ("a library started a thread", lambda: threading.active_count() > 1 or _thread._count() > 0),
@@ -258,7 +258,7 @@ def why_not_kept(preloaded: Preloaded, before: ProcessCounts) -> str | None:
         ("a library cannot be recorded", lambda: recorder.storage_refusals),
         (
             "an import executes code of the project",
-            lambda: _user_modules(new_modules, places),
+            lambda: _user_modules(new_modules, owners),
         ),
     ]
     return next((reason for reason, applies in checks if applies()), None)
@@ -283,6 +283,6 @@ def _has_children() -> bool:
     return True
 
 
-def _user_modules(names: Iterable[str], places: Places) -> list[str]:
+def _user_modules(names: Iterable[str], owners: FileOwners) -> list[str]:
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
-    return [name for name, file in files.items() if isinstance(file, str) and places.is_user(os.path.abspath(file))]
+    return [name for name, file in files.items() if isinstance(file, str) and owners.is_user(os.path.abspath(file))]

@@ -15,7 +15,7 @@ Rules
    compares its own value at the start. Torch or other installed code may have changed the variable since.
    As in rule 2, a variable that user code sets and then reads is not a dependency.
 5. If a file belongs to a distribution, the distribution is recorded, not the file. Files of Python, of trtbuild and in
-   `places.IGNORED_PATHS` are not recorded.
+   `owners.IGNORED_PATHS` are not recorded.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
@@ -44,7 +44,7 @@ from trtbuild.stages.trace.user_code.observe import (
     listing,
     observe,
 )
-from trtbuild.stages.trace.user_code.places import IGNORED_DISTRIBUTIONS, Places
+from trtbuild.stages.trace.user_code.owners import IGNORED_DISTRIBUTIONS, FileOwners
 
 #: If a file changed less than this time before it was read, the next change may leave its times unchanged.
 _GRANULARITY_S = 2.0
@@ -82,9 +82,9 @@ class Segment:
 class Recorder:
     """Collects dependencies. Hooks call the methods `record_…` from any thread."""
 
-    def __init__(self, project: Path, places: Places, environment: Mapping[str, str]) -> None:
+    def __init__(self, project: Path, owners: FileOwners, environment: Mapping[str, str]) -> None:
         """`environment` contains the variables that this process started with."""
-        self.places = places
+        self.owners = owners
         #: Reasons why the result must not be stored, in the order in which they were found.
         self.storage_refusals: list[str] = []
         #: Whether user code may start processes, because the manifest declares the files that it reads (`deps`).
@@ -137,7 +137,7 @@ class Recorder:
     @property
     def has_written(self) -> bool:
         """Whether this process wrote a file that is neither ignored nor Python's own."""
-        return any(self.places.of(path).owner not in ("ignored", "python") for path in list(self._written_paths))
+        return any(self.owners.of(path).kind not in ("ignored", "python") for path in list(self._written_paths))
 
     def dependency_name(self, path: str) -> str:
         """The name of the absolute path `path` in a dependency (rule 3)."""
@@ -168,7 +168,7 @@ class Recorder:
         self._recorded_paths.add(f"listing {absolute}")
         for each_path in _path_and_target(absolute):
             is_project = each_path == self._project
-            if self.places.of(each_path).owner == "user" and (is_project or not self._is_project_or_parent(each_path)):
+            if self.owners.of(each_path).kind == "user" and (is_project or not self._is_project_or_parent(each_path)):
                 dependency = Dependency("listing", self.dependency_name(each_path))
                 self._pins.setdefault(dependency, listing(each_path, in_project=is_project))
 
@@ -180,7 +180,7 @@ class Recorder:
         self._recorded_paths.add(f"link {absolute}")
         if (
             absolute in self._written_paths
-            or self.places.of(absolute).owner != "user"
+            or self.owners.of(absolute).kind != "user"
             or self._is_project_or_parent(absolute)
         ):
             return
@@ -252,11 +252,11 @@ class Recorder:
         return tuple(observations)
 
     def _pin_file(self, path: str, digest: str | None) -> None:
-        place = self.places.of(path)
-        if place.distribution is not None and "-info" + os.sep not in path:
+        owner = self.owners.of(path)
+        if owner.distribution is not None and "-info" + os.sep not in path:
             # a read of metadata does not count: a search for plugins also reads that of unused distributions
-            self.record_distribution(place.distribution)
-        if place.owner != "user" or self._is_project_or_parent(path):
+            self.record_distribution(owner.distribution)
+        if owner.kind != "user" or self._is_project_or_parent(path):
             return
         dependency = Dependency("file", self.dependency_name(path))
         if dependency not in self._pins:

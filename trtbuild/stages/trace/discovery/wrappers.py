@@ -200,14 +200,14 @@ class ReaderWrappers:
 
     def _is_path_recorded(self, path: Any) -> bool:
         """Whether the current call with `path` is recorded (rule 1)."""
-        places = self._recorder.places
+        owners = self._recorder.owners
         frame: Any = sys._getframe(2)  # the caller of the wrapped function
         if frame.f_code.co_name in ("_joinrealpath", "realpath", "samefile"):
             return False
         if frame.f_code.co_filename.endswith(("linecache.py", "inspect.py")):
             return False
-        user_frame = find_caller(places)
-        if user_frame is not None and places.is_user(user_frame[0]):
+        user_frame = find_caller(owners)
+        if user_frame is not None and owners.is_user(user_frame[0]):
             return True
         try:
             return self._recorder.is_in_project(os.fsdecode(path))
@@ -217,8 +217,8 @@ class ReaderWrappers:
     def _is_link_recorded(self, path: Any) -> bool:
         """Whether the current read of a symbolic link is recorded: user code makes it, or the link is in the project. Links
         of a Python environment inside the project are recorded only if user code reads them."""
-        user_frame = find_caller(self._recorder.places)
-        if user_frame is not None and self._recorder.places.is_user(user_frame[0]):
+        user_frame = find_caller(self._recorder.owners)
+        if user_frame is not None and self._recorder.owners.is_user(user_frame[0]):
             return True
         try:
             name = os.fsdecode(path)
@@ -244,8 +244,8 @@ class ReaderWrappers:
             return get(self, key)
 
         def record_change(key: Any) -> None:
-            frame = find_caller(recorder.places)
-            if isinstance(key, str | bytes) and frame is not None and recorder.places.is_user(frame[0]):
+            frame = find_caller(recorder.owners)
+            if isinstance(key, str | bytes) and frame is not None and recorder.owners.is_user(frame[0]):
                 recorder.record_variable_change(os.fsdecode(key))
 
         def write(self: Any, key: Any, value: Any) -> None:
@@ -258,15 +258,15 @@ class ReaderWrappers:
 
         def iterate_all(self: Any) -> Any:
             with recorder.ignore_own_reads() as outermost:
-                frame = find_caller(recorder.places) if outermost else None
-                if frame is not None and recorder.places.is_user(frame[0]):
+                frame = find_caller(recorder.owners) if outermost else None
+                if frame is not None and recorder.owners.is_user(frame[0]):
                     name = recorder.dependency_name(frame[0])
                     recorder.refuse_storage(
                         f"{name}:{frame[1]} reads all environment variables; read the ones you need by name"
                     )
                 elif outermost and not declares_variables:
-                    frame = find_caller(recorder.places, SETTINGS_LIBRARIES)
-                    if frame is not None and recorder.places.is_user(frame[0]):
+                    frame = find_caller(recorder.owners, SETTINGS_LIBRARIES)
+                    if frame is not None and recorder.owners.is_user(frame[0]):
                         name = recorder.dependency_name(frame[0])
                         recorder.refuse_storage(
                             f"{name}:{frame[1]} calls a library that reads all environment variables; name the ones that "
@@ -306,10 +306,10 @@ class ReaderWrappers:
 
 def _is_variable_recorded(recorder: Recorder, name: str) -> bool:
     """Whether the current read of a variable is recorded (rule 2)."""
-    places = recorder.places
+    owners = recorder.owners
     is_one_of_all = sys._getframe(2).f_code.co_name == "__iter__"  # of ``os.environ.items()``
-    user_frame = find_caller(places, frozenset() if is_one_of_all else SETTINGS_LIBRARIES)
-    if user_frame is None or not places.is_user(user_frame[0]):
+    user_frame = find_caller(owners, frozenset() if is_one_of_all else SETTINGS_LIBRARIES)
+    if user_frame is None or not owners.is_user(user_frame[0]):
         return False
     if name not in MACHINE_VARIABLES and not name.startswith("PYTHON"):
         return True
@@ -318,4 +318,4 @@ def _is_variable_recorded(recorder: Recorder, name: str) -> bool:
         ("os.py", "<frozen os", "_collections")
     ):
         frame = frame.f_back
-    return frame is not None and places.is_user(frame.f_code.co_filename)
+    return frame is not None and owners.is_user(frame.f_code.co_filename)

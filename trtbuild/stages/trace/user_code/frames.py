@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.user_code.advice import advice, error_text
-from trtbuild.stages.trace.user_code.places import Places
+from trtbuild.stages.trace.user_code.owners import FileOwners
 
 #: Distributions whose frames are not shown in the traceback of an error.
 _HIDDEN_DISTRIBUTIONS = frozenset({"torch", "trtbuild", "numpy"})
@@ -30,8 +30,8 @@ _STACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in
 class Frames:
     """Reads tracebacks. In messages, the names of files in `project` are relative to it."""
 
-    def __init__(self, places: Places, project: Path) -> None:
-        self._places = places
+    def __init__(self, owners: FileOwners, project: Path) -> None:
+        self._owners = owners
         self._project = os.path.realpath(project)
 
     def shown_path(self, path: str) -> str:
@@ -48,14 +48,14 @@ class Frames:
     def definition_place(self, function: object) -> dict[str, Any]:
         """``file=`` and ``line=`` for an error about a function; empty if the function is not user code."""
         code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-        if code is None or not self._places.is_user(code.co_filename):
+        if code is None or not self._owners.is_user(code.co_filename):
             return {}
         return {"file": self.shown_path(code.co_filename), "line": code.co_firstlineno}
 
     def innermost_place(self, frames: Sequence[traceback.FrameSummary]) -> tuple[str, int] | None:
         """File and line of the innermost frame in the user's files, or else of the innermost frame; None if `frames` is
         empty."""
-        own_frames = [frame for frame in frames if self._places.is_user(frame.filename)]
+        own_frames = [frame for frame in frames if self._owners.is_user(frame.filename)]
         for frame in reversed(own_frames or list(frames)):
             return self.shown_path(frame.filename), frame.lineno or 0
         return None
@@ -117,10 +117,10 @@ class Frames:
 
     def is_shown(self, filename: str) -> bool:
         """Whether a file belongs to the user, or to a distribution whose frames are shown."""
-        place = self._places.of(filename)
-        if place.owner == "distribution":
-            return place.distribution not in _HIDDEN_DISTRIBUTIONS
-        return place.owner == "user"
+        owner = self._owners.of(filename)
+        if owner.kind == "distribution":
+            return owner.distribution not in _HIDDEN_DISTRIBUTIONS
+        return owner.kind == "user"
 
 
 def describe_error(error: BaseException) -> str:
@@ -136,14 +136,14 @@ def first_lines(text: str, count: int = 4) -> str:
     return "\n".join(line if len(line) <= _MAX_LINE_LENGTH else f"{line[:_MAX_LINE_LENGTH]}…" for line in lines[:count])
 
 
-def find_caller(places: Places, passed: frozenset[str] = frozenset()) -> tuple[str, int] | None:
+def find_caller(owners: FileOwners, passed: frozenset[str] = frozenset()) -> tuple[str, int] | None:
     """File and line of the nearest frame in user code or in a distribution; None if there is no such frame. The frames of
     the distributions `passed` do not count."""
     frame = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
-        place = places.of(filename)
-        if place.owner in ("user", "distribution") and place.distribution not in passed:
+        owner = owners.of(filename)
+        if owner.kind in ("user", "distribution") and owner.distribution not in passed:
             return filename, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return None

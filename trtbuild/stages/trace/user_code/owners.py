@@ -28,7 +28,7 @@ from typing import Literal
 from trtbuild import errors
 from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES, normalized
 
-Owner = Literal["python", "distribution", "trtbuild", "ignored", "user"]
+OwnerKind = Literal["python", "distribution", "trtbuild", "ignored", "user"]
 
 #: Paths that are not dependencies → the reason. Files below these paths are not dependencies either, except files in
 #: directories of installed distributions.
@@ -69,61 +69,61 @@ PACKAGE_PARENT = os.path.dirname(_PACKAGE)
 
 
 @dataclass(frozen=True)
-class Place:
+class FileOwner:
     """The owner of a path. `distribution` is the normalized name of the distribution, if the owner is one."""
 
-    owner: Owner
+    kind: OwnerKind
     distribution: str | None = None
 
 
-class Places:
-    """Finds the `Place` of paths, and caches it, because a file is looked up thousands of times."""
+class FileOwners:
+    """Finds the `FileOwner` of paths, and caches it, because a file is looked up thousands of times."""
 
     def __init__(self, project: Path | None = None) -> None:
         """`project` is the directory of the project, if there is one."""
         self._project = None if project is None else os.path.realpath(project)
-        self._places_by_path: dict[str, Place] = {}
+        self._owners_by_path: dict[str, FileOwner] = {}
         self._site_directories = _site_directories()
         self._python_paths = _python_paths()
         self._records_by_site: dict[str, _Records] = {}
 
-    def of(self, path: str) -> Place:
-        """The place of `path`, which is absolute or the file name of a frame. The file need not exist."""
-        place = self._places_by_path.get(path)
-        if place is None:
-            place = self._places_by_path[path] = self._find_place(path)
-        return place
+    def of(self, path: str) -> FileOwner:
+        """The owner of `path`, which is absolute or the file name of a frame. The file need not exist."""
+        owner = self._owners_by_path.get(path)
+        if owner is None:
+            owner = self._owners_by_path[path] = self._find_owner(path)
+        return owner
 
     def is_user(self, path: str) -> bool:
-        return self.of(path).owner == "user"
+        return self.of(path).kind == "user"
 
     def forget_files(self) -> None:
-        """Forget places of files that do not belong to distributions. Such places can change while this process runs."""
-        self._places_by_path = {
-            path: place for path, place in self._places_by_path.items() if place.owner == "distribution"
+        """Forget owners of files that do not belong to distributions. Such owners can change while this process runs."""
+        self._owners_by_path = {
+            path: owner for path, owner in self._owners_by_path.items() if owner.kind == "distribution"
         }
 
-    def _find_place(self, path: str) -> Place:
+    def _find_owner(self, path: str) -> FileOwner:
         if path.startswith("<") or not os.path.isabs(path):
             # <frozen importlib._bootstrap> and <string>: code without a file
-            return Place("python" if path.startswith("<frozen") else "ignored")
+            return FileOwner("python" if path.startswith("<frozen") else "ignored")
         normal_path = os.path.normpath(path)
         for name in _path_and_target(normal_path):
             if name == _PACKAGE or name.startswith(_PACKAGE + os.sep):
-                return Place("trtbuild")
+                return FileOwner("trtbuild")
             for directory in self._site_directories:
                 if name == directory or name.startswith(directory + os.sep):
-                    return self._place_in_site(directory, name)
+                    return self._owner_in_site(directory, name)
         for name in _path_and_target(normal_path):
             if any(self._is_in(name, prefix) for prefix in self._python_paths):
-                return Place("python")
+                return FileOwner("python")
             if any(self._is_in(name, prefix) for prefix in IGNORED_PATHS) and not _is_on_disk_or_in_folder(name):
-                return Place("ignored")
+                return FileOwner("ignored")
         if self._project is not None:
             normal_path = normal_path.removeprefix(self._project + os.sep)
         if any(part in IGNORED_ENTRIES for part in normal_path.split(os.sep)):
-            return Place("ignored")
-        return Place("user")
+            return FileOwner("ignored")
+        return FileOwner("user")
 
     def _is_in(self, path: str, directory: str) -> bool:
         """Whether `path` is `directory` or below it. False if the whole project is below it, and has `path` (rule 4)."""
@@ -132,23 +132,23 @@ class Places:
         project = self._project
         return project is None or not (_is_below(project, directory) and _is_below(path, project))
 
-    def _place_in_site(self, directory: str, path: str) -> Place:
+    def _owner_in_site(self, directory: str, path: str) -> FileOwner:
         records = self._records_by_site.get(directory)
         if records is None:
             records = self._records_by_site[directory] = _Records(directory)
         relative = os.path.relpath(path, directory).replace(os.sep, "/")
         if relative == ".":
-            return Place("python")
+            return FileOwner("python")
         distribution = records.distribution_of(relative)
         if distribution is not None:
-            return Place("distribution", distribution)
+            return FileOwner("distribution", distribution)
         if "__pycache__" in relative.split("/") or not os.path.lexists(path) or os.path.isdir(path):
-            return Place("python")  # these paths depend on the installed distributions only
-        return Place("user")
+            return FileOwner("python")  # these paths depend on the installed distributions only
+        return FileOwner("user")
 
 
 def read_installed_records() -> None:
-    """Read the RECORD of each distribution, for all later objects of `Places` in this process and in its forks."""
+    """Read the RECORD of each distribution, for all later objects of `FileOwners` in this process and in its forks."""
     for directory in _site_directories():
         _Records(directory)
 

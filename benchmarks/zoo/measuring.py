@@ -23,9 +23,10 @@ _TARGET = "ada"
 class Row:
     """The results of one model.
 
-    `engines` and `torch_partitions` are numbers, or None if the model was not built. `status` and `error` (the worst error
-    of a partition or of the whole model) are None if the model was not verified. `problem` is the reason, or empty.
-    `seconds` is the time of all build steps. A cached step counts with the time that it took when it ran.
+    `engines` and `torch_partitions` are numbers, or None if the model was not built. `status` is None if `verify` was not run
+    for the model. `error` is the worst error of a partition or of the whole model, or None if nothing was compared. `problem`
+    says why the model was not built or not compared; it is empty if both succeeded. `seconds` is the time of all build steps.
+    A cached step counts with the time that it took when it ran.
     """
 
     model: str
@@ -110,7 +111,8 @@ class Zoo:
 def _with_verification(row: Row, entry: Mapping[str, Any], problem: str) -> Row:
     """Return `row` with the results of its verification. `problem` is the first error of the whole command.
 
-    A cut is one way to divide the model into partitions. Each entry of `cuts` is one comparison.
+    A cut is one way to divide the model into partitions. Each entry of `cuts` is the verification of one cut
+    by one runner. It has an error for each partition, and one for the whole model.
     """
     parts = [part for cut in entry["cuts"] for part in (*cut["partitions"], cut["whole"])]
     error = max((part["error"] for part in parts if part["error"] is not None), default=None)

@@ -10,7 +10,7 @@ from benchmarks.gpu.host import Host
 from benchmarks.gpu.subjects.engines import rows
 
 
-def test_a_python_with_torch_is_a_check_that_is_not_met(tmp_path: Path) -> None:
+def test_the_check_fails_if_the_python_that_builds_has_torch(tmp_path: Path) -> None:
     host = Host(
         examples=tmp_path,
         vit=tmp_path,

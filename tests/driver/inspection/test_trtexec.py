@@ -95,7 +95,8 @@ def test_before_tensorrt_10_the_command_has_only_the_first_of_several_profiles()
     assert any("one optimization profile before TensorRT 10, and the engine has 2" in text for text in result.differs)
 
 
-def test_strong_typing_is_a_flag_of_tensorrt_10_only() -> None:
+def test_strong_typing_is_a_flag_of_tensorrt_9_and_10_only() -> None:
+    assert "--stronglyTyped" in command_of(target=HOPPER, version="9.3.0").arguments
     assert "--stronglyTyped" in command_of(target=HOPPER, version="10.3.0").arguments
     assert "--stronglyTyped" not in command_of(target=HOPPER, version="11.0.0").arguments
     assert "--stronglyTyped" not in command_of().arguments
@@ -160,7 +161,8 @@ def test_the_text_is_a_command_line() -> None:
 
 
 def test_all_memory_pools_are_one_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If ``--memPoolSize`` is repeated, trtexec uses only one of the values. The test makes a setting a second pool."""
+    """If ``--memPoolSize`` is repeated, trtexec uses only one of the values. No setting is a second pool, so the test turns
+    `l2_limit_for_tiling` into one."""
     pool = replace(
         SETTINGS["workspace"],
         config_part=MemoryPool("TACTIC_SHARED_MEMORY"),

@@ -45,6 +45,9 @@ def test_the_cache_needs_room_for_the_blobs_that_it_lacks(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("one_gib_left")
 def test_an_output_needs_room_for_its_growth_or_its_largest_file_if_that_is_more(tmp_path: Path) -> None:
+    """A new file is written completely before the old one is removed. So there must be room for the largest new file, even
+    if the output grows by less."""
+
     def refuse(*sizes: int) -> None:
         files = [OutputFile(f"dist/{number}", str(number)) for number in range(len(sizes))]
         known = {str(number): size for number, size in enumerate(sizes)}

@@ -120,8 +120,9 @@ def test_a_step_waits_for_a_free_worker_after_its_producers() -> None:
     assert seconds == pytest.approx(5.0)
 
 
-def test_a_step_that_waited_for_memory_waited_for_its_last_producer() -> None:
-    """The last step of its worker had ended before the producer."""
+def test_a_wait_for_memory_counts_as_a_wait_for_the_last_producer() -> None:
+    """The engine's worker was idle from second 1 on, and the producer ended at second 2. So the step waited for memory from
+    2 to 5. Its row names the producer."""
     short, convert = a_planned_step("trace", "run"), a_planned_step("convert", "run")
     engine = a_planned_step("engine", "run", convert.id)
     build = replay(

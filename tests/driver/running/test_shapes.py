@@ -69,5 +69,6 @@ def test_shapes_outside_of_every_profile_are_returned_unchanged() -> None:
     assert shapes_of(a_package_index(), {"image": (2, 3)})["image"] == (2, 3)
 
 
-def test_the_size_of_a_dim_is_that_of_its_axis_and_not_a_number_of_units() -> None:
+def test_the_size_of_a_dim_is_the_size_of_its_axis_and_not_the_value_of_its_symbol() -> None:
+    # the symbol of height is 2, because height is a multiple of 32
     assert dim_sizes(a_package_index(), {"image": (2, 3, 64)}) == {"batch": 2, "height": 64}

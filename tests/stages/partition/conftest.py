@@ -119,13 +119,13 @@ class PartitionedModel:
                 assert torch.equal(expected.nan_to_num(), output.nan_to_num())
         return self
 
-    def assert_valid_document(self, *, stored: bool = True) -> PartitionedModel:
-        """Fail unless document and programs agree. With `stored`, also store and load the programs, which is slow."""
+    def assert_valid_document(self, *, with_storage: bool = True) -> PartitionedModel:
+        """Fail unless document and programs agree. With `with_storage`, also store and load the programs, which is slow."""
         for entry in self.partitions:
             program = self.result.programs[entry.graph]
             text = program_text(program)
             assert hashlib.sha256(text.encode()).hexdigest() == entry.graph
-            if stored:
+            if with_storage:
                 assert program_text(Program.from_bytes(program.to_bytes())) == text, "the text does not survive storing"
             assert program.weights == len(entry.weights) and len(set(entry.weights)) == len(entry.weights)
             assert len(program.input_nodes) == len(entry.inputs)

@@ -115,7 +115,7 @@ def test_partitions_together_equal_the_whole_graph(name: str, lowered: Any) -> N
     for listed in ([], ["aten.cumsum"], ["aten.relu", "aten.tanh"], ["aten.mul", "aten.max", "aten.sort"]):
         partitioned = (
             model.partition(torch_executed_ops=tuple(listed))
-            .assert_valid_document(stored=not listed)
+            .assert_valid_document(with_storage=not listed)
             .assert_same_results_as_unpartitioned()
         )
         for result, expected in zip(partitioned.run(model.example), eager, strict=True):

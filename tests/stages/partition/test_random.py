@@ -134,7 +134,9 @@ def test_partitions_of_random_models_equal_the_whole_model(seed: int, lowered: A
         partitioned = model.partition(
             validator, granularity=granularity, torch_executed_ops=listed, min_block_size=rng.choice([1, 1, 2, 5])
         )
-        partitioned.assert_valid_document(stored=granularity == ("model",)).assert_same_results_as_unpartitioned(*CASES)
+        partitioned.assert_valid_document(with_storage=granularity == ("model",)).assert_same_results_as_unpartitioned(
+            *CASES
+        )
         for entry in partitioned.partitions:
             if entry.kind == "tensorrt":
                 assert not {*listed, *refused} & set(partitioned.operators(entry.name))

@@ -179,7 +179,7 @@ def test_partitions_of_random_graphs_equal_the_whole_graph(
             granularity=patterns,
             min_block_size=rng.choice([1, 1, 2, 4]),
         )
-        partitioned.assert_valid_document(stored=seed % 8 == 0).assert_same_results_as_unpartitioned(*CASES)
+        partitioned.assert_valid_document(with_storage=seed % 8 == 0).assert_same_results_as_unpartitioned(*CASES)
         for entry in partitioned.partitions:
             if entry.kind == "tensorrt":
                 assert not {*listed, *refused, *untranslatable} & set(partitioned.operators(entry.name))

@@ -65,10 +65,10 @@ def test_a_later_partition_recomputes_sizes(function: Callable[..., Any], lowere
     model = lowered(function, *rows(3, 6), dims=DIMS)
     cases = [rows(*case) for case in CASES]
     for listed in (("aten.cumsum",), ("aten.relu", "aten.tanh"), ("aten.reshape", "aten.slice")):
-        stored = listed == ("aten.cumsum",)
+        with_storage = listed == ("aten.cumsum",)
         partitioned = (
             model.partition(torch_executed_ops=listed)
-            .assert_valid_document(stored=stored)
+            .assert_valid_document(with_storage=with_storage)
             .assert_same_results_as_unpartitioned(*cases)
         )
     for case in cases:
@@ -189,7 +189,7 @@ def test_data_dependent_operators_stay_in_torch(name: str, lowered: Any) -> None
     for listed in ((), ("aten.relu",), ("aten.exp", "aten.max"), ("aten.tanh",)):
         partitioned = (
             model.partition(torch_executed_ops=listed)
-            .assert_valid_document(stored=not listed)
+            .assert_valid_document(with_storage=not listed)
             .assert_same_results_as_unpartitioned(example, other_inputs)
         )
         for entry in partitioned.partitions:

@@ -333,7 +333,7 @@ def test_the_digest_of_an_empty_blob(local: LocalStore) -> None:
     assert local.put_bytes(b"") == Output(sha256_of_nothing, 0)
 
 
-def test_a_read_only_store_touches_nothing_before_its_first_put(tmp_path: Path) -> None:
+def test_after_begin_read_only_no_entry_is_touched_until_the_first_put(tmp_path: Path) -> None:
     writer = LocalStore(tmp_path / "store")
     output = writer.put_bytes(b"a blob")
     record = writer.put_record(Record(Recipe("engine", 1, (("part", "a"),)), {"plan": output}))

@@ -1,4 +1,4 @@
-"""The device memory that engines need. TensorRT reports it only for an engine that is loaded on a GPU."""
+"""The device memory that an execution context of each engine needs for activations. TensorRT reports it only for an engine that is loaded on a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtbuild.errors import TrtbuildError
 
 
 def device_memory(path: Path) -> DeviceMemory:
-    """Return the memory that the engines of a package need on this machine's first GPU, or the reason why it is unknown."""
+    """Return this memory for the engines that fit this machine's first GPU, or the reason why it is unknown."""
     from trtbuild.driver.packages.machine import library_for, this_machine
     from trtbuild.runtime.packages.choice import choose_target
     from trtbuild.runtime.packages.package import open_package

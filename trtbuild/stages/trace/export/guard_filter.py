@@ -6,8 +6,9 @@ are not proved, although they hold at every declared size.
 
 Rules
 1. A guard on one symbol that holds at every declared size is removed. Every size is tried. If the symbol has more than
-   `MAX_SIZES` sizes, the guard stays. torch has a symbol for each axis. Here all axes of one dim have the same symbol,
-   because a guard may be about several of them (``torch.chunk`` of two concatenated inputs, for example).
+   `MAX_SIZES` sizes, the guard stays. torch has a symbol for each axis. Before a guard is tried, the symbols of all axes of
+   one dim are replaced by the first of them. So a guard on two axes of one dim is a guard on one symbol (``torch.chunk`` of
+   two concatenated inputs has such guards).
 2. Some guards compare a computed size with a number (``x.shape[0] - 1 != 1``), because broadcasts and strides are different
    at size 1. If such a guard fails only where the computed size is 1, the guard is removed, too. It is then one of
    `assumptions`, and `proof` compares model and program at sizes that break it.

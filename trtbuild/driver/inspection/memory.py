@@ -1,4 +1,7 @@
-"""The device memory that an execution context of each engine needs for activations. TensorRT reports it only for an engine that is loaded on a GPU."""
+"""The device memory that an execution context of each engine needs for activations.
+
+TensorRT reports it only for an engine that is loaded on a GPU.
+"""
 
 from __future__ import annotations
 

@@ -656,6 +656,35 @@ def test_keeps_its_own_package_if_the_remote_one_cannot_be_replaced(tmp_path: Pa
     assert machine_a.local.get_record(new.recipe.key) == new
 
 
+def test_a_pointer_to_a_new_trace_replaces_the_pointer_in_the_remote(
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    """The old trace is of another version of torch. A machine without torch uses the last trace of the same files."""
+    old = machine_b.put_record(record_of(1, stage="trace-any", record=machine_b.put_bytes(b"trace of torch 2.5")))
+    machine_b.finish()
+    new = machine_a.put_record(
+        record_of(1, stage="trace-any", record=machine_a.put_bytes(b"trace of torch 2.6")), replace=True
+    )
+    machine_a.finish()
+    third = layered(machine_b.local.root.parent / "third", team)
+    found = third.get_record(old.recipe.key)
+    assert found is not None and found.outputs == new.outputs
+    assert machine_a.reports()[0].lost_races == 0
+
+
+def test_keeps_its_own_pointer_if_the_remote_one_cannot_be_replaced(tmp_path: Path, record_of: RecordOf) -> None:
+    """The pointer in the remote leads to a trace that this machine does not have."""
+    team = WriteOnce()
+    machine_b, machine_a = layered(tmp_path / "machine_b", team), layered(tmp_path / "machine_a", team)
+    machine_b.put_record(record_of(1, stage="trace-any", record=machine_b.put_bytes(b"trace of torch 2.5")))
+    machine_b.finish()
+    new = machine_a.put_record(
+        record_of(1, stage="trace-any", record=machine_a.put_bytes(b"trace of torch 2.6")), replace=True
+    )
+    machine_a.finish()
+    assert machine_a.local.get_record(new.recipe.key) == new
+
+
 class Stuck(MemoryTransport):
     """Each upload waits until `may_continue` is set."""
 

@@ -168,8 +168,8 @@ class LayeredStore:
     def _fetch_winner(self, remote: RemoteStore, found: Found) -> None:
         """Fetch the record that another machine published first, if `remote` may be read. The next command uses it."""
         self._found_records.count_event(remote, "lost_races")
-        if found.record.recipe.stage == "package":
-            return  # the local package contains the local engines
+        if found.record.recipe.stage in ("package", *POINTER_STAGES):
+            return  # the local package contains the local engines, and the local pointer leads to a local record
         if remote not in self.readers or self.lock_refusal(found.record.recipe.key, found.record, False) is not None:
             return
         with suppress(StoreError):  # then this machine keeps its own record

@@ -21,7 +21,8 @@ Rules
    (`current_record`). This time is long enough, because most requests are one packet.
 7. A package with other engines replaces an existing package, if the remote allows it. If two builds run at once, the remote
    may have the engine of one build and the package of the other. `--frozen` rejects a package that does not match its
-   engines.
+   engines. A pointer (`POINTER_STAGES`) to another record replaces an existing pointer in the same way. The older record
+   may have been made by another version of PyTorch, and a collection may have removed it or its later steps.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trtbuild.core.recipes.lookup_recipes import POINTER_STAGES
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Signature, Trust, domain_key
@@ -46,6 +48,9 @@ MAX_ENTRY_SIZE = 64 << 20
 
 #: For this many seconds after a write, another machine's simultaneous write may still replace the entry (rule 6).
 SETTLE_S = 0.25
+
+# The stages of the records that a record with other outputs replaces (rule 7).
+_REPLACED_STAGES = frozenset(("package", *POINTER_STAGES))
 
 # A document of at most this many bytes is also in the entry (rule 4).
 _INLINE_DOCUMENT_SIZE = 48 << 10
@@ -196,8 +201,8 @@ class RemoteRecords:
         except RemoteLied:
             pass  # the existing entry is unusable
         if other is not None and self._is_usable(other, found):
-            is_other_package = other.record.recipe.stage == "package" and other.record.outputs != found.record.outputs
-            if is_other_package and self._transport.put("ac", key, data, once=False):  # rule 7
+            is_outdated = other.record.recipe.stage in _REPLACED_STAGES and other.record.outputs != found.record.outputs
+            if is_outdated and self._transport.put("ac", key, data, once=False):  # rule 7
                 return found
             return other
         # The entry cannot be used: replace it, or write an entry under the domain's key.

@@ -8,6 +8,7 @@ import shutil
 import site
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,27 @@ def test_a_machine_without_torch_and_tensorrt_pulls_pushes_exports_and_imports(
         third("cache", "import", str(tmp_path / "bundle"), environment=without_torch)["records"] == exported["records"]
     )
     check_all_hits(third)
+
+
+def test_a_machine_without_torch_finds_the_exported_trace_if_another_version_of_torch_traced_last(
+    built: CommandLine, elsewhere: CommandLine, without_torch: dict[str, str], tmp_path: Path
+) -> None:
+    """An example: an upgrade of torch was tried, in a second virtual environment and with the same cache."""
+    machine = CommandLine(built.project, tmp_path / "cache", built.environment)
+    shutil.copytree(built.cache, machine.cache)
+    local = LocalStore(machine.cache)
+    records = [local.get_record(key) for key in set(bundles._all_keys(local))]
+    pointers = [record for record in records if record is not None and record.recipe.stage == "trace-any"]
+    assert len(pointers) == 2
+    for pointer in pointers:
+        trace = Record.from_bytes(local.get_bytes(pointer.outputs["record"].sha256))
+        parts = dict(trace.recipe.parts)
+        parts["versions"] = {**parts["versions"], "torch": "9.9"}
+        last = Record(replace(trace.recipe, parts=tuple(parts.items())), trace.outputs)
+        local.put_record(Record(pointer.recipe, {"record": local.put_bytes(last.to_bytes())}), replace=True)
+    machine("cache", "export", str(tmp_path / "bundle"))
+    elsewhere("cache", "import", str(tmp_path / "bundle"))
+    check_all_hits(elsewhere, without_torch)
 
 
 def test_a_package_is_built_from_engines_that_only_a_remote_has(

@@ -433,6 +433,28 @@ def test_uses_the_engine_that_another_machine_stored_first(
     assert machine_a.get_bytes(won.outputs["plan"].sha256) == b"plan of b"
 
 
+class NoLargeFiles(MemoryTransport):
+    """A remote that fails while it sends a file in ``cas/``, for example over a line that is too slow for a plan."""
+
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        data = super().get(kind, name, limit, timed=timed)
+        if kind == "cas" and data is not None and len(data) >= len(PLAN):
+            raise RemoteDown("hardly anything came")
+        return data
+
+
+def test_keeps_the_engine_that_it_has_built_if_the_other_machines_engine_cannot_be_fetched(
+    tmp_path: Path, record_of: RecordOf
+) -> None:
+    team = NoLargeFiles()
+    machine_b, machine_a = layered(tmp_path / "machine_b", team), layered(tmp_path / "machine_a", team)
+    machine_b.put_record(record_of(1, who="b", plan=machine_b.put_bytes(PLAN)))
+    machine_b.finish()
+    kept = machine_a.put_record(record_of(1, who="a", plan=machine_a.put_bytes(b"plan of a")))
+    assert machine_a.get_bytes(kept.outputs["plan"].sha256) == b"plan of a"
+    assert machine_a.local.get_record(kept.recipe.key) == kept
+
+
 def test_never_replaces_a_valid_engine_record_of_a_remote(
     machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:

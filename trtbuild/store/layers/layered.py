@@ -133,7 +133,8 @@ class LayeredStore:
         a remote's. Raises BlobMissing, StoreUnavailable."""
         key = record.recipe.key
         if self.readers and not replace and record.recipe.stage == "engine":
-            with suppress(RecordUntrusted):
+            # If a blob of the remote's record cannot be fetched, the engine that was just built is used.
+            with suppress(RecordUntrusted, BlobMissing):
                 found = self._found_records.find(key)
                 # A remote's record that lacks a blob is not used. The missing blob may be the reason for this build.
                 if (
@@ -141,6 +142,8 @@ class LayeredStore:
                     and found.record.recipe.same_as(record.recipe)
                     and not self._found_records.lacks_blob(key)
                 ):
+                    for output in found.record.outputs.values():
+                        self._remote_blobs.try_fetch(output.sha256)
                     return found.record
         return self._send_new_record(self.local.put_record(record, replace=replace))
 

@@ -23,9 +23,9 @@ def test_a_build_that_lost_the_race_for_an_engine_leaves_no_snapshot(
     """Its outputs have its own engine. The next build writes and sends a package with the engine of the other machine."""
     publish = RemoteStore.publish
 
-    def lose_race(self: RemoteStore, found: Found, read: ReadFile) -> Found:
+    def lose_race(self: RemoteStore, found: Found, read: ReadFile, **options: bool) -> Found:
         if found.record.recipe.stage != "engine":
-            return publish(self, found, read)
+            return publish(self, found, read, **options)
         theirs = replace(found.record, outputs={**found.record.outputs, "plan": Output("0" * 64, 1)})
         return replace(found, record=theirs, document=theirs.to_bytes())
 

@@ -21,8 +21,9 @@ Rules
    (`current_record`). This time is long enough, because most requests are one packet.
 7. A package with other engines replaces an existing package, if the remote allows it. If two builds run at once, the remote
    may have the engine of one build and the package of the other. `--frozen` rejects a package that does not match its
-   engines. A pointer (`POINTER_STAGES`) to another record replaces an existing pointer in the same way. The older record
-   may have been made by another version of PyTorch, and a collection may have removed it or its later steps.
+   engines. A pointer (`POINTER_STAGES`) to another record replaces an existing pointer in the same way, unless the sender
+   has incomplete results (`keeps_pointers`). The older record may have been made by another version of PyTorch, and a
+   collection may have removed it or its later steps.
 """
 
 from __future__ import annotations
@@ -48,9 +49,6 @@ MAX_ENTRY_SIZE = 64 << 20
 
 #: For this many seconds after a write, another machine's simultaneous write may still replace the entry (rule 6).
 SETTLE_S = 0.25
-
-# The stages of the records that a record with other outputs replaces (rule 7).
-_REPLACED_STAGES = frozenset(("package", *POINTER_STAGES))
 
 # A document of at most this many bytes is also in the entry (rule 4).
 _INLINE_DOCUMENT_SIZE = 48 << 10
@@ -166,7 +164,7 @@ class RemoteRecords:
             files_by_blob[output.sha256] = files
         return files_by_blob
 
-    def publish(self, found: Found, read: ReadFile) -> Found:
+    def publish(self, found: Found, read: ReadFile, *, keeps_pointers: bool = False) -> Found:
         """Publish a record after its CAS files. `read` returns the bytes of a file. Returns the result of `write_entry`.
 
         Raises RemoteFault (RemoteRefused if the key has an unusable entry that cannot be replaced), and the errors of
@@ -178,11 +176,13 @@ class RemoteRecords:
         self._files.send([document_file(found.document)], lambda file: found.document)
         if time.monotonic() - started > PRESENCE_S / 2:
             self._files.send(files, read, recheck=True)
-        return self.write_entry(found, read)
+        return self.write_entry(found, read, keeps_pointers=keeps_pointers)
 
-    def write_entry(self, found: Found, read: ReadFile, *, replace: bool = False) -> Found:
+    def write_entry(
+        self, found: Found, read: ReadFile, *, replace: bool = False, keeps_pointers: bool = False
+    ) -> Found:
         """Write the entry of a record whose files are in the remote. With `replace`, an existing entry is replaced, if the
-        remote allows it.
+        remote allows it. With `keeps_pointers`, an existing pointer is not replaced.
 
         If another machine's usable record stays (rules 5 and 7), returns that record, otherwise `found`. If an untrusted
         entry stays, a record without a trusted signature is not written. Raises RemoteFault, and the errors of `read`.
@@ -201,7 +201,9 @@ class RemoteRecords:
         except RemoteLied:
             pass  # the existing entry is unusable
         if other is not None and self._is_usable(other, found):
-            is_outdated = other.record.recipe.stage in _REPLACED_STAGES and other.record.outputs != found.record.outputs
+            stage = other.record.recipe.stage
+            is_replaceable = stage == "package" or (stage in POINTER_STAGES and not keeps_pointers)
+            is_outdated = is_replaceable and other.record.outputs != found.record.outputs
             if is_outdated and self._transport.put("ac", key, data, once=False):  # rule 7
                 return found
             return other

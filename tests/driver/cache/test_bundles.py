@@ -1,4 +1,4 @@
-"""The error of `import_bundle` says how many records of a bundle were imported."""
+"""The import of a bundle: the number of records in its error, and records that the lock file refuses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.store.test_bundle import bundle_of, export_bundle, members_of
+from trtbuild.core.planning import lockfile
+from trtbuild.core.planning.locks import LOCK_FILE, Lock, LockedModel, LockedStep, LockedTarget
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.cache.bundles import import_bundle
@@ -52,3 +54,22 @@ def test_an_error_says_how_many_records_were_imported(
     assert error.value.text.startswith(text) and "another key" in error.value.text
     assert error.value.hint == hint
     assert len(list((tmp_path / "cache").glob("ac/*/*"))) == record_count
+
+
+@pytest.mark.parametrize("is_locked", [True, False], ids=["the bundle has the locked engine", "it has another engine"])
+def test_an_import_replaces_an_engine_that_the_lock_refuses_by_the_locked_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_locked: bool
+) -> None:
+    recipe = Recipe("engine", 1, (("a", 1),))
+    source, local = LocalStore(tmp_path / "source"), LocalStore(tmp_path / "cache")
+    theirs = source.put_record(Record(recipe, {"plan": source.put_bytes(b"the plan of the bundle")}))
+    own = local.put_record(Record(recipe, {"plan": local.put_bytes(b"the plan of this machine")}))
+    bundle = export_bundle(source, [theirs], tmp_path / "release.bundle")
+    plan = theirs.outputs["plan"] if is_locked else source.put_bytes(b"a third plan")
+    steps = {"net/engine/model@ada": LockedStep(recipe.key, {"plan": plan})}
+    model = LockedModel({"torch": "2.9"}, {"ada": LockedTarget("tensorrt", "10.9")}, steps)
+    (tmp_path / LOCK_FILE).write_text(lockfile.to_text(Lock("linux", {"engine": 1}, {}, {"net": model})))
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    imported = import_bundle(Request(tmp_path), bundle, lambda *_: None)
+    assert imported.ok and (imported.records, imported.present) == ((1, 0) if is_locked else (0, 1))
+    assert LocalStore(tmp_path / "cache").get_record(recipe.key) == (theirs if is_locked else own)

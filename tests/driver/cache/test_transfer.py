@@ -8,6 +8,7 @@ import shutil
 import site
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ from trtbuild.driver.cache import bundles, transfer
 from trtbuild.driver.cache.documents import CacheExport, CacheImport, CachePull, CachePush, RefusedRecord
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request
+from trtbuild.errors import RemoteFull
 from trtbuild.store.collection.check import verify
 from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
@@ -165,6 +168,27 @@ def test_a_machine_without_torch_and_tensorrt_pulls_pushes_exports_and_imports(
         third("cache", "import", str(tmp_path / "bundle"), environment=without_torch)["records"] == exported["records"]
     )
     check_all_hits(third)
+
+
+def test_a_machine_without_torch_finds_the_exported_trace_if_another_version_of_torch_traced_last(
+    built: CommandLine, elsewhere: CommandLine, without_torch: dict[str, str], tmp_path: Path
+) -> None:
+    """An example: an upgrade of torch was tried, in a second virtual environment and with the same cache."""
+    machine = CommandLine(built.project, tmp_path / "cache", built.environment)
+    shutil.copytree(built.cache, machine.cache)
+    local = LocalStore(machine.cache)
+    records = [local.get_record(key) for key in set(bundles._all_keys(local))]
+    pointers = [record for record in records if record is not None and record.recipe.stage == "trace-any"]
+    assert len(pointers) == 2
+    for pointer in pointers:
+        trace = Record.from_bytes(local.get_bytes(pointer.outputs["record"].sha256))
+        parts = dict(trace.recipe.parts)
+        parts["versions"] = {**parts["versions"], "torch": "9.9"}
+        last = Record(replace(trace.recipe, parts=tuple(parts.items())), trace.outputs)
+        local.put_record(Record(pointer.recipe, {"record": local.put_bytes(last.to_bytes())}), replace=True)
+    machine("cache", "export", str(tmp_path / "bundle"))
+    elsewhere("cache", "import", str(tmp_path / "bundle"))
+    check_all_hits(elsewhere, without_torch)
 
 
 def test_a_package_is_built_from_engines_that_only_a_remote_has(
@@ -511,6 +535,28 @@ def test_pointers_are_sent_after_the_records_that_they_lead_to(tmp_path: Path) -
     stages = {record.recipe.key: record.recipe.stage for record in records}
     sent = [stages[name] for method, kind, name, _ in transport.calls if (method, kind) == ("put", "ac")]
     assert len(sent) == len(records) and sent[:12] == ["partition"] * 12
+
+
+def test_a_pointer_is_not_sent_if_another_record_could_not_be_sent(tmp_path: Path) -> None:
+    """The pointer would lead to a missing record, and replace a pointer that can be used."""
+    local = LocalStore(tmp_path / "cache")
+    trace, pointer = (
+        local.put_record(Record(Recipe(stage, 1, ()), {"record": local.put_bytes(stage.encode() * 900)}))
+        for stage in ("trace", "trace-any")
+    )
+    transport = MemoryTransport()
+    put = transport.put
+
+    def put_small_files(kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        if name == trace.outputs["record"].sha256:
+            raise RemoteFull("no space is left")
+        return put(kind, name, data, once=once)
+
+    transport.put = put_small_files  # type: ignore[method-assign]
+    sender = transfer._Sender(local, RemoteStore(transport, "team"))
+    sender.send([trace.recipe.key, pointer.recipe.key], _ignore_progress)
+    assert sender.failures == {trace.recipe.key: "no space is left", pointer.recipe.key: transfer.OTHERS_NOT_SENT}
+    assert ("ac", pointer.recipe.key) not in transport.entries
 
 
 def test_each_document_has_its_schema(built: CommandLine, remote: dict[str, str], tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -128,4 +130,19 @@ def test_a_bundle_contains_the_file(project: CommandLine, tmp_path: Path) -> Non
     elsewhere("cache", "import", str(tmp_path / "all.tar"))
     (project.project / "dist/net.pt2").unlink()
     assert ran(elsewhere("build", "--frozen")) == {}
+    assert (project.project / "dist/net.pt2").read_bytes() == content
+
+
+def test_a_collection_keeps_the_file_of_a_locked_model(project: CommandLine) -> None:
+    """So a frozen build can write it, also on a machine without torch."""
+    project("build")
+    content = (project.project / "dist/net.pt2").read_bytes()
+    assert project("lock")["written"]
+    yesterday = time.time() - 86400
+    for path in project.cache.rglob("*"):
+        if path.is_file():
+            os.utime(path, (yesterday, yesterday))
+    project("cache", "gc", "--max-size", "0B")
+    (project.project / "dist/net.pt2").unlink()
+    assert ran(project("build", "--frozen")) == {}
     assert (project.project / "dist/net.pt2").read_bytes() == content

@@ -144,3 +144,15 @@ def test_verifies_bytes_before_they_are_sent(
     assert not path.exists()
     with pytest.raises(BlobMissing):
         read(output)
+
+
+def test_a_pointer_to_a_new_trace_replaces_the_local_pointer(
+    remote: RemoteStore, local: LocalStore, record_of: Callable[..., Record]
+) -> None:
+    """A machine without torch imports the bundle of a release. The trace of the last release was made by another torch."""
+    old = local.put_record(record_of(1, stage="trace-any", record=local.put_bytes(b"the trace of torch 2.5")))
+    new = remote.put_record(record_of(1, stage="trace-any", record=remote.put_bytes(b"the trace of torch 2.6")))
+    key = old.recipe.key
+    assert fetch_records(remote, [key], local).fetched == [key]
+    assert local.get_record(key) == new
+    assert fetch_records(remote, [key], local).present == [key]

@@ -17,7 +17,7 @@ import pytest
 from tests.store.transports.memory_transport import MemoryTransport
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
-from trtbuild.errors import BlobMissing, RemoteDown, StoreUnavailable
+from trtbuild.errors import BlobMissing, RemoteDown, RemoteFull, StoreUnavailable
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.layers.remote_blobs import SMALL_BLOB_SIZE
 from trtbuild.store.local.layout import Kind
@@ -70,11 +70,11 @@ def test_uploads_a_pointer_after_the_trace_that_it_leads_to(
     begun, may_continue = threading.Event(), threading.Event()
     publish = RemoteStore.publish
 
-    def slow_publish(self: RemoteStore, found: Any, read: Any) -> Any:
+    def slow_publish(self: RemoteStore, found: Any, read: Any, **options: Any) -> Any:
         if found.record.recipe.stage == "trace":
             begun.set()
             assert may_continue.wait(10)
-        return publish(self, found, read)
+        return publish(self, found, read, **options)
 
     monkeypatch.setattr(RemoteStore, "publish", slow_publish)
     trace, pointer, lower = (Recipe(stage, 1, (("a", 1),)) for stage in ("trace", "trace-any", "lower"))
@@ -379,7 +379,7 @@ def test_counts_every_record_that_several_threads_upload(
     machine_a = layered(tmp_path / "machine_a", MemoryTransport())
     threads = Barrier(4)
 
-    def send_now(remote: RemoteStore, key: str) -> bool:
+    def send_now(remote: RemoteStore, key: str, **options: bool) -> bool:
         threads.wait(10)
         if fails:
             raise RemoteDown("for the test")
@@ -431,6 +431,28 @@ def test_uses_the_engine_that_another_machine_stored_first(
     won = machine_a.put_record(record_of(1, who="a", plan=machine_a.put_bytes(b"plan of a")))
     assert won.provenance["who"] == "b"
     assert machine_a.get_bytes(won.outputs["plan"].sha256) == b"plan of b"
+
+
+class NoLargeFiles(MemoryTransport):
+    """A remote that fails while it sends a file in ``cas/``, for example over a line that is too slow for a plan."""
+
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        data = super().get(kind, name, limit, timed=timed)
+        if kind == "cas" and data is not None and len(data) >= len(PLAN):
+            raise RemoteDown("hardly anything came")
+        return data
+
+
+def test_keeps_the_engine_that_it_has_built_if_the_other_machines_engine_cannot_be_fetched(
+    tmp_path: Path, record_of: RecordOf
+) -> None:
+    team = NoLargeFiles()
+    machine_b, machine_a = layered(tmp_path / "machine_b", team), layered(tmp_path / "machine_a", team)
+    machine_b.put_record(record_of(1, who="b", plan=machine_b.put_bytes(PLAN)))
+    machine_b.finish()
+    kept = machine_a.put_record(record_of(1, who="a", plan=machine_a.put_bytes(b"plan of a")))
+    assert machine_a.get_bytes(kept.outputs["plan"].sha256) == b"plan of a"
+    assert machine_a.local.get_record(kept.recipe.key) == kept
 
 
 def test_never_replaces_a_valid_engine_record_of_a_remote(
@@ -654,6 +676,72 @@ def test_keeps_its_own_package_if_the_remote_one_cannot_be_replaced(tmp_path: Pa
     )
     machine_a.finish()
     assert machine_a.local.get_record(new.recipe.key) == new
+
+
+def test_a_pointer_to_a_new_trace_replaces_the_pointer_in_the_remote(
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    """The old trace is of another version of torch. A machine without torch uses the last trace of the same files."""
+    old = machine_b.put_record(record_of(1, stage="trace-any", record=machine_b.put_bytes(b"trace of torch 2.5")))
+    machine_b.finish()
+    new = machine_a.put_record(
+        record_of(1, stage="trace-any", record=machine_a.put_bytes(b"trace of torch 2.6")), replace=True
+    )
+    machine_a.finish()
+    third = layered(machine_b.local.root.parent / "third", team)
+    found = third.get_record(old.recipe.key)
+    assert found is not None and found.outputs == new.outputs
+    assert machine_a.reports()[0].lost_races == 0
+
+
+def test_a_failed_build_does_not_replace_the_pointer_in_the_remote(
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    """The pointer of the failed build leads to a trace without engines."""
+    old = machine_b.put_record(record_of(1, stage="trace-any", record=machine_b.put_bytes(b"the old trace")))
+    machine_b.finish()
+    for number in (1, 2):
+        pointer = record_of(number, stage="trace-any", record=machine_a.put_bytes(b"the new trace"))
+        machine_a.put_record(pointer, replace=True)
+    machine_a.finish(keeps_pointers=True)
+    third = layered(machine_b.local.root.parent / "third", team)
+    assert third.get_record(old.recipe.key) == old
+    assert third.get_record(pointer.recipe.key) == pointer, "a first pointer is sent"
+
+
+def test_keeps_its_own_pointer_if_the_remote_one_cannot_be_replaced(tmp_path: Path, record_of: RecordOf) -> None:
+    """The pointer in the remote leads to a trace that this machine does not have."""
+    team = WriteOnce()
+    machine_b, machine_a = layered(tmp_path / "machine_b", team), layered(tmp_path / "machine_a", team)
+    machine_b.put_record(record_of(1, stage="trace-any", record=machine_b.put_bytes(b"trace of torch 2.5")))
+    machine_b.finish()
+    new = machine_a.put_record(
+        record_of(1, stage="trace-any", record=machine_a.put_bytes(b"trace of torch 2.6")), replace=True
+    )
+    machine_a.finish()
+    assert machine_a.local.get_record(new.recipe.key) == new
+
+
+class Full(MemoryTransport):
+    """A remote that takes no more large files."""
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        if len(data) >= len(PLAN):
+            raise RemoteFull("no space is left")
+        return super().put(kind, name, data, once=once)
+
+
+def test_a_pointer_is_not_sent_if_another_record_could_not_be_sent(tmp_path: Path, record_of: RecordOf) -> None:
+    """A machine without torch can still use the old pointer, which leads to a trace in the remote."""
+    team = Full()
+    machine_b, machine_a = layered(tmp_path / "machine_b", team), layered(tmp_path / "machine_a", team)
+    old = machine_b.put_record(record_of(1, stage="trace-any", record=machine_b.put_bytes(b"the old trace")))
+    machine_b.finish()
+    machine_a.put_record(record_of(2, stage="trace", weights=machine_a.put_bytes(PLAN)))
+    machine_a.put_record(record_of(1, stage="trace-any", record=machine_a.put_bytes(b"the new trace")), replace=True)
+    machine_a.finish()
+    assert machine_a.reports()[0].records_not_sent == 2
+    assert layered(tmp_path / "third", team).get_record(old.recipe.key) == old
 
 
 class Stuck(MemoryTransport):

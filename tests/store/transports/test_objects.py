@@ -279,6 +279,17 @@ def test_an_upload_without_a_connection_does_not_wait_for_an_answer(monkeypatch:
             remote("s3://cache", patience_s=0.3).put("cas", KEY, b"x", once=True)
 
 
+def test_the_hint_for_403_names_the_permission_without_which_each_miss_is_403(server: Callable[..., Server]) -> None:
+    """S3 answers 404 for a missing object only to users who may list the bucket."""
+    service = server(answer("403 Forbidden", error("AccessDenied")))
+    store = remote("s3://cache")
+    for call in (lambda: store.get("ac", KEY, LIMIT), lambda: store.has("ac", KEY)):
+        with pytest.raises(RemoteRefused) as caught:
+            call()
+        assert "s3:ListBucket" in (caught.value.hint or "")
+    assert service.requests
+
+
 def test_a_few_bytes_per_second_count_as_silence(server: Callable[..., Server]) -> None:
     service = server(answer("200 OK", b"", length=1 << 20), drip=b"x" * 10)
     begun = time.monotonic()

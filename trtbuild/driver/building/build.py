@@ -92,7 +92,7 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
             with farm_of_build(workspace, pending, watcher, farm_messages) as farm:
                 _execute_steps(workspace, outcome, watcher, farm, servers)
             with watcher.phase("send to remotes"):
-                workspace.store.finish()
+                workspace.store.finish(keeps_pointers=bool(outcome.failed))
         except KeyboardInterrupt as stop:
             raise Interrupted(workspace.store.unsent_count) from stop
         finally:  # the history is also saved after an interrupted build

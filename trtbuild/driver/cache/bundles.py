@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from trtbuild.core.planning.locks import Lock
 from trtbuild.core.recipes.record import is_digest
 from trtbuild.driver.cache.documents import CacheExport, CacheImport, RefusedRecord
 from trtbuild.driver.cache.selection import select
 from trtbuild.driver.cache.transfer import ONLY_MACHINE_KEY, Progress, fetch_incomplete_records, missing_records
-from trtbuild.driver.project import wiring
+from trtbuild.driver.project import locked, wiring
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BundleRefused, StoreError, UsageError
 from trtbuild.store.bundle import open_bundle, write_bundle
@@ -82,10 +83,12 @@ def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
 def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImport:
     """Copy the records of a bundle into the local store. `ok` is false if some of them are not trusted here.
 
-    Raises BundleRefused if the file is not a valid bundle, or if a record in it is invalid. In the second case, the
-    valid records are imported. Raises UsageError if the file cannot be read, and StoreUnavailable if the local store
-    cannot be used.
+    A local record stays, unless the project's lock file refuses it and accepts the record of the bundle. Raises
+    BundleRefused if the file is not a valid bundle, or if a record in it is invalid. In the second case, the valid records
+    are imported. Raises UsageError if the file cannot be read, LockFileError if the lock file cannot be read, and
+    StoreUnavailable if the local store cannot be used.
     """
+    lock_file = None if request.upgrade else locked.read(request.project.absolute())
     local = _open_local_store(request)
     try:
         bundle = open_bundle(str(file), lambda done, total: progress("check the bundle", done, total, "bytes"))
@@ -99,6 +102,8 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
 
     try:
         fetched = fetch_records(remote, keys, local, report)
+        if lock_file is not None:
+            _replace_refused_records(remote, local, lock_file.lock, fetched)
     finally:
         remote.close()
         bundle.close()
@@ -121,6 +126,16 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
         bytes=fetched.bytes_moved,
         untrusted=[RefusedRecord(key=key, reason=why) for key, why in sorted(fetched.untrusted.items())],
     )
+
+
+def _replace_refused_records(remote: RemoteStore, local: LocalStore, lock: Lock, fetched: Fetched) -> None:
+    """Replace the local records that the lock refuses by those of the bundle that it accepts. Changes `fetched`."""
+    locked_keys = [key for key in fetched.present if key in lock.by_key]
+    replaced = fetch_records(remote, locked_keys, local, lock_refusal=lambda key, record, _: lock.refusal(key, record))
+    fetched.present = [key for key in fetched.present if key not in replaced.fetched]
+    fetched.fetched += replaced.fetched
+    fetched.bytes_moved += replaced.bytes_moved
+    fetched.failed.update(replaced.failed)
 
 
 def _open_local_store(request: Request) -> LocalStore:

@@ -7,7 +7,8 @@ Rules
 3. A package contains the engines for all targets of its model, so a model is locked for all of its targets.
 4. Locked records are pinned: ``trtbuild cache gc`` keeps them. A build finds the record of a calibration or a trace
    through a chain of other records, called links (`core.recipes.chain`), so the links are pinned, too. Their keys are
-   computed from the observations in the found record. The project's files are not read.
+   computed from the observations in the found record. The project's files are not read. The ``.pt2`` files of a locked
+   package are pinned, because ``--frozen`` does not make them.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from trtbuild.core.planning.locks import (
     LockedStep,
     LockedTarget,
     differences,
+    stage_of,
 )
-from trtbuild.core.recipes import chain
+from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.recipes.keys import STEP_VERSIONS
+from trtbuild.core.recipes.lookup_recipes import exported_file_with_any_torch
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.cache.documents import LockDifference, Locked, LockedSummary, MissingStep
@@ -191,7 +194,17 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
         return frozenset()
     source: Store = wiring.open_local(project) if store is None else store
     link_keys = [key for model in lock_file.lock.models.values() for key in _link_keys(model, source)]
-    return frozenset(lock_file.lock.by_key) | frozenset(link_keys)
+    exported_keys = [key for model in lock_file.lock.models.values() for key in _exported_file_keys(model)]
+    return frozenset((*lock_file.lock.by_key, *link_keys, *exported_keys))
+
+
+def _exported_file_keys(model: LockedModel) -> Iterator[str]:
+    """The keys under which machines with and without torch find the ``.pt2`` files of a model's package."""
+    for name, step in model.steps.items():
+        if stage_of(name) == "package":
+            recipe = keys.exported_file(step.outputs["index"].sha256, model.versions.get("torch"))
+            yield recipe.key
+            yield exported_file_with_any_torch(recipe).key
 
 
 def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:

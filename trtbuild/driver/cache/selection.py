@@ -15,26 +15,33 @@ Rules
 5. The package for some targets (``--target``) differs from the package for all targets. If it is the only missing
    record, the selection builds it, because that takes little time and needs no compiler.
 6. With ``--until``, the records of later steps are not selected.
+7. A machine without torch finds a trace by a pointer, which leads to the last trace of the same files. If another version
+   of torch has made that trace, the selection makes the pointer lead to the selected trace, because the other trace is not
+   selected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from trtbuild.core.planning.acceptance import Accepted, made_from_same_files
 from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan, Step, stages_until
 from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Dependency
-from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser, with_any_versions
+from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser
+from trtbuild.core.recipes.trust import LOCAL_DOMAIN_PREFIX, Trust
 from trtbuild.core.values.encoding import Value
 from trtbuild.driver.building.steps.package_record import publish_package
+from trtbuild.driver.building.steps.pointers import publish_for_any_versions
 from trtbuild.driver.outputs import pt2
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.workspace import Workspace
-from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
+from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem, StoreUnavailable
 
 
 @dataclass(frozen=True)
@@ -136,12 +143,30 @@ def _look_up_user_code_as_other_machine(workspace: Workspace, plan: ModelPlan) -
             continue
         declared, parts = Declared.of(step.recipe), dict(step.recipe.parts)
         if facts.versions is not None:
-            unversioned = declared.without_versions()
-            recipe = keys.user_code(unversioned, chain.follow(unversioned, lookups.read_link, lookups.observe))
-            lookups.record(with_any_versions(recipe).key)
+            accepted = _accepted_without_torch(lookups, declared.without_versions())
+            leads_to_step = accepted is not None and accepted.recipe.same_as(step.recipe)
+            if step.record is not None and not leads_to_step and _signs_for_others(workspace.store.local.trust):
+                # Another version of torch has made the last trace of the same files (rule 7).
+                observations = plan.user_code[step.stage].observations
+                with suppress(StoreUnavailable):
+                    publish_for_any_versions(declared, observations, step.record, lookups, workspace.store)
+                    _accepted_without_torch(lookups, declared.without_versions())
         elif isinstance(parts.get("versions"), Mapping):
             # The step is already selected. The call finds the links that a machine with torch follows.
             chain.follow(declared, lookups.read_link, partial(_observe_as, parts, lookups))
+
+
+def _accepted_without_torch(lookups: StoreLookups, unversioned: Declared) -> Accepted | None:
+    """The trace or the calibration that a machine without torch uses. `unversioned` has no versions."""
+    return made_from_same_files(
+        lookups, unversioned, chain.follow(unversioned, lookups.read_link, lookups.observe), None
+    )
+
+
+def _signs_for_others(trust: Trust) -> bool:
+    """Whether other machines may use the records that this machine makes."""
+    domain = trust.own_domain
+    return not trust.checks_signatures or (domain is not None and not domain.startswith(LOCAL_DOMAIN_PREFIX))
 
 
 def _observe_as(parts: Mapping[str, Value], lookups: StoreLookups, dependency: Dependency) -> str:

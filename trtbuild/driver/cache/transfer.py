@@ -7,8 +7,8 @@ Rules
 2. A file that the other side has is not transferred again. So an interrupted transfer continues where it stopped.
 3. Signatures are not changed. Signatures of this machine's own key are not sent, because no other machine trusts this
    key. If a record has only such signatures, it is not sent. Records that are not trusted here are not transferred.
-4. A pointer is a record that leads to another record. Pointers are sent last, so that a pointer never leads to a
-   missing record.
+4. A pointer is a record that leads to another record. Pointers are sent last, and only if all other records could be
+   sent, so that a pointer never leads to a missing record. If records are missing, the pointers in the remote stay.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ Progress = Callable[[str, int, int, str], None]
 #: The message about a record that is not sent because of rule 3.
 ONLY_MACHINE_KEY = "only this machine's own key has signed it: configure a signing key, and build it with --force"
 
+#: The message about a pointer that is not sent because of rule 4.
+OTHERS_NOT_SENT = "it leads to other records, and not all records could be sent"
+
 #: The number of records that are sent in parallel. The files of one record are sent one after another.
 _PARALLEL_RECORDS = 8
 
@@ -57,7 +60,8 @@ def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
             with store.without_uploads():
                 selection = select(workspace)
                 incomplete, _ = fetch_incomplete_records(store, selection.keys, progress)
-            senders = [_Sender(store.local, target) for target in targets]
+            is_incomplete = bool(selection.missing or incomplete)
+            senders = [_Sender(store.local, target, keeps_pointers=is_incomplete) for target in targets]
             for sender in senders:
                 sender.send([key for key in selection.keys if key not in incomplete], progress)
     finally:
@@ -194,8 +198,9 @@ def _choose_remotes(remotes: Iterable[RemoteStore], name: str | None, ability: s
 class _Sender:
     """Sends records from the local store to one remote."""
 
-    def __init__(self, local: LocalStore, remote: RemoteStore) -> None:
+    def __init__(self, local: LocalStore, remote: RemoteStore, *, keeps_pointers: bool = False) -> None:
         self.name = remote.name
+        self._keeps_pointers = keeps_pointers
         #: Key of a record → why it could not be sent.
         self.failures: dict[str, str] = {}
         self._local = local
@@ -214,6 +219,9 @@ class _Sender:
         done = 0
         with ThreadPoolExecutor(_PARALLEL_RECORDS) as pool:
             for batch in ([key for key in keys if key not in pointers], sorted(pointers)):  # rule 4
+                if set(self.failures.values()) - {ONLY_MACHINE_KEY}:
+                    self.failures.update(dict.fromkeys(batch, OTHERS_NOT_SENT))
+                    break
                 running = {pool.submit(self._send, key): key for key in batch}
                 try:
                     for future in as_completed(running):
@@ -250,7 +258,7 @@ class _Sender:
         try:
             # so that a blob of several records is sent only once
             with self._blob_locks.hold(sendable.files_by_blob):
-                stored = self._remote.publish(sendable, read)
+                stored = self._remote.publish(sendable, read, keeps_pointers=self._keeps_pointers)
         except (RemoteFault, BlobMissing, EntryCorrupt) as error:
             return error.text
         with self._lock:

@@ -45,6 +45,8 @@ def keep(
     uncacheable = [ran for _, ran in result.outcome.ran.values() if ran.uncacheable]
     if not result.ok or uncacheable or workspace.request.force:
         return False
+    if workspace.store.uploads.lost_keys:  # the next build has to make a package with the engines of other machines
+        return False
     unchanged = [replace(written, changed=False) for written in result.written]
     remote_warnings = workspace.store.warnings()  # a build that uses the snapshot does not use remotes
     warnings = [text for text in result.warnings if text not in remote_warnings]

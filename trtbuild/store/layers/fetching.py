@@ -5,7 +5,8 @@ Rules
 2. The blobs of a record are fetched first, and their digests are verified. The record is published last. So a process
    that is killed leaves only complete records, and files that no record names.
 3. A record that is complete in the local store is not requested from the remote, unless `trtbuild.lock` refuses the local
-   record. A file that is in the local store is not requested.
+   record, or the remote has a pointer (`POINTER_STAGES`) to another record. A pointer leads to the last trace of the same
+   files, so the remote's pointer replaces the local one. A file that is in the local store is not requested.
 4. A blob that several records name is fetched once, because only one thread at a time fetches it (`NameLocks`).
 5. An error of one record is reported, and the other records are still fetched. If the local store cannot be written, all
    fetches stop.
@@ -19,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from trtbuild.core.recipes.lookup_recipes import POINTER_STAGES
+from trtbuild.core.recipes.record import Record
 from trtbuild.errors import BlobMissing, RecordUntrusted, RemoteFault
 from trtbuild.store.layers.remote_records import RefusalRule, refuse_no_record
 from trtbuild.store.layers.sendable import read_complete_record
@@ -88,7 +91,11 @@ def fetch_records(
         keys_to_fetch = []
         for key in dict.fromkeys(keys):
             found = read_complete_record(local, key)
-            if found is None or lock_refusal(key, found.record, False) is not None:
+            if (
+                found is None
+                or lock_refusal(key, found.record, False) is not None
+                or _is_outdated_pointer(found.record, remote)
+            ):
                 keys_to_fetch.append(key)
             else:
                 result.present.append(key)
@@ -104,6 +111,17 @@ def fetch_records(
             pool.shutdown(cancel_futures=True)
             raise
     return result
+
+
+def _is_outdated_pointer(record: Record, remote: RemoteStore) -> bool:
+    """Whether a local record is a pointer, and the remote has a pointer to another record."""
+    if record.recipe.stage not in POINTER_STAGES:
+        return False
+    try:
+        found = remote.find(record.recipe.key)
+    except (RecordUntrusted, RemoteFault):
+        return False
+    return found is not None and found.record.outputs != record.outputs
 
 
 def _fetch_record(
@@ -122,8 +140,10 @@ def _fetch_record(
                 if not local.has(sha256):
                     fetched_size += remote.fetch(sha256, files, local)
         local_copy = read_complete_record(local, key)
-        is_refused = local_copy is not None and lock_refusal(key, local_copy.record, False) is not None
-        local.put_record_copy(found.record, found.document, found.signatures, replace=is_refused)
+        is_replaced = local_copy is not None and (
+            local_copy.record.recipe.stage in POINTER_STAGES or lock_refusal(key, local_copy.record, False) is not None
+        )
+        local.put_record_copy(found.record, found.document, found.signatures, replace=is_replaced)
     except (BlobMissing, RecordUntrusted, RemoteFault) as error:
         return error
     return fetched_size

@@ -15,6 +15,8 @@ Rules
    a damaged entry is moved to quarantine. `get_bytes` keeps fetched blobs in memory.
 7. If the local store cannot be written, `copy_to` writes a remote's blob directly to its path, and `get_bytes` keeps it in
    memory.
+8. Pointers are sent at the end, too. A pointer replaces a pointer in a remote only if the build has not failed. Otherwise a
+   machine without torch would be led to a trace without engines, and away from one with engines.
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ class LayeredStore:
         self._is_read_only = False
         self._sends_records = True
         self._blobs_in_memory: dict[str, bytes] = {}
+        #: The keys of the pointers that are sent at the end.
+        self._pointers: dict[str, None] = {}
         #: Key of a package that is sent at the end → the keys of its engines.
         self._packages: dict[str, frozenset[object]] = {}
 
@@ -133,7 +137,8 @@ class LayeredStore:
         a remote's. Raises BlobMissing, StoreUnavailable."""
         key = record.recipe.key
         if self.readers and not replace and record.recipe.stage == "engine":
-            with suppress(RecordUntrusted):
+            # If a blob of the remote's record cannot be fetched, the engine that was just built is used.
+            with suppress(RecordUntrusted, BlobMissing):
                 found = self._found_records.find(key)
                 # A remote's record that lacks a blob is not used. The missing blob may be the reason for this build.
                 if (
@@ -141,6 +146,8 @@ class LayeredStore:
                     and found.record.recipe.same_as(record.recipe)
                     and not self._found_records.lacks_blob(key)
                 ):
+                    for output in found.record.outputs.values():
+                        self._remote_blobs.try_fetch(output.sha256)
                     return found.record
         return self._send_new_record(self.local.put_record(record, replace=replace))
 
@@ -152,7 +159,7 @@ class LayeredStore:
         return self._send_new_record(self.local.put_record_copy(record, document, signatures, replace=replace))
 
     def _send_new_record(self, record: Record) -> Record:
-        """Send a new local record to the remotes, or note a package for the end (rules 4 and 5). Returns the record."""
+        """Send a new local record, or note a package or a pointer for the end (rules 4, 5 and 8). Returns the record."""
         key = record.recipe.key
         self._note_blobs(key, record)
         self._found_records.forget_record(key)
@@ -161,15 +168,17 @@ class LayeredStore:
         if record.recipe.stage == "package":
             engines = dict(record.recipe.parts).get("engines")
             self._packages[key] = frozenset(engines.values()) if isinstance(engines, Mapping) else frozenset()
+        elif record.recipe.stage in POINTER_STAGES:
+            self._pointers[key] = None
         else:
-            self.uploads.add(key, last=record.recipe.stage in POINTER_STAGES)
+            self.uploads.add(key)
         return record
 
     def _fetch_winner(self, remote: RemoteStore, found: Found) -> None:
         """Fetch the record that another machine published first, if `remote` may be read. The next command uses it."""
         self._found_records.count_event(remote, "lost_races")
-        if found.record.recipe.stage == "package":
-            return  # the local package contains the local engines
+        if found.record.recipe.stage in ("package", *POINTER_STAGES):
+            return  # the local package contains the local engines, and the local pointer leads to a local record
         if remote not in self.readers or self.lock_refusal(found.record.recipe.key, found.record, False) is not None:
             return
         with suppress(StoreError):  # then this machine keeps its own record
@@ -259,9 +268,13 @@ class LayeredStore:
         """Lock a key while its record is built on this machine. Raises StoreUnavailable."""
         return self.local.building(key)
 
-    def finish(self) -> None:
-        """Wait until each new record was sent, or could not be sent."""
+    def finish(self, *, keeps_pointers: bool = False) -> None:
+        """Wait until each new record was sent, or could not be sent. With `keeps_pointers`, the pointers in the remotes are
+        not replaced (rule 8)."""
         self.uploads.finish()
+        pointers, self._pointers = self._pointers, {}
+        for key in pointers:
+            self.uploads.add(key, last=True, keeps_pointers=keeps_pointers)
         packages, self._packages = self._packages, {}
         for key, engines in packages.items():
             # If a remote has another engine, this package is not sent. The next build makes one with the remote's engine.
@@ -271,8 +284,8 @@ class LayeredStore:
 
     @property
     def unsent_count(self) -> int:
-        """The number of records that wait to be sent. A record counts once for each remote, a package once."""
-        return self.uploads.unsent_count + (len(self._packages) if self.writers else 0)
+        """The number of records that wait to be sent. A record counts once for each remote, a package or pointer once."""
+        return self.uploads.unsent_count + (len(self._packages) + len(self._pointers) if self.writers else 0)
 
     def close(self) -> None:
         """Close connections and threads. Uploads that have not begun are cancelled."""

@@ -9,7 +9,8 @@ Rules
    engine again at the end (store/remote/records.py, rule 6). So all machines use the same engine. For other steps this is
    not necessary, because their records for one key differ only in their provenance.
 4. A pointer is a record that leads to another record. Its upload (`last`) begins when the uploads of all records that were
-   added earlier have ended. So a remote has a pointer without its record only if the record could not be sent.
+   added earlier have ended. It is left out if a record could not be sent to the remote, because the new pointer would
+   replace a pointer that can be used.
 5. Records that this machine does not trust, and records that only this machine trusts, are not sent
    (`Trust.sendable_signatures`).
 """
@@ -61,8 +62,9 @@ class Uploads:
         self.sent: Counter[str] = Counter()
         self.not_sent: Counter[str] = Counter()
 
-    def add(self, key: str, *, last: bool = False) -> None:
-        """Send the local record under `key`, once. With `last`, send it after all records that were added before."""
+    def add(self, key: str, *, last: bool = False, keeps_pointers: bool = False) -> None:
+        """Send the local record under `key`, once. With `last`, send it after all records that were added before. With
+        `keeps_pointers`, the pointers in the remotes are not replaced."""
         for remote in self.remotes:
             with self._lock:
                 if (remote.name, key) in self._added_records:
@@ -76,7 +78,7 @@ class Uploads:
                 earlier_uploads = (
                     [running for running, name in self._running.items() if name == remote.name] if last else []
                 )
-                future = pool.submit(self._send_after, remote, key, earlier_uploads)
+                future = pool.submit(self._send_after, remote, key, earlier_uploads, last, keeps_pointers)
                 self._running[future] = remote.name
             future.add_done_callback(self._forget_upload)
 
@@ -84,10 +86,21 @@ class Uploads:
         with self._lock:
             self._running.pop(future, None)
 
-    def _send_after(self, remote: RemoteStore, key: str, earlier_uploads: Sequence[Future[None]]) -> None:
+    def _send_after(
+        self,
+        remote: RemoteStore,
+        key: str,
+        earlier_uploads: Sequence[Future[None]],
+        is_last: bool,
+        keeps_pointers: bool,
+    ) -> None:
         wait(earlier_uploads)
+        with self._lock:
+            if is_last and self.not_sent[remote.name]:  # rule 4
+                self.not_sent[remote.name] += 1
+                return
         try:
-            is_sent = self.send_now(remote, key)
+            is_sent = self.send_now(remote, key, keeps_pointers=keeps_pointers)
         except Exception:
             # No error of an upload makes the build fail. The remote's report contains its faults. An unreadable local entry
             # is reported by the step that reads it.
@@ -97,7 +110,7 @@ class Uploads:
             with self._lock:
                 self.sent[remote.name] += is_sent
 
-    def send_now(self, remote: RemoteStore, key: str) -> bool:
+    def send_now(self, remote: RemoteStore, key: str, *, keeps_pointers: bool = False) -> bool:
         """Send one record, and wait until the remote has it. Returns False if the local store has no such record, or if
         other machines must not have it.
 
@@ -108,7 +121,7 @@ class Uploads:
         found = None if found is None else sendable_record(found, remote.trust)
         if found is None:
             return False
-        published = remote.publish(found, self._read)
+        published = remote.publish(found, self._read, keeps_pointers=keeps_pointers)
         if published is found and not remote.decides_races and found.record.recipe.stage == "engine":
             with self._lock:
                 self._undecided_engines.append((remote, found))

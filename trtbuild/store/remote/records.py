@@ -21,7 +21,9 @@ Rules
    (`current_record`). This time is long enough, because most requests are one packet.
 7. A package with other engines replaces an existing package, if the remote allows it. If two builds run at once, the remote
    may have the engine of one build and the package of the other. `--frozen` rejects a package that does not match its
-   engines.
+   engines. A pointer (`POINTER_STAGES`) to another record replaces an existing pointer in the same way, unless the sender
+   has incomplete results (`keeps_pointers`). The older record may have been made by another version of PyTorch, and a
+   collection may have removed it or its later steps.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trtbuild.core.recipes.lookup_recipes import POINTER_STAGES
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Signature, Trust, domain_key
@@ -161,7 +164,7 @@ class RemoteRecords:
             files_by_blob[output.sha256] = files
         return files_by_blob
 
-    def publish(self, found: Found, read: ReadFile) -> Found:
+    def publish(self, found: Found, read: ReadFile, *, keeps_pointers: bool = False) -> Found:
         """Publish a record after its CAS files. `read` returns the bytes of a file. Returns the result of `write_entry`.
 
         Raises RemoteFault (RemoteRefused if the key has an unusable entry that cannot be replaced), and the errors of
@@ -173,11 +176,13 @@ class RemoteRecords:
         self._files.send([document_file(found.document)], lambda file: found.document)
         if time.monotonic() - started > PRESENCE_S / 2:
             self._files.send(files, read, recheck=True)
-        return self.write_entry(found, read)
+        return self.write_entry(found, read, keeps_pointers=keeps_pointers)
 
-    def write_entry(self, found: Found, read: ReadFile, *, replace: bool = False) -> Found:
+    def write_entry(
+        self, found: Found, read: ReadFile, *, replace: bool = False, keeps_pointers: bool = False
+    ) -> Found:
         """Write the entry of a record whose files are in the remote. With `replace`, an existing entry is replaced, if the
-        remote allows it.
+        remote allows it. With `keeps_pointers`, an existing pointer is not replaced.
 
         If another machine's usable record stays (rules 5 and 7), returns that record, otherwise `found`. If an untrusted
         entry stays, a record without a trusted signature is not written. Raises RemoteFault, and the errors of `read`.
@@ -196,8 +201,10 @@ class RemoteRecords:
         except RemoteLied:
             pass  # the existing entry is unusable
         if other is not None and self._is_usable(other, found):
-            is_other_package = other.record.recipe.stage == "package" and other.record.outputs != found.record.outputs
-            if is_other_package and self._transport.put("ac", key, data, once=False):  # rule 7
+            stage = other.record.recipe.stage
+            is_replaceable = stage == "package" or (stage in POINTER_STAGES and not keeps_pointers)
+            is_outdated = is_replaceable and other.record.outputs != found.record.outputs
+            if is_outdated and self._transport.put("ac", key, data, once=False):  # rule 7
                 return found
             return other
         # The entry cannot be used: replace it, or write an entry under the domain's key.

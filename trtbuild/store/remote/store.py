@@ -61,10 +61,12 @@ class RemoteStore:
 
         return self._files.map_in_parallel(find_one, dict.fromkeys(keys))
 
-    def publish(self, found: Found, read: ReadFile) -> Found:
+    def publish(self, found: Found, read: ReadFile, *, keeps_pointers: bool = False) -> Found:
         """Publish the CAS files of `found`, which `read` returns, and then its record. If another machine's usable record
-        stays, returns that record, otherwise `found`. Raises the errors of `read`."""
-        return self._records.publish(found, read)
+        stays, returns that record, otherwise `found`. With `keeps_pointers`, an existing pointer stays.
+
+        Raises the errors of `read`."""
+        return self._records.publish(found, read, keeps_pointers=keeps_pointers)
 
     @property
     def decides_races(self) -> bool:

@@ -45,6 +45,9 @@ _CREDENTIALS_HINTS = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_SAS_KEY",
 }
 
+# Scheme → the permission without which the service answers 403, not 404, for an entry that does not exist.
+_LIST_PERMISSIONS = {"s3": "s3:ListBucket", "gs": "storage.objects.list"}
+
 # Sizes of uploads in bytes: small files, average chunks, the largest chunks, the largest entries. An upload has the time
 # limit of the smallest of these sizes that it does not exceed (rule 4).
 _UPLOAD_SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 26)
@@ -219,7 +222,11 @@ class ObjectTransport(Transport):
             return RemoteDown(message, may_pass=True)
         if 300 <= status < 400:
             return RemoteRefused(message, hint="is the bucket in another region? set AWS_REGION")
-        return RemoteRefused(message, hint=_CREDENTIALS_HINTS[self._scheme])
+        hint = _CREDENTIALS_HINTS[self._scheme]
+        if status == 403 and self._scheme in _LIST_PERMISSIONS:
+            permission = _LIST_PERMISSIONS[self._scheme]
+            hint += f"; if they are set, allow {permission}: without it, the answer for a missing entry is 403, too"
+        return RemoteRefused(message, hint=hint)
 
     def _fault_without_status(self, text: str, answer_s: float) -> RemoteFault:
         """The error to raise if no status was received."""

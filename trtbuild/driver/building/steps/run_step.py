@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from trtbuild.core.engines.engine_job import EngineJob
@@ -13,11 +12,13 @@ from trtbuild.core.planning.graph import USER_CODE_STAGES, Step
 from trtbuild.core.planning.jobs import PartitionJob, TraceStep
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
 from trtbuild.core.recipes import chain, keys
-from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Dependency, Observation
-from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser, with_any_versions
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.building.steps.package_record import create_package_record
+from trtbuild.driver.building.steps.pointers import (
+    publish_for_any_versions,
+    publish_partitions_for_any_parser,
+)
 from trtbuild.driver.building.steps.unchecked import Publication
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.project.lookups import StoreLookups
@@ -92,7 +93,7 @@ def run_step(
             store.put_record(conversion, replace=True)
         stored_record = store.put_record(step_record, replace=step.reason.code in _REPLACING_REASONS)
         if step.stage == "partition":
-            _publish_partitions_for_any_parser(plan, facts, stored_record, store)
+            publish_partitions_for_any_parser(plan, facts, stored_record, store)
         return stored_record
 
     return StepRun(
@@ -192,7 +193,7 @@ def _run_user_code(
     recipe = keys.user_code(code.declared, chained)
     record = Record(recipe, reply.outputs, provenance(reply))
     record = store.put_record(record, replace=step.reason.code in _REPLACING_REASONS)
-    _publish_for_any_versions(code.declared, observations, record, lookups, store)
+    publish_for_any_versions(code.declared, observations, record, lookups, store)
     return StepRun(
         record,
         time.monotonic() - start_s,
@@ -200,34 +201,3 @@ def _run_user_code(
         log=reply.log,
         peak_rss_bytes=reply.peak_rss_bytes,
     )
-
-
-def _publish_for_any_versions(
-    declared: Declared,
-    observations: Sequence[Observation],
-    record: Record,
-    lookups: StoreLookups,
-    store: LayeredStore,
-) -> None:
-    """Publish a pointer record, whose output is `record`, under a recipe without versions.
-
-    A machine without torch finds the trace or the calibration by this recipe (`with_any_versions`).
-    """
-    declared = declared.without_versions()
-    unversioned = [entry for entry in observations if entry.dependency.kind not in ("distribution", "import")]
-    chained = chain.extend(declared, unversioned, lookups.read_link, lookups.write_link, lookups.observe)
-    pointer_recipe = with_any_versions(keys.user_code(declared, chained))
-    output = store.put_bytes(record.to_bytes())
-    store.put_record(Record(pointer_recipe, {"record": output}), replace=True)
-
-
-def _publish_partitions_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
-    """Publish a pointer record, whose output is `record`, if machines use different parsers for the toolchain.
-
-    A machine without a parser finds the partitions by its recipe (`partition_with_any_parser`).
-    """
-    pointer_recipe = partition_with_any_parser(record.recipe)
-    toolchain = str(dict(pointer_recipe.parts)["parser"][0])  # type: ignore[index]
-    if any(facts.toolchains[target].parsers_differ for target in plan.model.targets if target.toolchain == toolchain):
-        output = store.put_bytes(record.to_bytes())
-        store.put_record(Record(pointer_recipe, {"record": output}), replace=True)

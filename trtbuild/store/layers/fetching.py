@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from trtbuild.errors import BlobMissing, RecordUntrusted, RemoteFault
 from trtbuild.store.layers.remote_records import RefusalRule, refuse_no_record
 from trtbuild.store.layers.sendable import read_complete_record
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.remote.store import Found, RemoteStore
 
 # The number of records that are fetched in parallel. The blobs of one record are fetched one after another.
 _MAX_FETCHES = 8
@@ -88,18 +88,20 @@ def fetch_records(
     """
     result, name_locks = Fetched(), NameLocks()
     with local.session(), ThreadPoolExecutor(_MAX_FETCHES) as pool:
-        keys_to_fetch = []
+        keys_to_fetch: list[str] = []
+        pointers: dict[str, Record] = {}
         for key in dict.fromkeys(keys):
             found = read_complete_record(local, key)
-            if (
-                found is None
-                or lock_refusal(key, found.record, False) is not None
-                or _is_outdated_pointer(found.record, remote)
-            ):
+            if found is None or lock_refusal(key, found.record, False) is not None:
                 keys_to_fetch.append(key)
-            else:
-                result.present.append(key)
-                report(result)
+                continue
+            result.present.append(key)
+            report(result)
+            if found.record.recipe.stage in POINTER_STAGES:
+                pointers[key] = found.record
+        outdated = frozenset(_outdated_pointers(pointers, remote))
+        keys_to_fetch += outdated
+        result.present = [key for key in result.present if key not in outdated]
         keys_by_future = {
             pool.submit(_fetch_record, remote, key, local, name_locks, lock_refusal): key for key in keys_to_fetch
         }
@@ -113,15 +115,11 @@ def fetch_records(
     return result
 
 
-def _is_outdated_pointer(record: Record, remote: RemoteStore) -> bool:
-    """Whether a local record is a pointer, and the remote has a pointer to another record."""
-    if record.recipe.stage not in POINTER_STAGES:
-        return False
-    try:
-        found = remote.find(record.recipe.key)
-    except (RecordUntrusted, RemoteFault):
-        return False
-    return found is not None and found.record.outputs != record.outputs
+def _outdated_pointers(pointers: Mapping[str, Record], remote: RemoteStore) -> Iterator[str]:
+    """Yield the keys of the local `pointers` for which the remote has a pointer to another record."""
+    for key, found in remote.find_many(pointers):
+        if isinstance(found, Found) and found.record.outputs != pointers[key].outputs:
+            yield key
 
 
 def _fetch_record(

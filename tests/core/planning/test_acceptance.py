@@ -98,7 +98,7 @@ def test_rejects_a_locked_record_of_another_recipe(world: LockedWorld) -> None:
     recipe = world.records[world.locked_steps.trace_key].recipe
     outputs = world.records[world.locked_steps.trace_key].outputs
     for other in (
-        replace(recipe, version=9),
+        replace(recipe, version=99),
         Recipe("engine", 1, recipe.parts),
         replace(recipe, parts=recipe.parts[1:]),
     ):

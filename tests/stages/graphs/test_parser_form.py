@@ -99,3 +99,28 @@ def test_a_remainder_of_floats_is_refused_unless_the_quotient_is_exact() -> None
     assert parser_form(model, 19) == model
     integers = _model(h.make_node("Mod", ["x", "x"], ["y"], fmod=1), ["n", 4], 19, T.INT64)
     assert parser_form(integers, 19) == integers
+
+
+def test_equal_names_in_two_branches_may_have_other_sizes() -> None:
+    """The pooling in the first branch leaves out a window. The size in the other branch says nothing about it."""
+    branches = []
+    for name, size in (("then", 7), ("else", 8)):
+        limits = [
+            onnx.numpy_helper.from_array(np.array(numbers), key) for key, numbers in (("a", [0, 0]), ("b", [size] * 2))
+        ]
+        axes = onnx.numpy_helper.from_array(np.array([2, 3]), "axes")
+        part = h.make_node("Slice", ["x", "a", "b", "axes"], ["part"])
+        pool = (
+            h.make_node("MaxPool", ["part"], [name], **POOLING) if size == 7 else h.make_node("Relu", ["part"], [name])
+        )
+        result = h.make_tensor_value_info(name, T.FLOAT, [1, 1, None, None])
+        branches.append(h.make_graph([part, pool], name, [], [result], [*limits, axes]))
+    node = h.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    x, y = (h.make_tensor_value_info(n, T.FLOAT, [1, 1, s, s]) for n, s in (("x", 9), ("y", None)))
+    graph = h.make_graph([node], "g", [x, h.make_tensor_value_info("c", T.BOOL, [])], [y])
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 20)], ir_version=8)
+    with pytest.raises(ConversionRefused, match="ceil_mode=1"):
+        parser_form(model, 20)
+
+
+POOLING = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}

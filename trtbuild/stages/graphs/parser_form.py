@@ -26,8 +26,12 @@ from trtbuild.errors import ConversionRefused
 _FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
 _POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
 
-#: Name of a value → its element type and sizes (None for a size that is not known).
-_Types = Mapping[str, tuple[int, list[int | None] | None]]
+#: The element type and the sizes of a value (None for what is not known).
+_Type = tuple[int, list[int | None] | None]
+#: Name of a value → its type.
+_Types = Mapping[str, _Type]
+#: A value whose type is not known counts as a float32 value: such a LogSoftmax gets no Cast, and such a Mod is refused.
+_UNKNOWN: _Type = onnx.TensorProto.FLOAT, None
 
 
 def parser_form(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
@@ -68,7 +72,7 @@ def _written_out(
 ) -> Iterator[onnx.NodeProto]:
     """Rule 1. Before opset 13, LogSoftmax sees its operand as a matrix, whose rows end at `axis`."""
     (source,), (result,) = node.input, node.output
-    element, _ = types.get(source, (onnx.TensorProto.FLOAT, None))
+    element, _ = types.get(source, _UNKNOWN)
     is_matrix = opset < 13
     axis = 1 if is_matrix else _attribute(node, "axis", -1)
     axes = f"{result}.axes"
@@ -110,7 +114,7 @@ def _drop_ceil_mode(node: onnx.NodeProto, types: _Types) -> None:
     pads = _attribute(node, "pads", [0] * 2 * axes)
     if _attribute(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
         return
-    _, known_sizes = types.get(node.input[0], (0, None))
+    _, known_sizes = types.get(node.input[0], _UNKNOWN)
     sizes = [None] * axes if known_sizes is None else known_sizes[-axes:]
     is_left_out, is_rounded_up = False, False
     for size, width, step, gap, begin, end in zip(sizes, kernel, steps, gaps, pads[:axes], pads[axes:], strict=True):
@@ -134,7 +138,7 @@ def _drop_ceil_mode(node: onnx.NodeProto, types: _Types) -> None:
 
 def _refuse_float_mod(node: onnx.NodeProto, types: _Types, values: Mapping[str, onnx.TensorProto]) -> None:
     """Rule 3."""
-    element, _ = types.get(node.output[0], (onnx.TensorProto.FLOAT, None))
+    element, _ = types.get(node.output[0], _UNKNOWN)
     divisor = values.get(node.input[1])
     if element not in _FLOATS or (divisor is not None and _are_exact(onnx.numpy_helper.to_array(divisor))):
         return
@@ -151,16 +155,22 @@ def _are_exact(divisors: np.ndarray) -> bool:
 
 
 def _types(model: onnx.ModelProto) -> _Types:
+    """The types of all values. If nested graphs have values of the same name and of other types, the type is unknown."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    types: dict[str, tuple[int, list[int | None] | None]] = {}
+    types: dict[str, _Type] = {}
     for each in _all_graphs(graph):
         for tensor in each.initializer:
-            types[tensor.name] = tensor.data_type, list(tensor.dims)
+            _add_type(types, tensor.name, tensor.data_type, list(tensor.dims))
         for value in (*each.input, *each.value_info, *each.output):
             tensor_type = value.type.tensor_type
             sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor_type.shape.dim]
-            types[value.name] = tensor_type.elem_type, sizes if tensor_type.HasField("shape") else None
+            _add_type(types, value.name, tensor_type.elem_type, sizes if tensor_type.HasField("shape") else None)
     return types
+
+
+def _add_type(types: dict[str, _Type], name: str, element: int, sizes: list[int | None] | None) -> None:
+    if types.setdefault(name, (element, sizes)) != (element, sizes):
+        types[name] = _UNKNOWN
 
 
 def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -7,7 +7,7 @@ Rules
 2. The values of weights are not known during partitioning, so the parser reads placeholders (`placeholder_weights`). A
    weight that is a shape, axes or a repeat count is then zero, which has another meaning: a Reshape to (0, 0) keeps the
    sizes of its input. So the answer may be wrong. But then the compiler, which has the true values, raises an error with
-   the node. There is no wrong engine.
+   the node. A wrong answer never leads to a wrong engine.
 3. A refusal names every node that is known to be refused: the nodes in the parser's errors, and the nodes that
    `supports_model_v2` (in older releases: `supports_model`) leaves out of its subgraphs.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).

@@ -5,7 +5,8 @@ for example, and creates tensors of this type. A traced program does not contain
 run it under float32.
 
 Rules
-1. A call has the default dtype if its result does, and if none of its arguments is a float tensor.
+1. A call of an operator of PyTorch has the default dtype if its result does, and if none of its arguments is a float
+   tensor. Operators from outside PyTorch choose their types themselves.
 2. If the operator has an argument `dtype`, the call gets it. Otherwise the integer and bool arguments are converted, as
    PyTorch does itself.
 3. Under float32, which is torch's own default, nothing changes.
@@ -51,7 +52,7 @@ def float32_as_default() -> Iterator[None]:
 
 
 def _has_default_dtype(node: torch.fx.Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in ("aten", "prims"):
         return False
     results = node.meta.get("val")
     results = results if isinstance(results, list | tuple) else [results]

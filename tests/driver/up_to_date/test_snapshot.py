@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.projects import copy_project
+from trtbuild import null_build
 from trtbuild.core.recipes.record import Output
 from trtbuild.driver.building.build import build
 from trtbuild.driver.building.progress.events import Watcher
@@ -38,6 +40,9 @@ def test_a_build_that_lost_the_race_for_an_engine_leaves_no_snapshot(
     result = build(workspace, Watcher())
     assert result.ok and workspace.store.reports()[0].lost_races == 1
     assert not snapshot.keep(workspace, result, ["build"], lambda document: "")
-    # The engine is a hit now, so this build sends nothing.
+    # The engine is a hit now, so this build sends nothing. Directories of `sys.path` may have changed since this process
+    # started, so without a new start there would be no snapshot.
+    time.sleep(0.05)
+    monkeypatch.setattr(null_build, "STARTED_NS", time.time_ns())
     workspace = Workspace(Request(tmp_path / "project"))
     assert snapshot.keep(workspace, build(workspace, Watcher()), ["build"], lambda document: "")

@@ -11,50 +11,38 @@ tensors that torch alone cannot read are read in another way. torch is imported 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
+
+from trtbuild.process_wide import ProcessWideChange
 
 #: The most numbers (or combinations of numbers of several symbols) that are tried.
 _TRIED = 2**14
 
-_lock = threading.Lock()
-_open_blocks = 0
-_original: Any = None
 
-
-@contextlib.contextmanager
-def solve_sizes() -> Iterator[None]:
-    """Inside the block, ``torch.export.load`` reads such programs. Several threads may be in a block."""
-    from torch._export.serde import serialize
-
-    global _open_blocks, _original
-    reader = serialize.GraphModuleDeserializer
-    with _lock:
-        if _open_blocks == 0:
-            _original = reader.deserialize_tensor_meta
-            reader.deserialize_tensor_meta = _read_tensor
-        _open_blocks += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _open_blocks -= 1
-            if _open_blocks == 0:
-                reader.deserialize_tensor_meta = _original
-
-
-def _read_tensor(reader: Any, tensor: Any) -> Any:
-    """Replaces ``GraphModuleDeserializer.deserialize_tensor_meta``."""
+def _replace_reader() -> Callable[[], object]:
+    from torch._export.serde.serialize import GraphModuleDeserializer
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-    try:
-        return _original(reader, tensor)
-    except GuardOnDataDependentSymNode:
-        _add_examples(reader, tensor)
-        return _original(reader, tensor)
+    read_tensor = GraphModuleDeserializer.deserialize_tensor_meta
+
+    def read_any_tensor(reader: GraphModuleDeserializer, tensor: Any) -> Any:
+        try:
+            return read_tensor(reader, tensor)
+        except GuardOnDataDependentSymNode:
+            _add_examples(reader, tensor)
+            return read_tensor(reader, tensor)
+
+    def restore() -> None:
+        GraphModuleDeserializer.deserialize_tensor_meta = read_tensor
+
+    GraphModuleDeserializer.deserialize_tensor_meta = read_any_tensor
+    return restore
+
+
+#: Inside a block of this context manager, ``torch.export.load`` reads such programs.
+solve_sizes = ProcessWideChange(_replace_reader)
 
 
 def _add_examples(reader: Any, tensor: Any) -> None:

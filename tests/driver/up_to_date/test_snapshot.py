@@ -40,8 +40,8 @@ def test_a_build_that_lost_the_race_for_an_engine_leaves_no_snapshot(
     result = build(workspace, Watcher())
     assert result.ok and workspace.store.reports()[0].lost_races == 1
     assert not snapshot.keep(workspace, result, ["build"], lambda document: "")
-    # The engine is a hit now, so this build sends nothing. Directories of `sys.path` may have changed since this process
-    # started, so without a new start there would be no snapshot.
+    # The engine is a hit now, so this build sends nothing. There is no snapshot if directories of `sys.path` have changed
+    # since the process started. So the process seems to start now.
     time.sleep(0.05)
     monkeypatch.setattr(null_build, "STARTED_NS", time.time_ns())
     workspace = Workspace(Request(tmp_path / "project"))

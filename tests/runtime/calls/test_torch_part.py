@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from trtbuild.core.packages.package_index import PackedWeight
+from trtbuild.default_dtype import default_float32
 from trtbuild.errors import PackageDamaged
 from trtbuild.runtime.calls.call import Call
-from trtbuild.runtime.calls.torch_part import ProgramGraph, TorchPart, default_float32, weight_tensors
+from trtbuild.runtime.calls.torch_part import ProgramGraph, TorchPart, weight_tensors
 from trtbuild.stages.program.functional import functional
 
 CALL = Call(profile=0, sizes=(3,), stream=0, device="cpu")
@@ -100,15 +101,13 @@ def test_ignores_the_default_type_of_the_caller(dtype: torch.dtype) -> None:
     torch.testing.assert_close(results, expected, rtol=0, atol=0)
 
 
-def test_the_default_type_is_restored_after_the_last_of_several_calls() -> None:
+def test_the_default_type_is_restored_after_the_last_of_several_blocks() -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        first, second = default_float32(), default_float32()
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        assert torch.get_default_dtype() is torch.float32  # the second call still runs
-        second.__exit__(None, None, None)
+        with default_float32:
+            with default_float32:
+                pass
+            assert torch.get_default_dtype() is torch.float32  # the first block is still open
         assert torch.get_default_dtype() is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild import declared_sizes, quantized_operators
 from trtbuild.core.packages.package_index import PackedWeight
+from trtbuild.default_dtype import default_float32
 from trtbuild.errors import PackageDamaged, ToolchainMissing
 from trtbuild.stored_sizes import solve_sizes
 
@@ -51,7 +52,7 @@ def require_torch(why: str) -> Any:
 @contextlib.contextmanager
 def export_load_allowed() -> Iterator[None]:
     """The block may call ``torch.export.load``, because no other thread does so now, and new tensors are on the CPU."""
-    with _export_load_lock, new_tensors_on_cpu(), solve_sizes():
+    with _export_load_lock, new_tensors_on_cpu(), solve_sizes:
         yield
 
 
@@ -62,31 +63,6 @@ def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
 
     cpu = torch.device("cpu")
     return contextlib.nullcontext() if torch.get_default_device() == cpu else cpu
-
-
-_default_dtype_lock = threading.Lock()
-#: The number of blocks of `default_float32` that run now, and the default dtype before the first of them.
-_float32_blocks: list[Any] = [0, None]
-
-
-@contextlib.contextmanager
-def default_float32() -> Iterator[None]:
-    """Let float32 be torch's default dtype inside the block. The default is one value for all threads, so the last block
-    that ends restores it."""
-    import torch
-
-    with _default_dtype_lock:
-        if not _float32_blocks[0]:
-            _float32_blocks[1] = torch.get_default_dtype()
-            torch.set_default_dtype(torch.float32)
-        _float32_blocks[0] += 1
-    try:
-        yield
-    finally:
-        with _default_dtype_lock:
-            _float32_blocks[0] -= 1
-            if not _float32_blocks[0]:
-                torch.set_default_dtype(_float32_blocks[1])
 
 
 def define_quantizers() -> None:
@@ -217,7 +193,7 @@ class TorchPart:
                     if self._under_autocast():
                         contexts.enter_context(self._no_autocast())
                     if self._uses_default_dtype:
-                        contexts.enter_context(default_float32())
+                        contexts.enter_context(default_float32)
                     results = list(self._run(*arguments))
             else:
                 results = list(self._run(*arguments))

@@ -17,20 +17,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._export.serde import serialize
 
+from trtbuild.process_wide import ProcessWideChange
+
 #: The release of torch that the rules describe.
 _RELEASE = "2.13."
-
-_lock = threading.Lock()
-_open_blocks = 0
-_originals: dict[str, Any] = {}
 
 
 @functools.cache
@@ -55,23 +52,16 @@ def _no_canonical_form(program: Any, constants: Any = None) -> None:
     """Replaces ``serialize.canonicalize`` (rule 2)."""
 
 
-@contextlib.contextmanager
-def quick_archives() -> Iterator[None]:
+def _replace_functions() -> Callable[[], object]:
+    originals = {"typing": serialize.typing, "canonicalize": serialize.canonicalize}
+    serialize.typing = _Typing()
+    serialize.canonicalize = _no_canonical_form
+    return lambda: vars(serialize).update(originals)
+
+
+_replaced_functions = ProcessWideChange(_replace_functions)
+
+
+def quick_archives() -> contextlib.AbstractContextManager[None]:
     """Inside the block, ``torch.export.save`` and ``torch.export.load`` are quicker."""
-    global _open_blocks
-    if not torch.__version__.startswith(_RELEASE):
-        yield
-        return
-    with _lock:
-        if _open_blocks == 0:
-            _originals.update(typing=serialize.typing, canonicalize=serialize.canonicalize)
-            serialize.typing = _Typing()
-            serialize.canonicalize = _no_canonical_form
-        _open_blocks += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _open_blocks -= 1
-            if _open_blocks == 0:
-                vars(serialize).update(_originals)
+    return _replaced_functions if torch.__version__.startswith(_RELEASE) else contextlib.nullcontext()

@@ -110,7 +110,7 @@ class Program:
         register_operators_of(data)
         declared_sizes.define_operator_if_called(data)
         define_missing_operators(stored_schemas(data))
-        with suppress_new_guards(), quick_archives(), solve_sizes():
+        with suppress_new_guards(), quick_archives(), solve_sizes:
             exported = torch.export.load(io.BytesIO(data), extra_files=extra)
         # torch adds a getitem for each result of a call. Remove the unused ones, because they were not stored.
         for node in reversed(exported.graph.nodes):

@@ -15,8 +15,6 @@ Rules
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -35,20 +33,6 @@ def write_default_dtype(program: ExportedProgram) -> None:
                 if _has_default_dtype(node):
                     _write_dtype(node)
             module.recompile()
-
-
-@contextlib.contextmanager
-def float32_as_default() -> Iterator[None]:
-    """Let float32 be torch's default dtype inside the block."""
-    before = torch.get_default_dtype()
-    if before is torch.float32:  # other threads of a user's program share the default
-        yield
-        return
-    torch.set_default_dtype(torch.float32)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _has_default_dtype(node: torch.fx.Node) -> bool:

@@ -11,11 +11,11 @@ import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trtbuild.core.model.shapes import axes_of_symbol
+from trtbuild.default_dtype import default_float32
 from trtbuild.errors import OperatorMismatch, SourceError
 from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.checks import mutation_error, refuse_output_storage
-from trtbuild.stages.trace.export.default_dtype import float32_as_default
 from trtbuild.stages.trace.export.exporting import raise_model_error
 from trtbuild.stages.trace.export.guards import GuardFailure
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
@@ -136,7 +136,7 @@ def run_program(
     )
     constants = program.constants
     args = [values_by_node[node] if node in values_by_node else constants[node.name] for node in program.placeholders]
-    with float32_as_default():  # as in later steps
+    with default_float32:  # as in later steps
         return list(program.exported.graph_module(*args))
 
 

@@ -21,6 +21,7 @@ def _model(node: onnx.NodeProto, shape: Sequence[int | str], opset: int, element
     initializers = [
         onnx.numpy_helper.from_array(np.array([value], np.float32), name) for name, value in _NUMBERS.items()
     ]
+    initializers.append(onnx.numpy_helper.from_array(_KERNEL, "kernel"))
     graph = h.make_graph(
         [node],
         "g",
@@ -32,6 +33,7 @@ def _model(node: onnx.NodeProto, shape: Sequence[int | str], opset: int, element
 
 
 _NUMBERS = {"tenth": 0.1, "four": 4.0}
+_KERNEL = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
 
 
 def _run(model: onnx.ModelProto, x: np.ndarray) -> Any:
@@ -124,3 +126,23 @@ def test_equal_names_in_two_branches_may_have_other_sizes() -> None:
 
 
 POOLING = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}
+
+
+@pytest.mark.parametrize("padding", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("size", [14, 15, 16, 17, 18])
+def test_a_transposed_convolution_has_the_padding_of_its_output_shape(padding: str, size: int) -> None:
+    """ONNX pads the beginning by more if the padding is odd. The parser pads the end, or ignores `output_shape`."""
+    attributes = {"strides": [2, 2], "auto_pad": padding, "output_shape": [size, size]}
+    model = _model(h.make_node("ConvTranspose", ["x", "kernel"], ["y"], **attributes), ["n", 1, 8, 8], 17)
+    changed = parser_form(model, 17)
+    names = {entry.name for entry in changed.graph.node[0].attribute}
+    total = 17 - size
+    assert ("output_shape" in names) == (padding == "NOTSET" and (total <= 0 or total % 2 == 0))
+    x = np.random.default_rng(0).standard_normal((2, 1, 8, 8)).astype(np.float32)
+    np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5, atol=1e-5)
+
+
+def test_an_output_shape_of_a_dynamic_input_is_refused() -> None:
+    node = h.make_node("ConvTranspose", ["x", "kernel"], ["y"], strides=[2, 2], output_shape=[16, 16])
+    with pytest.raises(ConversionRefused, match="output_shape"):
+        parser_form(_model(node, ["n", 1, "h", "w"], 17), 17)

@@ -8,6 +8,8 @@ Rules
    refused.
 3. Mod of floats with ``fmod=1`` is refused. The parser divides and rounds the quotient, so ``fmod(1.0, 0.1)`` gives 0
    instead of 0.1. If the divisor is a power of two, the quotient is exact.
+4. ConvTranspose with `output_shape`: ONNX pads the beginning by one element more if the padding is odd. The parser pads
+   the end. With an automatic padding, the parser ignores `output_shape`. So the padding is written out.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from trtbuild.errors import ConversionRefused
 
 _FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
 _POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
+_CHANGED = _POOLS | {"ConvTranspose", "LogSoftmax", "Mod"}
 
 #: The element type and the sizes of a value (None for what is not known).
 _Type = tuple[int, list[int | None] | None]
@@ -37,7 +40,7 @@ _UNKNOWN: _Type = onnx.TensorProto.FLOAT, None
 def parser_form(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """Return `model` in a form that the parser reads rightly; `model` itself if nothing changes. New nodes have the name of
     the node that they replace. Raises ConversionRefused."""
-    if not any(node.op_type in _POOLS | {"LogSoftmax", "Mod"} for node in _all_nodes(model.graph)):
+    if not any(node.op_type in _CHANGED for node in _all_nodes(model.graph)):
         return model
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -60,6 +63,8 @@ def _change_graph(graph: onnx.GraphProto, opset: int, types: _Types, constants: 
             continue
         if node.op_type in _POOLS and _attribute(node, "ceil_mode", 0):
             _drop_ceil_mode(node, types)
+        if node.op_type == "ConvTranspose" and _attribute(node, "output_shape", []):
+            _write_padding(node, types)
         if node.op_type == "Mod" and _attribute(node, "fmod", 0):
             _refuse_float_mod(node, types, values)
         nodes.append(node)
@@ -106,14 +111,14 @@ def _written_out(
         yield make("Reshape", [last, f"{result}.shape"], result)
 
 
-def _drop_ceil_mode(node: onnx.NodeProto, types: _Types) -> None:
-    """Rule 2."""
+def _drop_ceil_mode(node: onnx.NodeProto, types: _Types) -> bool:
+    """Rule 2. Returns whether a last window may end after the padding."""
     kernel = _attribute(node, "kernel_shape", [])
     axes = len(kernel)
     steps, gaps = _attribute(node, "strides", [1] * axes), _attribute(node, "dilations", [1] * axes)
     pads = _attribute(node, "pads", [0] * 2 * axes)
     if _attribute(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        return
+        return False
     _, known_sizes = types.get(node.input[0], _UNKNOWN)
     sizes = [None] * axes if known_sizes is None else known_sizes[-axes:]
     is_left_out, is_rounded_up = False, False
@@ -133,7 +138,45 @@ def _drop_ceil_mode(node: onnx.NodeProto, types: _Types) -> None:
             hint="export the model with ceil_mode=False and an explicit padding",
         )
     if is_left_out:
-        next(attribute for attribute in node.attribute if attribute.name == "ceil_mode").i = 0
+        _set_attribute(node, "ceil_mode", 0)
+    return is_rounded_up
+
+
+def _write_padding(node: onnx.NodeProto, types: _Types) -> None:
+    """Rule 4."""
+    wanted = _attribute(node, "output_shape", [])
+    axes = len(wanted)
+    _, sizes = types.get(node.input[0], _UNKNOWN)
+    _, kernel = types.get(node.input[1], _UNKNOWN)
+    if sizes is None or kernel is None or None in sizes[-axes:] or None in kernel[-axes:]:
+        raise ConversionRefused(
+            "ConvTranspose has output_shape, and its padding depends on a dynamic size",
+            hint="export the model with explicit pads, or declare a static size",
+        )
+    steps, gaps = _attribute(node, "strides", [1] * axes), _attribute(node, "dilations", [1] * axes)
+    extras = _attribute(node, "output_padding", [0] * axes)
+    padding = _attribute(node, "auto_pad", b"NOTSET")
+    totals = [
+        step * (size - 1) + extra + gap * (width - 1) + 1 - count
+        for size, width, step, gap, extra, count in zip(
+            sizes[-axes:], kernel[-axes:], steps, gaps, extras, wanted, strict=True
+        )
+    ]
+    if padding == b"NOTSET" and all(total <= 0 or total % 2 == 0 for total in totals):
+        return
+    ends = [max(total, 0) // 2 for total in totals]
+    begins = [max(total, 0) - end for total, end in zip(totals, ends, strict=True)]
+    _set_attribute(node, "pads", [*ends, *begins] if padding == b"SAME_UPPER" else [*begins, *ends])
+    _set_attribute(node, "output_padding", [extra - min(total, 0) for extra, total in zip(extras, totals, strict=True)])
+    kept = [entry for entry in node.attribute if entry.name not in ("auto_pad", "output_shape")]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+
+
+def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
+    kept = [entry for entry in node.attribute if entry.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, h.make_attribute(name, value)])
 
 
 def _refuse_float_mod(node: onnx.NodeProto, types: _Types, values: Mapping[str, onnx.TensorProto]) -> None:

@@ -146,3 +146,33 @@ def test_an_output_shape_of_a_dynamic_input_is_refused() -> None:
     node = h.make_node("ConvTranspose", ["x", "kernel"], ["y"], strides=[2, 2], output_shape=[16, 16])
     with pytest.raises(ConversionRefused, match="output_shape"):
         parser_form(_model(node, ["n", 1, "h", "w"], 17), 17)
+
+
+@pytest.mark.parametrize("opset", [10, 11, 19])
+@pytest.mark.parametrize(("size", "padding"), [(8, 1), (7, 0), (8, 0), (7, 1)])
+@pytest.mark.parametrize("is_static", [True, False])
+def test_an_average_with_ceil_mode_counts_only_input_elements(
+    opset: int, size: int, padding: int, is_static: bool
+) -> None:
+    """TensorRT gives other averages for a window that ends after the padding."""
+    node = _pool("AveragePool", 3, 2, padding, count_include_pad=1)
+    model = _model(node, ["n", 3, size, size] if is_static else ["n", 3, "h", "w"], opset)
+    changed = parser_form(model, opset)
+    x = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype(np.float32)
+    np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5, atol=1e-6)
+    attributes = {entry.name: h.get_attribute_value(entry) for entry in changed.graph.node[-1].attribute}
+    is_rounded_up = not is_static or (size + 2 * padding - 3) % 2
+    assert attributes["count_include_pad"] == (0 if is_rounded_up else 1)
+    assert any(attributes["pads"]) == (padding > 0 and not is_rounded_up)
+
+
+@pytest.mark.parametrize("shape", [["n", 3, 8, 8], ["n", 3, "h", "w"]])
+def test_a_norm_over_windows_has_no_ceil_mode(shape: list[int | str]) -> None:
+    model = _model(_pool("LpPool", 3, 2, 0, p=2), shape, 18)
+    changed = parser_form(model, 18)
+    (mode,) = (entry.i for entry in changed.graph.node[0].attribute if entry.name == "ceil_mode")
+    assert mode == 0
+    for size in (7, 8):
+        x = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype(np.float32)
+        if shape[2] in (size, "h"):
+            np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5, atol=1e-6)

@@ -10,6 +10,9 @@ Rules
    instead of 0.1. If the divisor is a power of two, the quotient is exact.
 4. ConvTranspose with `output_shape`: ONNX pads the beginning by one element more if the padding is odd. The parser pads
    the end. With an automatic padding, the parser ignores `output_shape`. So the padding is written out.
+5. AveragePool with `ceil_mode` and `count_include_pad`: a window may end after the padding, and TensorRT gives another
+   average for it (trtbuild.stages.lower.operators.pools, rule 2). So the padding becomes a part of the input. The parser
+   computes LpPool from such averages, so LpPool gets enough padding at the end.
 """
 
 from __future__ import annotations
@@ -61,8 +64,11 @@ def _change_graph(graph: onnx.GraphProto, opset: int, types: _Types, constants: 
         if node.op_type == "LogSoftmax":
             nodes += _written_out(node, opset, types, constants)
             continue
-        if node.op_type in _POOLS and _attribute(node, "ceil_mode", 0):
-            _drop_ceil_mode(node, types)
+        if node.op_type in _POOLS and _attribute(node, "ceil_mode", 0) and _drop_ceil_mode(node, types):
+            if node.op_type == "LpPool":
+                _pad_last_window(node)
+            elif _attribute(node, "count_include_pad", 0):
+                nodes += _padded_input(node, opset, constants)
         if node.op_type == "ConvTranspose" and _attribute(node, "output_shape", []):
             _write_padding(node, types)
         if node.op_type == "Mod" and _attribute(node, "fmod", 0):
@@ -140,6 +146,33 @@ def _drop_ceil_mode(node: onnx.NodeProto, types: _Types) -> bool:
     if is_left_out:
         _set_attribute(node, "ceil_mode", 0)
     return is_rounded_up
+
+
+def _pad_last_window(node: onnx.NodeProto) -> None:
+    """Rule 5 for LpPool: zeros change no norm. A window may end after the padding by less than a step."""
+    axes = len(_attribute(node, "kernel_shape", []))
+    pads = _attribute(node, "pads", [0] * 2 * axes)
+    ends = [end + step - 1 for end, step in zip(pads[axes:], _attribute(node, "strides", [1] * axes), strict=True)]
+    _set_attribute(node, "pads", [*pads[:axes], *ends])
+    _set_attribute(node, "ceil_mode", 0)
+
+
+def _padded_input(node: onnx.NodeProto, opset: int, constants: list[onnx.TensorProto]) -> Iterator[onnx.NodeProto]:
+    """Rule 5 for AveragePool: yields a Pad, and changes the pooling so that its input has the padding."""
+    axes = len(_attribute(node, "kernel_shape", []))
+    pads = _attribute(node, "pads", [0] * 2 * axes)
+    _set_attribute(node, "count_include_pad", 0)
+    if not any(pads):
+        return
+    _set_attribute(node, "pads", [0] * 2 * axes)
+    source, padded = node.input[0], f"{node.output[0]}.padded"
+    all_pads = [0, 0, *pads[:axes], 0, 0, *pads[axes:]]
+    node.input[0] = padded
+    if opset < 11:
+        yield h.make_node("Pad", [source], [padded], name=node.name, pads=all_pads)
+        return
+    constants.append(onnx.numpy_helper.from_array(np.array(all_pads, np.int64), f"{padded}.pads"))
+    yield h.make_node("Pad", [source, f"{padded}.pads"], [padded], name=node.name)
 
 
 def _write_padding(node: onnx.NodeProto, types: _Types) -> None:

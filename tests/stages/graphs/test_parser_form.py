@@ -176,3 +176,13 @@ def test_a_norm_over_windows_has_no_ceil_mode(shape: list[int | str]) -> None:
         x = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype(np.float32)
         if shape[2] in (size, "h"):
             np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_a_global_norm_of_an_odd_order_has_no_negative_operands(order: int) -> None:
+    """The parser adds the powers of the elements, so negative elements would reduce the sum."""
+    model = _model(h.make_node("GlobalLpPool", ["x"], ["y"], p=order), ["n", 3, 4], 17)
+    changed = parser_form(model, 17)
+    assert [node.op_type for node in changed.graph.node][:-1] == ["Abs"] * (order % 2)
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5)

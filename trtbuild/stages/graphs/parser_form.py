@@ -13,6 +13,7 @@ Rules
 5. AveragePool with `ceil_mode` and `count_include_pad`: a window may end after the padding, and TensorRT gives another
    average for it (trtbuild.stages.lower.operators.pools, rule 2). So the padding becomes a part of the input. The parser
    computes LpPool from such averages, so LpPool gets enough padding at the end.
+6. GlobalLpPool of an odd order gets an Abs, because the parser adds the powers of negative numbers to the sum.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from trtbuild.errors import ConversionRefused
 
 _FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
 _POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
-_CHANGED = _POOLS | {"ConvTranspose", "LogSoftmax", "Mod"}
+_CHANGED = _POOLS | {"ConvTranspose", "GlobalLpPool", "LogSoftmax", "Mod"}
 
 #: The element type and the sizes of a value (None for what is not known).
 _Type = tuple[int, list[int | None] | None]
@@ -71,6 +72,10 @@ def _change_graph(graph: onnx.GraphProto, opset: int, types: _Types, constants: 
                 nodes += _padded_input(node, opset, constants)
         if node.op_type == "ConvTranspose" and _attribute(node, "output_shape", []):
             _write_padding(node, types)
+        if node.op_type == "GlobalLpPool" and _attribute(node, "p", 2) % 2:
+            absolute = f"{node.output[0]}.absolute"
+            nodes.append(h.make_node("Abs", list(node.input), [absolute], name=node.name))
+            node.input[0] = absolute
         if node.op_type == "Mod" and _attribute(node, "fmod", 0):
             _refuse_float_mod(node, types, values)
         nodes.append(node)

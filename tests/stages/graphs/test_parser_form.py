@@ -186,3 +186,16 @@ def test_a_global_norm_of_an_odd_order_has_no_negative_operands(order: int) -> N
     assert [node.op_type for node in changed.graph.node][:-1] == ["Abs"] * (order % 2)
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
     np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5)
+
+
+def test_a_selu_has_the_numbers_of_onnx() -> None:
+    """The parser's defaults are the numbers of opset 1, which have four decimal places."""
+    model = _model(h.make_node("Selu", ["x"], ["y"]), ["n", 4], 17)
+    changed = parser_form(model, 17)
+    assert {entry.name: entry.f for entry in changed.graph.node[0].attribute} == pytest.approx(
+        {"alpha": 1.6732632, "gamma": 1.0507010}, rel=1e-7
+    )
+    x = np.linspace(-3, 3, 4, dtype=np.float32).reshape(1, 4)
+    np.testing.assert_array_equal(_run(changed, x), _run(model, x))
+    given = _model(h.make_node("Selu", ["x"], ["y"], alpha=1.5, gamma=2.0), ["n", 4], 17)
+    np.testing.assert_array_equal(_run(parser_form(given, 17), x), _run(given, x))

@@ -14,6 +14,7 @@ Rules
    average for it (trtbuild.stages.lower.operators.pools, rule 2). So the padding becomes a part of the input. The parser
    computes LpPool from such averages, so LpPool gets enough padding at the end.
 6. GlobalLpPool of an odd order gets an Abs, because the parser adds the powers of negative numbers to the sum.
+7. Selu gets the default numbers of ONNX as attributes. The parser has the rounded numbers of opset 1.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from trtbuild.errors import ConversionRefused
 
 _FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
 _POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
-_CHANGED = _POOLS | {"ConvTranspose", "GlobalLpPool", "LogSoftmax", "Mod"}
+_CHANGED = _POOLS | {"ConvTranspose", "GlobalLpPool", "LogSoftmax", "Mod", "Selu"}
+#: Attribute of Selu → its default since opset 6.
+_SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 
 #: The element type and the sizes of a value (None for what is not known).
 _Type = tuple[int, list[int | None] | None]
@@ -76,6 +79,9 @@ def _change_graph(graph: onnx.GraphProto, opset: int, types: _Types, constants: 
             absolute = f"{node.output[0]}.absolute"
             nodes.append(h.make_node("Abs", list(node.input), [absolute], name=node.name))
             node.input[0] = absolute
+        if node.op_type == "Selu" and opset >= 6:
+            for name, number in _SELU.items():
+                _set_attribute(node, name, _attribute(node, name, number))
         if node.op_type == "Mod" and _attribute(node, "fmod", 0):
             _refuse_float_mod(node, types, values)
         nodes.append(node)

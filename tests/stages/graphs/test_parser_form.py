@@ -199,3 +199,11 @@ def test_a_selu_has_the_numbers_of_onnx() -> None:
     np.testing.assert_array_equal(_run(changed, x), _run(model, x))
     given = _model(h.make_node("Selu", ["x"], ["y"], alpha=1.5, gamma=2.0), ["n", 4], 17)
     np.testing.assert_array_equal(_run(parser_form(given, 17), x), _run(given, x))
+
+
+@pytest.mark.parametrize("operator", ["GRU", "LSTM", "RNN"])
+def test_a_recurrent_operator_with_the_batch_first_is_refused(operator: str) -> None:
+    """The parser ignores the layout, so it would take the batch for the sequence."""
+    node = h.make_node(operator, ["x", "kernel", "kernel"], ["y"], hidden_size=1, layout=1)
+    with pytest.raises(ConversionRefused, match="layout=1"):
+        parser_form(_model(node, ["n", "s", 4], 14), 14)

@@ -15,6 +15,7 @@ Rules
    computes LpPool from such averages, so LpPool gets enough padding at the end.
 6. GlobalLpPool of an odd order gets an Abs, because the parser adds the powers of negative numbers to the sum.
 7. Selu gets the default numbers of ONNX as attributes. The parser has the rounded numbers of opset 1.
+8. Recurrent operators with ``layout=1`` are refused. The parser ignores it, and takes the batch for the sequence.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from trtbuild.errors import ConversionRefused
 
 _FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
 _POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
-_CHANGED = _POOLS | {"ConvTranspose", "GlobalLpPool", "LogSoftmax", "Mod", "Selu"}
+_RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
+_CHANGED = _POOLS | _RECURRENT | {"ConvTranspose", "GlobalLpPool", "LogSoftmax", "Mod", "Selu"}
 #: Attribute of Selu → its default since opset 6.
 _SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 
@@ -82,6 +84,11 @@ def _change_graph(graph: onnx.GraphProto, opset: int, types: _Types, constants: 
         if node.op_type == "Selu" and opset >= 6:
             for name, number in _SELU.items():
                 _set_attribute(node, name, _attribute(node, name, number))
+        if node.op_type in _RECURRENT and _attribute(node, "layout", 0):
+            raise ConversionRefused(
+                f"{node.op_type} has layout=1, which TensorRT's parser ignores",
+                hint="export the model with layout=0, and transpose the operands",
+            )
         if node.op_type == "Mod" and _attribute(node, "fmod", 0):
             _refuse_float_mod(node, types, values)
         nodes.append(node)

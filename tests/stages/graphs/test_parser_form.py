@@ -207,3 +207,45 @@ def test_a_recurrent_operator_with_the_batch_first_is_refused(operator: str) -> 
     node = h.make_node(operator, ["x", "kernel", "kernel"], ["y"], hidden_size=1, layout=1)
     with pytest.raises(ConversionRefused, match="layout=1"):
         parser_form(_model(node, ["n", "s", 4], 14), 14)
+
+
+def _loop(first: str, following: str, *, has_rows: bool = True) -> onnx.ModelProto:
+    """At most 5 additions of x. `first` and `following` are the conditions; `c` is an input."""
+    value = h.make_tensor_value_info
+    nodes = [
+        h.make_node("Add", ["s", "x"], ["s2"]),
+        h.make_node("Less", ["s2", "one"], ["less"]),
+        *(h.make_node("Identity", [a], [b]) for a, b in (("s2", "row"), ("before", "same"), (following, "after"))),
+    ]
+    body = h.make_graph(
+        nodes,
+        "body",
+        [value("i", T.INT64, []), value("before", T.BOOL, []), value("s", T.FLOAT, [])],
+        [value("after", T.BOOL, []), value("s2", T.FLOAT, []), *([value("row", T.FLOAT, [])] if has_rows else [])],
+    )
+    numbers = {"five": np.int64(5), "yes": np.array(True), "zero": np.float32(0), "one": np.float32(1)}
+    node = h.make_node("Loop", ["five", first, "zero"], ["y", *(["rows"] if has_rows else [])], body=body)
+    graph = h.make_graph(
+        [node],
+        "g",
+        [value("x", T.FLOAT, []), value("c", T.BOOL, [])],
+        [value("y", T.FLOAT, []), *([value("rows", T.FLOAT, [None])] if has_rows else [])],
+        [onnx.numpy_helper.from_array(np.asarray(number), name) for name, number in numbers.items()],
+    )
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_loop_that_its_condition_may_end_has_no_scan_outputs() -> None:
+    """The parser's output has 5 rows. In ONNX it has 2 rows here, because 0.6 + 0.6 is more than 1."""
+    model = _loop("yes", "less")
+    inputs = {"x": np.array(0.6, np.float32), "c": np.array(True)}
+    (rows,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["rows"], inputs)
+    assert len(rows) == 2
+    for first, following in (("yes", "less"), ("c", "same"), ("c", "yes")):
+        with pytest.raises(ConversionRefused, match="scan outputs"):
+            parser_form(_loop(first, following), 17)
+
+
+def test_a_loop_that_runs_to_its_end_may_have_scan_outputs() -> None:
+    for model in (_loop("yes", "same"), _loop("yes", "yes"), _loop("", "yes"), _loop("c", "less", has_rows=False)):
+        assert parser_form(model, 17) == model

@@ -16,6 +16,8 @@ Rules
 6. GlobalLpPool of an odd order gets an Abs, because the parser adds the powers of negative numbers to the sum.
 7. Selu gets the default numbers of ONNX as attributes. The parser has the rounded numbers of opset 1.
 8. Recurrent operators with ``layout=1`` are refused. The parser ignores it, and takes the batch for the sequence.
+9. A Loop with scan outputs is refused if its condition may end it. The parser's scan outputs have a row for each of the
+   `M` iterations, also for those that do not run. In ONNX they have fewer rows.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from trtbuild.errors import ConversionRefused
 _FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
 _POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
 _RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
-_CHANGED = _POOLS | _RECURRENT | {"ConvTranspose", "GlobalLpPool", "LogSoftmax", "Mod", "Selu"}
+_CHANGED = _POOLS | _RECURRENT | {"ConvTranspose", "GlobalLpPool", "LogSoftmax", "Loop", "Mod", "Selu"}
 #: Attribute of Selu → its default since opset 6.
 _SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 
@@ -55,18 +57,24 @@ def parser_form(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     result.CopyFrom(model)
     types = _types(model)
     constants: list[onnx.TensorProto] = []
-    _change_graph(result.graph, opset, types, constants)
+    _change_graph(result.graph, opset, types, constants, frozenset(_true_names(model)))
     result.graph.initializer.extend(constants)
     return result
 
 
-def _change_graph(graph: onnx.GraphProto, opset: int, types: _Types, constants: list[onnx.TensorProto]) -> None:
+def _change_graph(
+    graph: onnx.GraphProto,
+    opset: int,
+    types: _Types,
+    constants: list[onnx.TensorProto],
+    true_names: frozenset[str],
+) -> None:
     values = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _change_graph(attribute.g, opset, types, constants)
+                _change_graph(attribute.g, opset, types, constants, true_names)
         if node.op_type == "LogSoftmax":
             nodes += _written_out(node, opset, types, constants)
             continue
@@ -88,6 +96,11 @@ def _change_graph(graph: onnx.GraphProto, opset: int, types: _Types, constants: 
             raise ConversionRefused(
                 f"{node.op_type} has layout=1, which TensorRT's parser ignores",
                 hint="export the model with layout=0, and transpose the operands",
+            )
+        if node.op_type == "Loop" and _may_end_early(node, true_names):
+            raise ConversionRefused(
+                "Loop has scan outputs and a condition: TensorRT's outputs have a row for each iteration up to M",
+                hint="let the loop run M times, or return its carried values only",
             )
         if node.op_type == "Mod" and _attribute(node, "fmod", 0):
             _refuse_float_mod(node, types, values)
@@ -228,6 +241,35 @@ def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
     kept = [entry for entry in node.attribute if entry.name != name]
     del node.attribute[:]
     node.attribute.extend([*kept, h.make_attribute(name, value)])
+
+
+def _may_end_early(node: onnx.NodeProto, true_names: frozenset[str]) -> bool:
+    """Rule 9. `true_names` are the names of constants that are true. A Loop without a condition runs `M` times."""
+    if not any(node.output[len(node.input) - 2 :]) or not node.input[1]:
+        return False
+    body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
+    sources = {
+        name: inner.input[0] for inner in body.node if inner.op_type in ("Cast", "Identity") for name in inner.output
+    }
+    condition = body.output[0].name
+    while condition in sources:
+        condition = sources[condition]
+    always_true = true_names | {body.input[1].name}  # the first condition, which the second test covers
+    return condition not in always_true or node.input[1] not in true_names
+
+
+def _true_names(model: onnx.ModelProto) -> Iterator[str]:
+    """Yield the names of the constants that are true. Equal names in two nested graphs must have the same value."""
+    values: dict[str, bool] = {}
+    for graph in _all_graphs(model.graph):
+        tensors = [(tensor.name, tensor) for tensor in graph.initializer]
+        tensors += [
+            (node.output[0], entry.t) for node in graph.node if node.op_type == "Constant" for entry in node.attribute
+        ]
+        for name, tensor in tensors:
+            is_true = tensor.data_type == onnx.TensorProto.BOOL and bool(onnx.numpy_helper.to_array(tensor).all())
+            values[name] = values.get(name, True) and is_true
+    return (name for name, is_true in values.items() if is_true)
 
 
 def _refuse_float_mod(node: onnx.NodeProto, types: _Types, values: Mapping[str, onnx.TensorProto]) -> None:

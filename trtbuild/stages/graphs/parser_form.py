@@ -245,7 +245,7 @@ def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
 
 def _may_end_early(node: onnx.NodeProto, true_names: frozenset[str]) -> bool:
     """Rule 9. `true_names` are the names of constants that are true. A Loop without a condition runs `M` times."""
-    if not any(node.output[len(node.input) - 2 :]) or not node.input[1]:
+    if len(node.input) < 2 or not node.input[1] or not any(node.output[len(node.input) - 2 :]):
         return False
     body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
     sources = {

@@ -21,6 +21,7 @@ def _model(node: onnx.NodeProto, shape: Sequence[int | str], opset: int, element
     initializers = [
         onnx.numpy_helper.from_array(np.array([value], np.float32), name) for name, value in _NUMBERS.items()
     ]
+    initializers.append(onnx.numpy_helper.from_array(_KERNEL, "kernel"))
     graph = h.make_graph(
         [node],
         "g",
@@ -32,6 +33,7 @@ def _model(node: onnx.NodeProto, shape: Sequence[int | str], opset: int, element
 
 
 _NUMBERS = {"tenth": 0.1, "four": 4.0}
+_KERNEL = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
 
 
 def _run(model: onnx.ModelProto, x: np.ndarray) -> Any:
@@ -124,3 +126,126 @@ def test_equal_names_in_two_branches_may_have_other_sizes() -> None:
 
 
 POOLING = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}
+
+
+@pytest.mark.parametrize("padding", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("size", [14, 15, 16, 17, 18])
+def test_a_transposed_convolution_has_the_padding_of_its_output_shape(padding: str, size: int) -> None:
+    """ONNX pads the beginning by more if the padding is odd. The parser pads the end, or ignores `output_shape`."""
+    attributes = {"strides": [2, 2], "auto_pad": padding, "output_shape": [size, size]}
+    model = _model(h.make_node("ConvTranspose", ["x", "kernel"], ["y"], **attributes), ["n", 1, 8, 8], 17)
+    changed = parser_form(model, 17)
+    names = {entry.name for entry in changed.graph.node[0].attribute}
+    total = 17 - size
+    assert ("output_shape" in names) == (padding == "NOTSET" and (total <= 0 or total % 2 == 0))
+    x = np.random.default_rng(0).standard_normal((2, 1, 8, 8)).astype(np.float32)
+    np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5, atol=1e-5)
+
+
+def test_an_output_shape_of_a_dynamic_input_is_refused() -> None:
+    node = h.make_node("ConvTranspose", ["x", "kernel"], ["y"], strides=[2, 2], output_shape=[16, 16])
+    with pytest.raises(ConversionRefused, match="output_shape"):
+        parser_form(_model(node, ["n", 1, "h", "w"], 17), 17)
+
+
+@pytest.mark.parametrize("opset", [10, 11, 19])
+@pytest.mark.parametrize(("size", "padding"), [(8, 1), (7, 0), (8, 0), (7, 1)])
+@pytest.mark.parametrize("is_static", [True, False])
+def test_an_average_with_ceil_mode_counts_only_input_elements(
+    opset: int, size: int, padding: int, is_static: bool
+) -> None:
+    """TensorRT gives other averages for a window that ends after the padding."""
+    node = _pool("AveragePool", 3, 2, padding, count_include_pad=1)
+    model = _model(node, ["n", 3, size, size] if is_static else ["n", 3, "h", "w"], opset)
+    changed = parser_form(model, opset)
+    x = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype(np.float32)
+    np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5, atol=1e-6)
+    attributes = {entry.name: h.get_attribute_value(entry) for entry in changed.graph.node[-1].attribute}
+    is_rounded_up = not is_static or (size + 2 * padding - 3) % 2
+    assert attributes["count_include_pad"] == (0 if is_rounded_up else 1)
+    assert any(attributes["pads"]) == (padding > 0 and not is_rounded_up)
+
+
+@pytest.mark.parametrize("shape", [["n", 3, 8, 8], ["n", 3, "h", "w"]])
+def test_a_norm_over_windows_has_no_ceil_mode(shape: list[int | str]) -> None:
+    model = _model(_pool("LpPool", 3, 2, 0, p=2), shape, 18)
+    changed = parser_form(model, 18)
+    (mode,) = (entry.i for entry in changed.graph.node[0].attribute if entry.name == "ceil_mode")
+    assert mode == 0
+    for size in (7, 8):
+        x = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype(np.float32)
+        if shape[2] in (size, "h"):
+            np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_a_global_norm_of_an_odd_order_has_no_negative_operands(order: int) -> None:
+    """The parser adds the powers of the elements, so negative elements would reduce the sum."""
+    model = _model(h.make_node("GlobalLpPool", ["x"], ["y"], p=order), ["n", 3, 4], 17)
+    changed = parser_form(model, 17)
+    assert [node.op_type for node in changed.graph.node][:-1] == ["Abs"] * (order % 2)
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5)
+
+
+def test_a_selu_has_the_numbers_of_onnx() -> None:
+    """The parser's defaults are the numbers of opset 1, which have four decimal places."""
+    model = _model(h.make_node("Selu", ["x"], ["y"]), ["n", 4], 17)
+    changed = parser_form(model, 17)
+    assert {entry.name: entry.f for entry in changed.graph.node[0].attribute} == pytest.approx(
+        {"alpha": 1.6732632, "gamma": 1.0507010}, rel=1e-7
+    )
+    x = np.linspace(-3, 3, 4, dtype=np.float32).reshape(1, 4)
+    np.testing.assert_array_equal(_run(changed, x), _run(model, x))
+    given = _model(h.make_node("Selu", ["x"], ["y"], alpha=1.5, gamma=2.0), ["n", 4], 17)
+    np.testing.assert_array_equal(_run(parser_form(given, 17), x), _run(given, x))
+
+
+@pytest.mark.parametrize("operator", ["GRU", "LSTM", "RNN"])
+def test_a_recurrent_operator_with_the_batch_first_is_refused(operator: str) -> None:
+    """The parser ignores the layout, so it would take the batch for the sequence."""
+    node = h.make_node(operator, ["x", "kernel", "kernel"], ["y"], hidden_size=1, layout=1)
+    with pytest.raises(ConversionRefused, match="layout=1"):
+        parser_form(_model(node, ["n", "s", 4], 14), 14)
+
+
+def _loop(first: str, following: str, *, has_rows: bool = True) -> onnx.ModelProto:
+    """At most 5 additions of x. `first` and `following` are the conditions; `c` is an input."""
+    value = h.make_tensor_value_info
+    nodes = [
+        h.make_node("Add", ["s", "x"], ["s2"]),
+        h.make_node("Less", ["s2", "one"], ["less"]),
+        *(h.make_node("Identity", [a], [b]) for a, b in (("s2", "row"), ("before", "same"), (following, "after"))),
+    ]
+    body = h.make_graph(
+        nodes,
+        "body",
+        [value("i", T.INT64, []), value("before", T.BOOL, []), value("s", T.FLOAT, [])],
+        [value("after", T.BOOL, []), value("s2", T.FLOAT, []), *([value("row", T.FLOAT, [])] if has_rows else [])],
+    )
+    numbers = {"five": np.int64(5), "yes": np.array(True), "zero": np.float32(0), "one": np.float32(1)}
+    node = h.make_node("Loop", ["five", first, "zero"], ["y", *(["rows"] if has_rows else [])], body=body)
+    graph = h.make_graph(
+        [node],
+        "g",
+        [value("x", T.FLOAT, []), value("c", T.BOOL, [])],
+        [value("y", T.FLOAT, []), *([value("rows", T.FLOAT, [None])] if has_rows else [])],
+        [onnx.numpy_helper.from_array(np.asarray(number), name) for name, number in numbers.items()],
+    )
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_loop_that_its_condition_may_end_has_no_scan_outputs() -> None:
+    """The parser's output has 5 rows. In ONNX it has 2 rows here, because 0.6 + 0.6 is more than 1."""
+    model = _loop("yes", "less")
+    inputs = {"x": np.array(0.6, np.float32), "c": np.array(True)}
+    (rows,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["rows"], inputs)
+    assert len(rows) == 2
+    for first, following in (("yes", "less"), ("c", "same"), ("c", "yes")):
+        with pytest.raises(ConversionRefused, match="scan outputs"):
+            parser_form(_loop(first, following), 17)
+
+
+def test_a_loop_that_runs_to_its_end_may_have_scan_outputs() -> None:
+    for model in (_loop("yes", "same"), _loop("yes", "yes"), _loop("", "yes"), _loop("c", "less", has_rows=False)):
+        assert parser_form(model, 17) == model

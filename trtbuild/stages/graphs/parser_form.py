@@ -8,6 +8,16 @@ Rules
    refused.
 3. Mod of floats with ``fmod=1`` is refused. The parser divides and rounds the quotient, so ``fmod(1.0, 0.1)`` gives 0
    instead of 0.1. If the divisor is a power of two, the quotient is exact.
+4. ConvTranspose with `output_shape`: ONNX pads the beginning by one element more if the padding is odd. The parser pads
+   the end. With an automatic padding, the parser ignores `output_shape`. So the padding is written out.
+5. AveragePool with `ceil_mode` and `count_include_pad`: a window may end after the padding, and TensorRT gives another
+   average for it (`trtbuild.stages.lower.operators.pools`, rule 2). So the padding becomes a part of the input. The parser
+   computes LpPool from such averages, so LpPool gets enough padding at the end.
+6. GlobalLpPool of an odd order gets an Abs, because the parser adds the powers of negative numbers to the sum.
+7. Selu gets the default numbers of ONNX as attributes. The parser has the rounded numbers of opset 1.
+8. Recurrent operators with ``layout=1`` are refused. The parser ignores it, and takes the batch for the sequence.
+9. A Loop with scan outputs is refused if its condition may end it. The parser's scan outputs have a row for each of the
+   `M` iterations, also for those that do not run. In ONNX they have fewer rows.
 """
 
 from __future__ import annotations
@@ -25,6 +35,10 @@ from trtbuild.errors import ConversionRefused
 
 _FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
 _POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
+_RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
+_CHANGED = _POOLS | _RECURRENT | {"ConvTranspose", "GlobalLpPool", "LogSoftmax", "Loop", "Mod", "Selu"}
+#: Attribute of Selu → its default since opset 6.
+_SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 
 #: The element type and the sizes of a value (None for what is not known).
 _Type = tuple[int, list[int | None] | None]
@@ -37,29 +51,57 @@ _UNKNOWN: _Type = onnx.TensorProto.FLOAT, None
 def parser_form(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """Return `model` in a form that the parser reads rightly; `model` itself if nothing changes. New nodes have the name of
     the node that they replace. Raises ConversionRefused."""
-    if not any(node.op_type in _POOLS | {"LogSoftmax", "Mod"} for node in _all_nodes(model.graph)):
+    if not any(node.op_type in _CHANGED for node in _all_nodes(model.graph)):
         return model
     result = onnx.ModelProto()
     result.CopyFrom(model)
     types = _types(model)
     constants: list[onnx.TensorProto] = []
-    _change_graph(result.graph, opset, types, constants)
+    _change_graph(result.graph, opset, types, constants, frozenset(_true_names(model)))
     result.graph.initializer.extend(constants)
     return result
 
 
-def _change_graph(graph: onnx.GraphProto, opset: int, types: _Types, constants: list[onnx.TensorProto]) -> None:
+def _change_graph(
+    graph: onnx.GraphProto,
+    opset: int,
+    types: _Types,
+    constants: list[onnx.TensorProto],
+    true_names: frozenset[str],
+) -> None:
     values = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _change_graph(attribute.g, opset, types, constants)
+                _change_graph(attribute.g, opset, types, constants, true_names)
         if node.op_type == "LogSoftmax":
             nodes += _written_out(node, opset, types, constants)
             continue
-        if node.op_type in _POOLS and _attribute(node, "ceil_mode", 0):
-            _drop_ceil_mode(node, types)
+        if node.op_type in _POOLS and _attribute(node, "ceil_mode", 0) and _drop_ceil_mode(node, types):
+            if node.op_type == "LpPool":
+                _pad_last_window(node)
+            elif _attribute(node, "count_include_pad", 0):
+                nodes += _padded_input(node, opset, constants)
+        if node.op_type == "ConvTranspose" and _attribute(node, "output_shape", []):
+            _write_padding(node, types)
+        if node.op_type == "GlobalLpPool" and _attribute(node, "p", 2) % 2:
+            absolute = f"{node.output[0]}.absolute"
+            nodes.append(h.make_node("Abs", list(node.input), [absolute], name=node.name))
+            node.input[0] = absolute
+        if node.op_type == "Selu" and opset >= 6:
+            for name, number in _SELU.items():
+                _set_attribute(node, name, _attribute(node, name, number))
+        if node.op_type in _RECURRENT and _attribute(node, "layout", 0):
+            raise ConversionRefused(
+                f"{node.op_type} has layout=1, which TensorRT's parser ignores",
+                hint="export the model with layout=0, and transpose the operands",
+            )
+        if node.op_type == "Loop" and _may_end_early(node, true_names):
+            raise ConversionRefused(
+                "Loop has scan outputs and a condition: TensorRT's outputs have a row for each iteration up to M",
+                hint="let the loop run M times, or return its carried values only",
+            )
         if node.op_type == "Mod" and _attribute(node, "fmod", 0):
             _refuse_float_mod(node, types, values)
         nodes.append(node)
@@ -106,14 +148,14 @@ def _written_out(
         yield make("Reshape", [last, f"{result}.shape"], result)
 
 
-def _drop_ceil_mode(node: onnx.NodeProto, types: _Types) -> None:
-    """Rule 2."""
+def _drop_ceil_mode(node: onnx.NodeProto, types: _Types) -> bool:
+    """Rule 2. Returns whether a last window may end after the padding."""
     kernel = _attribute(node, "kernel_shape", [])
     axes = len(kernel)
     steps, gaps = _attribute(node, "strides", [1] * axes), _attribute(node, "dilations", [1] * axes)
     pads = _attribute(node, "pads", [0] * 2 * axes)
     if _attribute(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        return
+        return False
     _, known_sizes = types.get(node.input[0], _UNKNOWN)
     sizes = [None] * axes if known_sizes is None else known_sizes[-axes:]
     is_left_out, is_rounded_up = False, False
@@ -133,7 +175,101 @@ def _drop_ceil_mode(node: onnx.NodeProto, types: _Types) -> None:
             hint="export the model with ceil_mode=False and an explicit padding",
         )
     if is_left_out:
-        next(attribute for attribute in node.attribute if attribute.name == "ceil_mode").i = 0
+        _set_attribute(node, "ceil_mode", 0)
+    return is_rounded_up
+
+
+def _pad_last_window(node: onnx.NodeProto) -> None:
+    """Rule 5 for LpPool: zeros change no norm. A window may end after the padding by less than a step."""
+    axes = len(_attribute(node, "kernel_shape", []))
+    pads = _attribute(node, "pads", [0] * 2 * axes)
+    ends = [end + step - 1 for end, step in zip(pads[axes:], _attribute(node, "strides", [1] * axes), strict=True)]
+    _set_attribute(node, "pads", [*pads[:axes], *ends])
+    _set_attribute(node, "ceil_mode", 0)
+
+
+def _padded_input(node: onnx.NodeProto, opset: int, constants: list[onnx.TensorProto]) -> Iterator[onnx.NodeProto]:
+    """Rule 5 for AveragePool: yields a Pad, and changes the pooling so that its input has the padding."""
+    axes = len(_attribute(node, "kernel_shape", []))
+    pads = _attribute(node, "pads", [0] * 2 * axes)
+    _set_attribute(node, "count_include_pad", 0)
+    if not any(pads):
+        return
+    _set_attribute(node, "pads", [0] * 2 * axes)
+    source, padded = node.input[0], f"{node.output[0]}.padded"
+    all_pads = [0, 0, *pads[:axes], 0, 0, *pads[axes:]]
+    node.input[0] = padded
+    if opset < 11:
+        yield h.make_node("Pad", [source], [padded], name=node.name, pads=all_pads)
+        return
+    constants.append(onnx.numpy_helper.from_array(np.array(all_pads, np.int64), f"{padded}.pads"))
+    yield h.make_node("Pad", [source, f"{padded}.pads"], [padded], name=node.name)
+
+
+def _write_padding(node: onnx.NodeProto, types: _Types) -> None:
+    """Rule 4."""
+    wanted = _attribute(node, "output_shape", [])
+    axes = len(wanted)
+    _, sizes = types.get(node.input[0], _UNKNOWN)
+    _, kernel = types.get(node.input[1], _UNKNOWN)
+    if sizes is None or kernel is None or None in sizes[-axes:] or None in kernel[-axes:]:
+        raise ConversionRefused(
+            "ConvTranspose has output_shape, and its padding depends on a dynamic size",
+            hint="export the model with explicit pads, or declare a static size",
+        )
+    steps, gaps = _attribute(node, "strides", [1] * axes), _attribute(node, "dilations", [1] * axes)
+    extras = _attribute(node, "output_padding", [0] * axes)
+    padding = _attribute(node, "auto_pad", b"NOTSET")
+    totals = [
+        step * (size - 1) + extra + gap * (width - 1) + 1 - count
+        for size, width, step, gap, extra, count in zip(
+            sizes[-axes:], kernel[-axes:], steps, gaps, extras, wanted, strict=True
+        )
+    ]
+    if padding == b"NOTSET" and all(total <= 0 or total % 2 == 0 for total in totals):
+        return
+    ends = [max(total, 0) // 2 for total in totals]
+    begins = [max(total, 0) - end for total, end in zip(totals, ends, strict=True)]
+    _set_attribute(node, "pads", [*ends, *begins] if padding == b"SAME_UPPER" else [*begins, *ends])
+    _set_attribute(node, "output_padding", [extra - min(total, 0) for extra, total in zip(extras, totals, strict=True)])
+    kept = [entry for entry in node.attribute if entry.name not in ("auto_pad", "output_shape")]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+
+
+def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
+    kept = [entry for entry in node.attribute if entry.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, h.make_attribute(name, value)])
+
+
+def _may_end_early(node: onnx.NodeProto, true_names: frozenset[str]) -> bool:
+    """Rule 9. `true_names` are the names of constants that are true. A Loop without a condition runs `M` times."""
+    if len(node.input) < 2 or not node.input[1] or not any(node.output[len(node.input) - 2 :]):
+        return False
+    body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
+    sources = {
+        name: inner.input[0] for inner in body.node if inner.op_type in ("Cast", "Identity") for name in inner.output
+    }
+    condition = body.output[0].name
+    while condition in sources:
+        condition = sources[condition]
+    always_true = true_names | {body.input[1].name}  # the first condition, which the second test covers
+    return condition not in always_true or node.input[1] not in true_names
+
+
+def _true_names(model: onnx.ModelProto) -> Iterator[str]:
+    """Yield the names of the constants that are true. Equal names in two nested graphs must have the same value."""
+    values: dict[str, bool] = {}
+    for graph in _all_graphs(model.graph):
+        tensors = [(tensor.name, tensor) for tensor in graph.initializer]
+        tensors += [
+            (node.output[0], entry.t) for node in graph.node if node.op_type == "Constant" for entry in node.attribute
+        ]
+        for name, tensor in tensors:
+            is_true = tensor.data_type == onnx.TensorProto.BOOL and bool(onnx.numpy_helper.to_array(tensor).all())
+            values[name] = values.get(name, True) and is_true
+    return (name for name, is_true in values.items() if is_true)
 
 
 def _refuse_float_mod(node: onnx.NodeProto, types: _Types, values: Mapping[str, onnx.TensorProto]) -> None:

@@ -87,3 +87,11 @@ def test_accepts_quantizers_to_signed_types() -> None:
             quantizer(["x", "s", "z"], zero_point=type_, output_dtype=type_), READ_NUMBERS, JOB
         )
         refuse_unsupported_quantization(quantizer(["x", "s"], output_dtype=type_), READ_NUMBERS, JOB)
+
+
+def test_rejects_a_quantizer_in_a_branch() -> None:
+    """The parser takes a quantizer without a zero point for one to int8. In ONNX it quantizes to uint8."""
+    branch = quantizer(["x", "s"])
+    node = h.make_node("If", ["c"], ["y"], "if", then_branch=branch, else_branch=quantizer(["x", "s", "z"], 3))
+    with pytest.raises(SourceError, match=r"'quantizer' of .* quantizes to uint8"):
+        refuse_unsupported_quantization(h.make_graph([node], "g", [], []), READ_NUMBERS, JOB)

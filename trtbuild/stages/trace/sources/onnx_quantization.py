@@ -23,6 +23,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.sources.onnx_weights import all_nodes, nested_graphs
 
 _UNSIGNED = {onnx.TensorProto.UINT8, onnx.TensorProto.UINT16, onnx.TensorProto.UINT4, onnx.TensorProto.UINT2}
 _INTEGER_OPERATORS = (
@@ -56,16 +57,16 @@ def dequantize_biases(graph: onnx.GraphProto, read: Read) -> None:
 
 
 def refuse_unsupported_quantization(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None:
-    """Raise SourceError for the first node that rule 1, 3 or 4 refuses."""
-    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    """Raise SourceError for the first node that rule 1, 3 or 4 refuses, also in nested graphs."""
+    initializers = {tensor.name: tensor for each in (graph, *nested_graphs(graph)) for tensor in each.initializer}
     constants = {
         node.output[0]: attribute.t
-        for node in graph.node
+        for node in all_nodes(graph)
         if node.op_type == "Constant" and node.output
         for attribute in node.attribute
         if attribute.name == "value"
     }
-    for node in graph.node:
+    for node in all_nodes(graph):
         if node.op_type in _INTEGER_OPERATORS:
             raise _error(node, f"is {node.op_type}, which computes with integers", job)
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):

@@ -96,3 +96,10 @@ def test_changes_of_outputs_and_of_bytecode_start_no_build() -> None:
     )
     assert is_relevant(["/p/dist/net/a", "/p/models/a.py"], ignored)
     assert is_relevant(["/p/dist/network"], ignored)
+
+
+def test_a_project_below_a_directory_of_git_is_watched() -> None:
+    """Some people keep the working trees of their branches there."""
+    project = "/repository/.git/trees/feature"
+    assert is_relevant([f"{project}/net.py"], [], [project])
+    assert not is_relevant([f"{project}/.git", f"{project}/lib/.git/index"], [], [project])

@@ -49,7 +49,7 @@ def test_an_error_is_read_back_with_its_type(error_type: type[errors.TrtbuildErr
 def test_a_worker_does_not_do_the_job_of_a_parent_of_another_release(
     tmp_path: Path, versions: dict[str, int] | None
 ) -> None:
-    """The parent would store the result under the key of its own release."""
+    """The parent would store the result under the key of another release."""
     job = EngineJob("0" * 64, (), (), BuilderSettings(), Target("ada", 89), "1.0")
     message = {"task": "engine", "job": encode(job), "step versions": versions}
     context = Context(LocalStore(tmp_path), tmp_path, tmp_path, lambda outputs: None)

@@ -7,7 +7,7 @@ Rules
    of these operators.
 3. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
 4. A job has the parent's versions of the steps. A worker with other versions refuses it: trtbuild was upgraded, or another
-   commit was checked out, after the parent had started. The parent would store the result under the key of its own version.
+   commit was checked out, after the parent had started. The parent would store the result under the key of another version.
 """
 
 from __future__ import annotations

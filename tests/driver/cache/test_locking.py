@@ -275,6 +275,20 @@ def test_an_engine_that_differs_from_the_lock_is_built_again(locked: CommandLine
     assert ran(locked("build", "--frozen")) == {}
 
 
+def test_frozen_refuses_cached_results_of_an_edited_model_until_they_are_locked(locked: CommandLine) -> None:
+    edit(locked.project / "models" / "layer.py", "16", "17")
+    assert ran(locked("build"))["engine"] == 1  # so the results of the edited model are hits
+    for arguments in (("--target", "ada"), ("--until", "engine"), ()):
+        (error,) = locked("build", "--frozen", *arguments, expect=3)["errors"]
+        assert error["type"] == "FrozenError"
+        assert "these results are not those of trtbuild.lock" in error["text"]
+        assert ENGINE in error["text"]
+    assert ran(locked("build", "--frozen", "--upgrade")) == {}  # ignores the lock
+    assert ran(locked("build", "--frozen", "--until", "convert")) == {}
+    locked("lock")
+    assert ran(locked("build", "--frozen")) == {}
+
+
 def test_without_a_lock_an_engine_with_another_plan_is_used(trtbuild: CommandLine) -> None:
     replace_engine(trtbuild)
     assert step(trtbuild("plan"), ENGINE)["verdict"] == "hit"

@@ -36,6 +36,22 @@ def test_an_installed_distribution_ends_the_watcher(tmp_path: Path, monkeypatch:
     assert conditions.why_to_end() == "the installed distributions changed"
 
 
+def test_edits_in_a_directory_of_the_search_path_do_not_end_the_watcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages, project = tmp_path / "site-packages", tmp_path / "project"
+    (packages / "yaml").mkdir(parents=True)
+    project.mkdir()
+    monkeypatch.setattr(null_build, "interpreter", lambda: ["3", "/usr", str(project), str(packages)])
+    conditions = Conditions(project)
+    (project / "dist").mkdir()
+    (project / ".net.py.new").write_text("")
+    (project / ".net.py.new").rename(project / "net.py")  # as many editors save a file
+    assert conditions.why_to_end() is None
+    (project / "yaml.py").write_text("")  # hides a library that a process of the watcher has loaded
+    assert conditions.why_to_end() == "the installed distributions changed"
+
+
 def test_an_edit_of_trtbuild_ends_the_watcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "null_build.py").write_text("")
     monkeypatch.setattr(null_build, "__file__", str(tmp_path / "null_build.py"))
@@ -80,3 +96,10 @@ def test_changes_of_outputs_and_of_bytecode_start_no_build() -> None:
     )
     assert is_relevant(["/p/dist/net/a", "/p/models/a.py"], ignored)
     assert is_relevant(["/p/dist/network"], ignored)
+
+
+def test_a_project_below_a_directory_of_git_is_watched() -> None:
+    """Some people keep the working trees of their branches there."""
+    project = "/repository/.git/trees/feature"
+    assert is_relevant([f"{project}/net.py"], [], [project])
+    assert not is_relevant([f"{project}/.git", f"{project}/lib/.git/index"], [], [project])

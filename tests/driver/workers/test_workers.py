@@ -14,10 +14,17 @@ from typing import Any
 import pytest
 
 from trtbuild import errors
-from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
+from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT, EngineJob
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import Target
+from trtbuild.core.recipes.keys import STEP_VERSIONS
+from trtbuild.core.values.codec import encode
+from trtbuild.driver.workers import tasks
 from trtbuild.driver.workers.environments import visible_gpu, worker_environment
+from trtbuild.driver.workers.results import Context
 from trtbuild.driver.workers.worker import FORKS, error_to_json
 from trtbuild.driver.workers.worker_process import Worker, WorkerDied, error_from_json
+from trtbuild.store.local.local import LocalStore
 
 #: The types of errors that a worker may report.
 ERROR_TYPES = [
@@ -36,6 +43,18 @@ def test_an_error_is_read_back_with_its_type(error_type: type[errors.TrtbuildErr
     parsed = error_from_json(error_to_json(error), "one\ntwo")
     assert type(parsed) is error_type
     assert (parsed.text, parsed.hint, parsed.file, parsed.line) == ("what happened", "what to do", "net.py", 3)
+
+
+@pytest.mark.parametrize("versions", [{**STEP_VERSIONS, "engine": STEP_VERSIONS["engine"] - 1}, None])
+def test_a_worker_does_not_do_the_job_of_a_parent_of_another_release(
+    tmp_path: Path, versions: dict[str, int] | None
+) -> None:
+    """The parent would store the result under the key of another release."""
+    job = EngineJob("0" * 64, (), (), BuilderSettings(), Target("ada", 89), "1.0")
+    message = {"task": "engine", "job": encode(job), "step versions": versions}
+    context = Context(LocalStore(tmp_path), tmp_path, tmp_path, lambda outputs: None)
+    with pytest.raises(errors.EnvironmentFault, match="another release of trtbuild was installed"):
+        tasks.do(message, context)
 
 
 def test_fields_that_only_one_type_of_error_has_are_read_back() -> None:

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Step, stages_until
+from trtbuild.core.planning.locks import LOCK_FILE
 from trtbuild.core.planning.priorities import weights_bytes
 from trtbuild.driver.answers.report import BuildResult
 from trtbuild.driver.building.execution import memory
@@ -30,7 +31,7 @@ from trtbuild.driver.farm.limit import MOST_JOBS, FarmLimit
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.blame import place_in_manifest
 from trtbuild.driver.project.history import LastRun
-from trtbuild.driver.project.locked import differing_engines
+from trtbuild.driver.project.locked import differing_engines, unlocked_results
 from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput
 from trtbuild.driver.project.shortage import refuse_small_memory
 from trtbuild.driver.project.workspace import Request, Workspace
@@ -70,8 +71,8 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
     `servers` lends the processes from which workers are forked. If it is None, the build starts these processes.
 
     Raises UsageError, before any step runs, if a step can run neither here nor on a worker of a scheduler. With
-    ``--frozen``, raises FrozenError if a step would have to run, or if an output cannot be read from the caches. Raises
-    Interrupted if the user stops the build.
+    ``--frozen``, raises FrozenError if a step would have to run, if a result is not the locked one, or if an output cannot
+    be read from the caches. Raises Interrupted if the user stops the build.
     """
     request, start_s = workspace.request, time.monotonic()
     stages = stages_until(request.until)
@@ -84,6 +85,8 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
             pending = _pending_steps(plans, stages)
         if pending and request.frozen:
             raise _pending_steps_error(workspace, pending)
+        if request.frozen:
+            _refuse_unlocked_results(workspace, plans, stages)
         if pending:
             workspace.check_environment(plans)
         outcome = Outcome(dict(plans), stages=stages)
@@ -122,9 +125,7 @@ def _pending_steps(plans: Mapping[str, ModelPlan], stages: Collection[str]) -> l
 
 
 def _pending_steps_error(workspace: Workspace, pending: Sequence[Step]) -> FrozenError:
-    lines = [f"{step.id}: {step.reason.text}" for step in pending[:MAX_LISTED]]
-    if len(pending) > MAX_LISTED:
-        lines.append(f"and {len(pending) - MAX_LISTED} more: trtbuild plan")
+    lines = _listed([f"{step.id}: {step.reason.text}" for step in pending], "trtbuild plan")
     warnings = workspace.store.warnings()
     doctor_hint = "run trtbuild doctor to examine the remotes; or " if warnings and workspace.store.readers else ""
     return FrozenError(
@@ -132,6 +133,25 @@ def _pending_steps_error(workspace: Workspace, pending: Sequence[Step]) -> Froze
         hint=f"{doctor_hint}build without --frozen, or fill the cache first",
         warnings=warnings,
     )
+
+
+def _refuse_unlocked_results(workspace: Workspace, plans: Mapping[str, ModelPlan], stages: Collection[str]) -> None:
+    """Raise FrozenError if the results of a locked model have other keys than the locked ones."""
+    lock = workspace.lock_file.lock if workspace.lock_file is not None else None
+    unlocked = [step.id for step in unlocked_results(lock, plans.values(), stages)]
+    if unlocked:
+        raise FrozenError(
+            f"--frozen is set, but these results are not those of {LOCK_FILE}:\n    "
+            + "\n    ".join(_listed(unlocked, "trtbuild lock --check")),
+            hint="trtbuild lock --check shows the differences; trtbuild lock locks these results",
+            warnings=workspace.store.warnings(),
+        )
+
+
+def _listed(lines: Sequence[str], command: str) -> list[str]:
+    """The first `MAX_LISTED` of `lines`. If there are more, a line names the command that shows all of them."""
+    rest = len(lines) - MAX_LISTED
+    return [*lines[:MAX_LISTED], *([f"and {rest} more: {command}"] if rest > 0 else [])]
 
 
 def _refuse_unreadable_outputs(workspace: Workspace, outcome: Outcome) -> None:

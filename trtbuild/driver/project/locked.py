@@ -15,13 +15,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtbuild.atomic import replacing, write_all
-from trtbuild.core.planning.graph import ModelPlan
-from trtbuild.core.planning.locks import LOCK_FILE, Lock, LockedTarget
+from trtbuild.core.planning.graph import ModelPlan, Step
+from trtbuild.core.planning.locks import LOCK_FILE, LOCKED_OUTPUTS, Lock, LockedTarget
 from trtbuild.core.recipes.record import Record
 from trtbuild.errors import LockFileError, UsageError
 from trtbuild.regular import read_regular
@@ -128,3 +128,23 @@ def differing_engines(lock: Lock | None, plans: Iterable[ModelPlan]) -> list[str
             if reason is not None and step.stage == "engine":
                 warnings.append(f"{step.id}: {reason}; `trtbuild lock` locks the engine that is here now")
     return warnings
+
+
+def unlocked_results(lock: Lock | None, plans: Iterable[ModelPlan], stages: Collection[str]) -> list[Step]:
+    """The engines and packages of locked models and targets whose key is not in the lock (rule 4).
+
+    A package is compared if the plan has all locked targets, because its key contains the targets. `stages` are the
+    requested ones."""
+    unlocked = []
+    for plan in plans:
+        locked = lock.models.get(plan.model.name) if lock is not None else None
+        if locked is None:
+            continue
+        keys = {step.key for step in locked.steps.values()}
+        has_locked_targets = locked.targets.keys() == {target.name for target in plan.model.targets}
+        for step in plan.steps.values():
+            if step.stage not in LOCKED_OUTPUTS or step.stage not in stages or step.key in keys:
+                continue
+            if step.target in locked.targets if step.stage == "engine" else has_locked_targets:
+                unlocked.append(step)
+    return unlocked

@@ -47,13 +47,20 @@ class Notifier:
         self._process.wait()
 
 
-def is_relevant(paths: Iterable[str], ignored: Sequence[str]) -> bool:
-    """Whether one of `paths` is outside of ``__pycache__``, ``.git`` and the ignored directories."""
+def is_relevant(paths: Iterable[str], ignored: Sequence[str], folders: Sequence[str] = ()) -> bool:
+    """Whether one of `paths` is outside of ``__pycache__``, ``.git`` and the ignored directories.
+
+    Only the part of a path below the watched `folders` counts, because a project itself may be below a ``.git``."""
     return any(
         not any(path == folder or path.startswith(folder + os.sep) for folder in ignored)
-        and not {"__pycache__", ".git"}.intersection(Path(path).parts)
+        and not {"__pycache__", ".git"}.intersection(_parts_below(path, folders))
         for path in paths
     )
+
+
+def _parts_below(path: str, folders: Sequence[str]) -> Sequence[str]:
+    folder = next((folder for folder in folders if path.startswith(folder + os.sep)), "")
+    return Path(path[len(folder) :]).parts
 
 
 def main(arguments: str) -> None:
@@ -67,7 +74,7 @@ def main(arguments: str) -> None:
     folders, ignored = json.loads(arguments)
 
     def relevant(change: Change, path: str) -> bool:
-        return is_relevant([path], ignored)
+        return is_relevant([path], ignored, folders)
 
     changes = watch(
         *folders,

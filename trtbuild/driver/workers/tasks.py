@@ -6,6 +6,8 @@ Rules
 2. A task with the ending ``-with-operators`` is for models that call operators from outside PyTorch, and imports the code
    of these operators.
 3. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
+4. A job has the parent's versions of the steps. A worker with other versions refuses it: trtbuild was upgraded, or another
+   commit was checked out, after the parent had started. The parent would store the result under the key of another version.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.graph_kinds import GRAPH_KINDS
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
+from trtbuild.core.recipes.keys import STEP_VERSIONS
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
@@ -29,6 +32,7 @@ from trtbuild.driver.workers.forking.requests import MOST_MESSAGE_BYTES
 from trtbuild.driver.workers.kinds import NO_IMPORTS, WorkerKind
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.results import Context, PT2Job, Reply, Result
+from trtbuild.errors import EnvironmentFault
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.leading_imports import leading_imports
@@ -84,7 +88,7 @@ def call(
     `gpu` is the number of the only GPU that an engine worker sees; None: no limit. Raises the error that the worker
     reports, or WorkerDied.
     """
-    message = {"task": task, "job": encode(job)}
+    message = {"task": task, "job": encode(job), "step versions": dict(STEP_VERSIONS)}
     loads_plugins = isinstance(job, EngineJob) and job.plugin_library is not None
     imports = _imports(job, pool.project) if isinstance(job, TraceJob) else NO_IMPORTS
     answer = pool.call(
@@ -116,7 +120,14 @@ def _imports(job: TraceJob, project: Path) -> bytes:
 
 
 def do(message: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """Do the job in a message of `call`, in a worker. Return the part ``{"result": …}`` of the reply."""
+    """Do the job in a message of `call`, in a worker. Return the part ``{"result": …}`` of the reply.
+
+    Raises EnvironmentFault if the parent has other versions of the steps (rule 4)."""
     task = TASKS[message["task"]]
+    if message.get("step versions") != STEP_VERSIONS:
+        raise EnvironmentFault(
+            "another release of trtbuild was installed while this command ran",
+            hint="run the command again; on a worker of a scheduler, start trtbuild worker again",
+        )
     job = decode(task.job, message["job"])
     return {"result": encode(task.do(job, context))}

@@ -15,9 +15,12 @@ from torch.export import Dim
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import ModuleCase, build
+from trtbuild.core.model.verification import Point
 from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.convert.conversion import convert
 from trtbuild.stages.convert.weights import with_inline_weights
+from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
+from trtbuild.stages.verify.running import Weights
 
 _ROWS = {0: Dim("rows", min=2, max=8)}
 _SQUARE = {0: (_S := Dim("size", min=2, max=8)), 1: _S}
@@ -112,6 +115,23 @@ def test_a_term_with_the_factor_zero_is_not_read(lower_module: Any, text: str) -
     inputs = (torch.full((2, 4, 4), _NAN), torch.randn(2, 4, 4))
     for result, expected in _results(lower_module, text, inputs, None):
         torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0, 1])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("text", ["torch.baddbmm(x0, x1, x1, ", "torch.addbmm(x0[0], x1, x1, "])
+def test_a_product_in_float16_is_scaled_before_it_overflows(text: str, dtype: str, beta: int) -> None:
+    """Attention of diffusers and of Bloom: the product of query and key is 90,000, and the scores are 5,625."""
+    module = module_from_text([], f"{text}beta={beta}, alpha=-1 / 16)", 2)
+    case = ModuleCase(module, [(dtype, (1, 4, 4)), (dtype, (1, 4, 4))], precision="float16")
+    built = build(case, engines=False)
+    (part,) = built.partitions.partitions
+    inputs = [torch.zeros(1, 4, 4, dtype=getattr(torch, dtype)), torch.full((1, 4, 4), 150.0).to(getattr(torch, dtype))]
+    read = built.store.get_bytes
+    run = OnnxRuntime(lambda graph: read(built.onnx[graph]), Weights(built.weights, read))
+    arguments = [inputs[int(source.removeprefix("input:"))] for source, _ in part.inputs]
+    (result,) = run(part, arguments, Point(0, "min", (), 0))
+    torch.testing.assert_close(result, module(*inputs), rtol=2e-3, atol=0)
 
 
 @pytest.mark.parametrize(

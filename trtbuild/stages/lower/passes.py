@@ -25,7 +25,7 @@ from trtbuild.stages.lower.operators.log_softmax import write_out_log_softmax
 from trtbuild.stages.lower.operators.nearest import select_nearest
 from trtbuild.stages.lower.operators.numbers import widen_for_numbers
 from trtbuild.stages.lower.operators.pools import write_out_padding
-from trtbuild.stages.lower.operators.products import drop_zero_terms
+from trtbuild.stages.lower.operators.products import write_out_factors
 from trtbuild.stages.lower.operators.ranges import count_in_int64
 from trtbuild.stages.lower.operators.result_types import cast_before_reductions
 from trtbuild.stages.lower.operators.searches import search_vectors_as_matrices
@@ -60,7 +60,11 @@ PASSES: tuple[Pass, ...] = (
     Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze fails if a named axis has another size than 1"),
     Pass("drop-integer-rounding", drop_integer_rounding, "ONNX rounds floats only"),
     Pass("divide-integers-exactly", divide_integers_exactly, "the translation of a rounding division uses float32"),
-    Pass("drop-zero-terms", drop_zero_terms, "0 times NaN is NaN, and PyTorch does not read a term with the factor 0"),
+    Pass(
+        "write-out-factors",
+        write_out_factors,
+        "0 times NaN is NaN; a product in float16 may be infinite before it is multiplied by a small factor",
+    ),
     Pass(
         "select-nearest",
         select_nearest,

@@ -4,6 +4,9 @@ PyTorch computes ``x * 1e5`` in float32 if x is in half precision, and rounds th
 number first: 1e5 becomes an infinity in float16, and 1e-8 becomes 0. Then ``(1 - mask) * -1e9`` is NaN where the mask
 is 1. So this pass casts the tensor to float32, and the result back. Calls with other numbers do not change. Sums and
 differences do not change, because PyTorch itself rounds their numbers on a CPU.
+
+A second operand without axes that is float32 or float64 (``x * torch.tensor(-1e9)``) is such a number, too. If it is a
+weight, its value is not known here, so the product is always computed in float32.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ _OPERATORS = frozenset(
         *(_aten.remainder.Tensor, _aten.remainder.Scalar, _aten.fmod.Tensor, _aten.fmod.Scalar),
     )
 )
+_OPERATORS_OF_TENSORS = frozenset((_aten.mul.Tensor, _aten.div.Tensor))
 
 
 def widen_for_numbers(program: Program, request: Request) -> Program:
@@ -35,8 +39,10 @@ def widen_for_numbers(program: Program, request: Request) -> Program:
 def _widen(node: torch.fx.Node) -> None:
     source, number, *others = node.args
     dtype = node.meta["val"].dtype
-    if dtype not in HALF_TYPES or not _is_beyond(number, dtype):
+    if dtype not in HALF_TYPES or not (_is_beyond(number, dtype) or _is_wide_tensor(number, node)):
         return
+    if isinstance(number, torch.fx.Node) and number.meta["val"].dtype is not torch.float32:
+        number = insert_call(node, _aten._to_copy.default, number, dtype=torch.float32)
     wide = insert_call(node, _aten._to_copy.default, source, dtype=torch.float32)
     result = insert_call(node, node.target, wide, number, *others, **node.kwargs)
     replace(node, insert_call(node, _aten._to_copy.default, result, dtype=dtype))
@@ -48,3 +54,11 @@ def _is_beyond(value: Any, dtype: torch.dtype) -> bool:
     return isinstance(value, int | float) and (
         limits.max < abs(value) < float("inf") or 0 < abs(value) < limits.smallest_normal
     )
+
+
+def _is_wide_tensor(value: Any, reader: torch.fx.Node) -> bool:
+    """Whether `value` is a tensor without axes, of a wider floating type than the result of `reader`."""
+    if not isinstance(value, torch.fx.Node) or reader.target not in _OPERATORS_OF_TENSORS:
+        return False
+    tensor = value.meta["val"]
+    return isinstance(tensor, torch.Tensor) and tensor.dim() == 0 and tensor.dtype in (torch.float32, torch.float64)

@@ -29,11 +29,13 @@ _PRODUCTS = {
 
 
 def write_out_factors(program: Program, request: Request) -> Program:
-    return change_calls(program, frozenset(_PRODUCTS), _write_out)
+    return change_calls(program, frozenset((*_PRODUCTS, _aten.addr.default)), _write_out)
 
 
 def _write_out(node: torch.fx.Node) -> None:
     _multiply_matrices(node)
+    if node.target is _aten.addr.default:  # its translation does not read a term with the factor 0
+        return
     beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
     if not isinstance(beta, int | float) or beta != 0:
         return

@@ -167,6 +167,15 @@ def test_a_tensor_without_axes_is_not_rounded_to_half_precision(half: str, numbe
     assert torch.equal(result, module(x).detach())
 
 
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("number", [0.1, 0.3, 1 / 3, 0.6, 0.7])
+def test_the_number_of_a_comparison_is_rounded_to_half_precision(half: str, number: float) -> None:
+    signs = ("==", "!=", "<", "<=", ">", ">=")
+    module = module_from_text([], f"torch.stack([{', '.join(f'x0 {sign} {number}' for sign in signs)}])", 1)
+    x = torch.tensor([number, number * 1.01, number * 0.99]).to(getattr(torch, half))
+    assert torch.equal(_run_partition(ModuleCase(module, [(half, (3,))]), (x,)), module(x))
+
+
 @pytest.mark.parametrize(
     "view",
     [

@@ -7,10 +7,14 @@ differences do not change, because PyTorch itself rounds their numbers on a CPU.
 
 A second operand without axes that is float32 or float64 (``x * torch.tensor(-1e9)``) is such a number, too. If it is a
 weight, its value is not known here, so the product is always computed in float32.
+
+A comparison is the opposite: PyTorch rounds the number of ``x > 0.3`` to half precision, and the translation compares in
+float32. So the number is rounded here.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -29,11 +33,28 @@ _OPERATORS = frozenset(
     )
 )
 _OPERATORS_OF_TENSORS = frozenset((_aten.mul.Tensor, _aten.div.Tensor))
+_COMPARISONS = frozenset(
+    (
+        *(_aten.eq.Scalar, _aten.ne.Scalar, _aten.lt.Scalar),
+        *(_aten.le.Scalar, _aten.gt.Scalar, _aten.ge.Scalar),
+    )
+)
 
 
 def widen_for_numbers(program: Program, request: Request) -> Program:
     """Return `program`, in which half precision is not used with numbers beyond its range."""
+    program = change_calls(program, _COMPARISONS, _round)
     return change_calls(program, _OPERATORS, _widen)
+
+
+def _round(node: torch.fx.Node) -> None:
+    """Round the number of a comparison to the type of the tensor."""
+    source, number = node.args
+    dtype = source.meta["val"].dtype
+    if dtype in HALF_TYPES and isinstance(number, float):
+        rounded = float(torch.tensor(number, dtype=torch.float64).to(dtype))
+        if math.isfinite(rounded):
+            node.args = (source, rounded)
 
 
 def _widen(node: torch.fx.Node) -> None:

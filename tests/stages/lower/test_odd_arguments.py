@@ -176,6 +176,13 @@ def test_the_number_of_a_comparison_is_rounded_to_half_precision(half: str, numb
     assert torch.equal(_run_partition(ModuleCase(module, [(half, (3,))]), (x,)), module(x))
 
 
+def test_precision_does_not_round_the_number_of_a_comparison() -> None:
+    """In float16, 1e-8 is 0, and no number is below 0 here. Then the division would give an infinity."""
+    module = module_from_text([], "1 / torch.where(x0 < 1e-8, 1.0, x0)", 1)
+    x = torch.tensor([0.0, 1.0, 2.0])
+    assert torch.equal(_run_partition(ModuleCase(module, [("float32", (3,))], precision="float16"), (x,)), module(x))
+
+
 @pytest.mark.parametrize(
     "view",
     [

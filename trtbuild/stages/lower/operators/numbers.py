@@ -43,8 +43,14 @@ _COMPARISONS = frozenset(
 
 def widen_for_numbers(program: Program, request: Request) -> Program:
     """Return `program`, in which half precision is not used with numbers beyond its range."""
-    program = change_calls(program, _COMPARISONS, _round)
     return change_calls(program, _OPERATORS, _widen)
+
+
+def round_compared_numbers(program: Program, request: Request) -> Program:
+    """Return `program` with rounded numbers in its comparisons of half precision.
+
+    Values that only ``precision`` computes in half keep the model's own numbers. So this pass comes before that one."""
+    return change_calls(program, _COMPARISONS, _round)
 
 
 def _round(node: torch.fx.Node) -> None:

@@ -15,9 +15,12 @@ from torch.export import Dim
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import ModuleCase, build
+from trtbuild.core.model.verification import Point
 from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.convert.conversion import convert
 from trtbuild.stages.convert.weights import with_inline_weights
+from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
+from trtbuild.stages.verify.running import Weights
 
 _ROWS = {0: Dim("rows", min=2, max=8)}
 _SQUARE = {0: (_S := Dim("size", min=2, max=8)), 1: _S}
@@ -112,6 +115,72 @@ def test_a_term_with_the_factor_zero_is_not_read(lower_module: Any, text: str) -
     inputs = (torch.full((2, 4, 4), _NAN), torch.randn(2, 4, 4))
     for result, expected in _results(lower_module, text, inputs, None):
         torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+
+
+def _run_partition(case: ModuleCase, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The result of the only partition of a model, in onnxruntime. It rounds after each node."""
+    built = build(case, engines=False)
+    (part,) = built.partitions.partitions
+    read = built.store.get_bytes
+    run = OnnxRuntime(lambda graph: read(built.onnx[graph]), Weights(built.weights, read))
+    arguments = [inputs[int(source.removeprefix("input:"))] for source, _ in part.inputs]
+    (result,) = run(part, arguments, Point(0, "min", (), 0))
+    return result
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.baddbmm(x0, x1, x1, alpha=-1 / 16)",
+        "torch.baddbmm(x0, x1, x1, beta=0, alpha=1 / 16)",
+        "torch.addbmm(x0[0], x1, x1, alpha=1 / 16)",
+        "torch.addr(x0[0], x1[0, 0], x1[0, 0] * 4, alpha=1 / 16)",
+    ],
+)
+def test_a_product_in_float16_is_scaled_before_it_overflows(text: str, dtype: str) -> None:
+    """Attention of diffusers and of Bloom: the product of query and key is 90,000, and the scores are 5,625."""
+    module = module_from_text([], text, 2)
+    inputs = tuple(torch.full((1, 4, 4), number, dtype=getattr(torch, dtype)) for number in (0.0, 150.0))
+    result = _run_partition(ModuleCase(module, [(dtype, (1, 4, 4))] * 2, precision="float16"), inputs)
+    torch.testing.assert_close(result, module(*inputs), rtol=2e-3, atol=0)
+
+
+class _ScaledByTensor(torch.nn.Module):
+    """A factor or a divisor without axes, as ``nn.Parameter(torch.tensor(1.0))`` is."""
+
+    def __init__(self, number: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.number = torch.nn.Parameter(torch.tensor(number, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x * self.number, x / self.number])
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("number", [-1e9, 1e-8, 3.3])
+def test_a_tensor_without_axes_is_not_rounded_to_half_precision(half: str, number: float) -> None:
+    """``(1 - mask) * number`` is 0 where the mask is 1. With -inf instead of -1e9, it would be NaN."""
+    module = _ScaledByTensor(number, torch.float32)
+    x = torch.tensor([0.0, 1e-3, 1.0, 60000.0]).to(getattr(torch, half))
+    result = _run_partition(ModuleCase(module, [(half, (4,))]), (x,))
+    assert torch.equal(result, module(x).detach())
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("number", [0.1, 0.3, 1 / 3, 0.6, 0.7])
+def test_the_number_of_a_comparison_is_rounded_to_half_precision(half: str, number: float) -> None:
+    signs = ("==", "!=", "<", "<=", ">", ">=")
+    module = module_from_text([], f"torch.stack([{', '.join(f'x0 {sign} {number}' for sign in signs)}])", 1)
+    x = torch.tensor([number, number * 1.01, number * 0.99]).to(getattr(torch, half))
+    assert torch.equal(_run_partition(ModuleCase(module, [(half, (3,))]), (x,)), module(x))
+
+
+def test_precision_does_not_round_the_number_of_a_comparison() -> None:
+    """In float16, 1e-8 is 0, and no number is below 0 here. Then the division would give an infinity."""
+    module = module_from_text([], "1 / torch.where(x0 < 1e-8, 1.0, x0)", 1)
+    x = torch.tensor([0.0, 1.0, 2.0])
+    assert torch.equal(_run_partition(ModuleCase(module, [("float32", (3,))], precision="float16"), (x,)), module(x))
 
 
 @pytest.mark.parametrize(

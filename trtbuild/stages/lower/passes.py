@@ -23,9 +23,9 @@ from trtbuild.stages.lower.operators.integer_division import divide_integers_exa
 from trtbuild.stages.lower.operators.integer_rounding import drop_integer_rounding
 from trtbuild.stages.lower.operators.log_softmax import write_out_log_softmax
 from trtbuild.stages.lower.operators.nearest import select_nearest
-from trtbuild.stages.lower.operators.numbers import widen_for_numbers
+from trtbuild.stages.lower.operators.numbers import round_compared_numbers, widen_for_numbers
 from trtbuild.stages.lower.operators.pools import write_out_padding
-from trtbuild.stages.lower.operators.products import drop_zero_terms
+from trtbuild.stages.lower.operators.products import write_out_factors
 from trtbuild.stages.lower.operators.ranges import count_in_int64
 from trtbuild.stages.lower.operators.result_types import cast_before_reductions
 from trtbuild.stages.lower.operators.searches import search_vectors_as_matrices
@@ -60,7 +60,11 @@ PASSES: tuple[Pass, ...] = (
     Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze fails if a named axis has another size than 1"),
     Pass("drop-integer-rounding", drop_integer_rounding, "ONNX rounds floats only"),
     Pass("divide-integers-exactly", divide_integers_exactly, "the translation of a rounding division uses float32"),
-    Pass("drop-zero-terms", drop_zero_terms, "0 times NaN is NaN, and PyTorch does not read a term with the factor 0"),
+    Pass(
+        "write-out-factors",
+        write_out_factors,
+        "0 times NaN is NaN; a product in float16 may be infinite before it is multiplied by a small factor",
+    ),
     Pass(
         "select-nearest",
         select_nearest,
@@ -109,6 +113,11 @@ PASSES: tuple[Pass, ...] = (
         "a row whose keys are all masked is 0 in eager and not in the translation; `precision` must see the softmax",
     ),
     Pass("sum-norms-in-float32", sum_norms_in_float32, "in half precision, the powers that a norm sums may overflow"),
+    Pass(
+        "round-compared-numbers",
+        round_compared_numbers,
+        "PyTorch rounds the number of a comparison to half precision, and the translation does not",
+    ),
     Pass("precision", apply_precision, "TensorRT 11 has no precision flags: the graph decides what is half"),
     Pass(
         "truncate-doubles", truncate_doubles, "TensorRT has no float64: with truncate_double it is computed in float32"

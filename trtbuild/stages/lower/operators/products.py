@@ -1,10 +1,16 @@
-"""Leave out the term that ``beta=0`` multiplies in matrix products such as ``addmm``.
+"""Rewrite matrix products with the factors ``beta`` and ``alpha``, such as ``baddbmm``: ``beta * x + alpha * (a @ b)``.
 
-PyTorch does not read `x` in ``baddbmm(x, a, b, beta=0)``. The ONNX translation multiplies `x` by 0, which gives NaN for
-infinities and NaN.
+Rules
+1. With ``beta=0``, the term with `x` is left out. PyTorch does not read `x` then. The ONNX translation multiplies `x` by 0,
+   which gives NaN for infinities and NaN.
+2. If `alpha` is between 0 and 1, both matrices are multiplied by its square root before the product. (If `alpha` is
+   negative, the root is that of its absolute value, and `a` is negated.) PyTorch multiplies before it rounds the product.
+   The translation rounds the product first, so scores of attention in float16 could become infinite.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -22,11 +28,14 @@ _PRODUCTS = {
 }
 
 
-def drop_zero_terms(program: Program, request: Request) -> Program:
-    return change_calls(program, frozenset(_PRODUCTS), _drop_term)
+def write_out_factors(program: Program, request: Request) -> Program:
+    return change_calls(program, frozenset((*_PRODUCTS, _aten.addr.default)), _write_out)
 
 
-def _drop_term(node: torch.fx.Node) -> None:
+def _write_out(node: torch.fx.Node) -> None:
+    _multiply_matrices(node)
+    if node.target is _aten.addr.default:  # its translation does not read a term with the factor 0
+        return
     beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
     if not isinstance(beta, int | float) or beta != 0:
         return
@@ -36,3 +45,15 @@ def _drop_term(node: torch.fx.Node) -> None:
     if alpha != 1 or isinstance(alpha, torch.fx.Node):
         product = insert_call(node, _aten.mul.Tensor, product, alpha)
     replace(node, product)
+
+
+def _multiply_matrices(node: torch.fx.Node) -> None:
+    """Apply rule 2 to a call."""
+    alpha = node.kwargs.get("alpha", 1)
+    if not isinstance(alpha, int | float) or not 0 < abs(alpha) < 1:
+        return
+    root = math.sqrt(abs(alpha))
+    x, a, b = node.args
+    a = insert_call(node, _aten.mul.Tensor, a, math.copysign(root, alpha))
+    node.args = (x, a, insert_call(node, _aten.mul.Tensor, b, root))
+    node.kwargs = {name: value for name, value in node.kwargs.items() if name != "alpha"}

@@ -99,6 +99,24 @@ def test_a_diagonal_that_may_be_empty_stays_in_pytorch() -> None:
     assert not differences(case, built).differences
 
 
+def test_a_model_can_write_to_a_diagonal(lower_module: Any) -> None:
+    values = torch.randn(3, 2, 5, 4)
+    statements = ["y, z, v = x0 * 1.0, x0 * 1.0, x0 * 1.0", "y.diagonal(0, 2, 3).fill_(-inf)"]
+    statements += ["z.diagonal(1, -1, -2).add_(1.0)", "v.diagonal(-2, 2, 3).copy_(x0[..., 0, :3])"]
+    traced, program = lower_module(module_from_text(statements, "y, z, v", 1), (values,), "float32", (_ROWS,))
+    session = onnxruntime.InferenceSession(with_inline_weights(convert(program, 20).model, {}))
+    for result, expected in zip(session.run(None, {"i0": values.numpy()}), traced.eager(), strict=True):
+        assert torch.equal(torch.from_numpy(result), expected)
+
+
+def test_a_write_to_the_diagonal_of_a_dynamic_matrix_equals_eager() -> None:
+    module = module_from_text(["y = x0 + 0", "y.diagonal(dim1=1, dim2=2).fill_(-inf)"], "y", 1)
+    case = ModuleCase(module, [("float32", [2, (1, 3, 7), (2, 5, 11)])])
+    built = build(case, engines=False)
+    assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
+    assert not differences(case, built).differences
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -80,6 +80,20 @@ def test_a_product_with_a_number_that_float16_can_represent_stays_one_call(lower
     assert calls(program) == ["mul.Tensor"]
 
 
+def test_a_clamp_with_an_int_and_a_float_bound_is_converted(lower_module: Any) -> None:
+    text = "x0.clamp(0, 0.5), torch.clamp(x0, max=1, min=-0.5), (x0 * 0.01).half().clamp(-1, 0.25), x0.int().clamp(0, 1.5)"
+    for result, expected in _results(lower_module, text, (_SPREAD,), (_ROWS,)):
+        assert torch.equal(result, expected)
+
+
+def test_a_clamp_by_a_tensor_keeps_infinities(lower_module: Any) -> None:
+    text = "torch.ops.aten.clamp_min.Tensor(x0, x1), torch.ops.aten.clamp_max.Tensor(x0, x1)"
+    values = torch.tensor([[_INF, -_INF, 1.0], [0.0, -2.0, 3.0]])
+    for bound in (0.5, _INF, -_INF):
+        for result, expected in _results(lower_module, text, (values, torch.tensor(bound)), (_ROWS, {})):
+            assert torch.equal(result, expected)
+
+
 @pytest.mark.parametrize("offset", [0, 1, -2])
 def test_infinities_beside_a_diagonal_do_not_change_the_diagonal(lower_module: Any, offset: int) -> None:
     values = torch.full((4, 4, 3), _INF)

@@ -81,7 +81,9 @@ def test_a_product_with_a_number_that_float16_can_represent_stays_one_call(lower
 
 
 def test_a_clamp_with_an_int_and_a_float_bound_is_converted(lower_module: Any) -> None:
-    text = "x0.clamp(0, 0.5), torch.clamp(x0, max=1, min=-0.5), (x0 * 0.01).half().clamp(-1, 0.25), x0.int().clamp(0, 1.5)"
+    text = (
+        "x0.clamp(0, 0.5), torch.clamp(x0, max=1, min=-0.5), (x0 * 0.01).half().clamp(-1, 0.25), x0.int().clamp(0, 1.5)"
+    )
     for result, expected in _results(lower_module, text, (_SPREAD,), (_ROWS,)):
         assert torch.equal(result, expected)
 
@@ -92,6 +94,29 @@ def test_a_clamp_by_a_tensor_keeps_infinities(lower_module: Any) -> None:
     for bound in (0.5, _INF, -_INF):
         for result, expected in _results(lower_module, text, (values, torch.tensor(bound)), (_ROWS, {})):
             assert torch.equal(result, expected)
+
+
+def test_no_negative_index_of_a_dynamic_axis_reaches_the_parser(lower_module: Any, calls: Any) -> None:
+    """TensorRT's gather layer defines no result for it, and onnxruntime takes it."""
+    text = (
+        "x0[-1], x0.select(0, -2), x0[x1], x0[x1, torch.arange(2)], x0[[-1, 0]], x0[[1, 0]], "
+        "x0.index_put((x1,), x0[:2] * 0), x0[:, -1]"
+    )
+    inputs = torch.randn(4, 3), torch.tensor([-1, -4])
+    for result, expected in _results(lower_module, text, inputs, (_ROWS, {})):
+        assert torch.equal(result, expected)
+    _, program = lower_module(module_from_text([], text, 2), inputs, "float32", (_ROWS, {}))
+    negative = [node for node in program.graph.nodes if node.target is torch.ops.aten.select.int and node.args[2] == -1]
+    assert [node.args[1] for node in negative] == [1]
+    assert calls(program).count("where.self") == 4  # not for [1, 0], and not for the range
+
+
+@pytest.mark.parametrize(
+    "text", ["x0[torch.arange(x0.shape[0])]", "x0[x0.argmax(0)]", "x0[x0.argmax(0).view(1, -1).int()]"]
+)
+def test_an_index_that_is_never_negative_is_not_changed(lower_module: Any, calls: Any, text: str) -> None:
+    _, program = lower_module(module_from_text([], text, 1), (torch.randn(4, 3),), "float32", (_ROWS,))
+    assert "where.self" not in calls(program)
 
 
 @pytest.mark.parametrize("offset", [0, 1, -2])

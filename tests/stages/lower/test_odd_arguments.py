@@ -83,6 +83,45 @@ def test_a_product_with_a_number_that_float16_can_represent_stays_one_call(lower
     assert calls(program) == ["mul.Tensor"]
 
 
+def test_a_clamp_with_an_int_and_a_float_bound_is_converted(lower_module: Any) -> None:
+    text = (
+        "x0.clamp(0, 0.5), torch.clamp(x0, max=1, min=-0.5), (x0 * 0.01).half().clamp(-1, 0.25), x0.int().clamp(0, 1.5)"
+    )
+    for result, expected in _results(lower_module, text, (_SPREAD,), (_ROWS,)):
+        assert torch.equal(result, expected)
+
+
+def test_a_clamp_by_a_tensor_keeps_infinities(lower_module: Any) -> None:
+    text = "torch.ops.aten.clamp_min.Tensor(x0, x1), torch.ops.aten.clamp_max.Tensor(x0, x1)"
+    values = torch.tensor([[_INF, -_INF, 1.0], [0.0, -2.0, 3.0]])
+    for bound in (0.5, _INF, -_INF):
+        for result, expected in _results(lower_module, text, (values, torch.tensor(bound)), (_ROWS, {})):
+            assert torch.equal(result, expected)
+
+
+def test_no_negative_index_of_a_dynamic_axis_reaches_the_parser(lower_module: Any, calls: Any) -> None:
+    """TensorRT's gather layer defines no result for it, and onnxruntime takes it."""
+    text = (
+        "x0[-1], x0.select(0, -2), x0[x1], x0[x1, torch.arange(2)], x0[[-1, 0]], x0[[1, 0]], "
+        "x0.index_put((x1,), x0[:2] * 0), x0[:, -1]"
+    )
+    inputs = torch.randn(4, 3), torch.tensor([-1, -4])
+    for result, expected in _results(lower_module, text, inputs, (_ROWS, {})):
+        assert torch.equal(result, expected)
+    _, program = lower_module(module_from_text([], text, 2), inputs, "float32", (_ROWS, {}))
+    negative = [node for node in program.graph.nodes if node.target is torch.ops.aten.select.int and node.args[2] == -1]
+    assert [node.args[1] for node in negative] == [1]
+    assert calls(program).count("where.self") == 4  # not for [1, 0], and not for the range
+
+
+@pytest.mark.parametrize(
+    "text", ["x0[torch.arange(x0.shape[0])]", "x0[x0.argmax(0)]", "x0[x0.argmax(0).view(1, -1).int()]"]
+)
+def test_an_index_that_is_never_negative_is_not_changed(lower_module: Any, calls: Any, text: str) -> None:
+    _, program = lower_module(module_from_text([], text, 1), (torch.randn(4, 3),), "float32", (_ROWS,))
+    assert "where.self" not in calls(program)
+
+
 @pytest.mark.parametrize("offset", [0, 1, -2])
 def test_infinities_beside_a_diagonal_do_not_change_the_diagonal(lower_module: Any, offset: int) -> None:
     values = torch.full((4, 4, 3), _INF)
@@ -99,6 +138,24 @@ def test_a_diagonal_that_may_be_empty_stays_in_pytorch() -> None:
     case = ModuleCase(module_from_text([], "torch.diagonal(x0, 2, 1, 0)", 1), [("float32", [(1, 3, 7), (2, 5, 11)])])
     built = build(case, engines=False)
     assert [part.kind for part in built.partitions.partitions] == ["torch"]
+    assert not differences(case, built).differences
+
+
+def test_a_model_can_write_to_a_diagonal(lower_module: Any) -> None:
+    values = torch.randn(3, 2, 5, 4)
+    statements = ["y, z, v = x0 * 1.0, x0 * 1.0, x0 * 1.0", "y.diagonal(0, 2, 3).fill_(-inf)"]
+    statements += ["z.diagonal(1, -1, -2).add_(1.0)", "v.diagonal(-2, 2, 3).copy_(x0[..., 0, :3])"]
+    traced, program = lower_module(module_from_text(statements, "y, z, v", 1), (values,), "float32", (_ROWS,))
+    session = onnxruntime.InferenceSession(with_inline_weights(convert(program, 20).model, {}))
+    for result, expected in zip(session.run(None, {"i0": values.numpy()}), traced.eager(), strict=True):
+        assert torch.equal(torch.from_numpy(result), expected)
+
+
+def test_a_write_to_the_diagonal_of_a_dynamic_matrix_equals_eager() -> None:
+    module = module_from_text(["y = x0 + 0", "y.diagonal(dim1=1, dim2=2).fill_(-inf)"], "y", 1)
+    case = ModuleCase(module, [("float32", [2, (1, 3, 7), (2, 5, 11)])])
+    built = build(case, engines=False)
+    assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
     assert not differences(case, built).differences
 
 

@@ -11,6 +11,8 @@ Rules
    product, and so does `_distances`, if the number of rows is known.
 4. The translation of ``diagonal`` multiplies by zeros, so an infinity outside the diagonal would make the result NaN. A
    diagonal that may be empty at some sizes stays in PyTorch.
+5. PyTorch decomposes ``diagonal_scatter`` into a write to a ``diagonal``. With rule 4, this would be a write to a copy,
+   so `_diagonal_scatter` selects the new elements instead. The model writes ``x.diagonal().fill_(0)``, for example.
 """
 
 from __future__ import annotations
@@ -92,14 +94,37 @@ def _diagonal(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) ->
     others = [axis for axis in range(x.dim()) if axis not in (first, second)]
     rows, columns = x.shape[first], x.shape[second]
     first_row, first_column = max(-offset, 0), max(offset, 0)
-    ends = (rows - first_row, columns - first_column)
-    if not all(statically_known_true(end >= 1) for end in ends):
+    count = _diagonal_size(rows - first_row, columns - first_column)
+    if count is None:
         return NotImplemented
-    count = torch.sym_min(*ends)
     # in the flattened matrix, the next element of the diagonal is one row and one column further
     places = torch.arange(count, device=x.device) * (columns + 1) + (first_row * columns + first_column)
     matrices = x.permute(*others, first, second)
     return matrices.reshape(*matrices.shape[:-2], rows * columns).index_select(-1, places)
+
+
+def _diagonal_size(rows: Any, columns: Any) -> Any:
+    """The number of elements of a diagonal with this many rows and columns. None if it may be empty."""
+    if not all(statically_known_true(size >= 1) for size in (rows, columns)):
+        return None
+    return torch.sym_min(rows, columns)
+
+
+def _diagonal_scatter(
+    x: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor:
+    first, second = dim1 % x.dim(), dim2 % x.dim()
+    rows, columns = (torch.arange(x.shape[axis], device=x.device) for axis in (first, second))
+    first_row = max(-offset, 0)
+    count = _diagonal_size(x.shape[first] - first_row, x.shape[second] - max(offset, 0))
+    if count is None:
+        return NotImplemented
+    # the new element of each row; rows outside the diagonal get an element that is not selected
+    elements = src.index_select(-1, (rows - first_row).clamp(0, count - 1)).unsqueeze(-1)
+    is_diagonal = columns - rows.unsqueeze(-1) == offset
+    axes = [axis for axis in range(x.dim()) if axis not in (first, second)] + [first, second]
+    scattered = torch.where(is_diagonal, elements, x.permute(axes))
+    return scattered.permute([axes.index(axis) for axis in range(x.dim())]).contiguous()
 
 
 #: Operator → its decomposition, for all sizes.
@@ -110,6 +135,7 @@ DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten._reshape_copy.default: _reshape,
     _aten.diagonal.default: _diagonal,
     _aten.diagonal_copy.default: _diagonal,
+    _aten.diagonal_scatter.default: _diagonal_scatter,
 }
 
 #: Pooling to a number of cells → its decomposition for dynamic axes.

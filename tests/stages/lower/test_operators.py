@@ -24,6 +24,8 @@ BATCH = (2, 3, 8)
         ("torch.cdist(x0, x0 * 2, p=3.0)", [("float32", [BATCH, 4, 6])]),
         ("torch.trunc(x0), x0.argmax(), torch.argmin(x0[0], 0, True)", [("int64", [BATCH, 6])]),
         ("x0[x1[0].clamp(0, 1), x1[1].clamp(0, 1).long()]", [("float32", [2, 6]), ("int32", [2, 5])]),
+        ("(1.0 - x0) * -1e4, (1.5 - (x0 > 0).int()).exp(), torch.rsub(x0, 0.5, alpha=2)", [("int64", [BATCH, 6])]),
+        ("(x0 ** (x0 / 4)).exp(), (x0 / 4) ** x0, x0 ** torch.tensor(0.5)", [("int64", [BATCH, 6])]),
         ("x0.scatter(1, torch.tensor([[2, 1]]), x0 + 1), *x0[:, 0].max(0, True)", [("float32", [BATCH, 6])]),
     ],
 )

@@ -39,6 +39,18 @@ def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> No
     assert refusal.messages == ("n1: Det: UNSUPPORTED_NODE: false", "n3: Unique: UNSUPPORTED_NODE: false")
 
 
+def test_names_the_node_of_an_error_without_a_node(parser: Parser, make_model: Any) -> None:
+    nodes = [
+        h.make_node("Relu", ["i0"], ["v0"]),
+        h.make_node("ScatterElements", ["v0", "i1", "i0"], ["v1"], reduction="max"),
+        h.make_node("Relu", ["v1"], ["o0"]),
+    ]
+    refusal = parser.find_refusal(make_model(nodes, [("FLOAT", ["d0", 4]), ("INT64", ["d0", 4])], ["FLOAT"], []))
+    assert refusal is not None
+    assert refusal.nodes == ("n1",)
+    assert refusal.messages == ("n1: ScatterElements: UNSUPPORTED_NODE_ATTR: Unsupported reduction type",)
+
+
 def test_a_quantizer_beside_a_refused_node_is_accepted(parser: Parser, make_model: Any) -> None:
     """The scale is a weight, so its value is not known here. Its placeholder is not zero, because the parser refuses a
     scale of zero."""

@@ -27,7 +27,7 @@ from trtbuild.stages.lower.operators.numbers import round_compared_numbers, wide
 from trtbuild.stages.lower.operators.pools import write_out_padding
 from trtbuild.stages.lower.operators.products import write_out_factors
 from trtbuild.stages.lower.operators.ranges import count_in_int64
-from trtbuild.stages.lower.operators.result_types import cast_before_reductions
+from trtbuild.stages.lower.operators.result_types import cast_before_reductions, cast_promoted_operands
 from trtbuild.stages.lower.operators.searches import search_vectors_as_matrices
 from trtbuild.stages.lower.operators.series import write_series
 from trtbuild.stages.lower.operators.size_arithmetic import divide_sizes_as_python, round_sizes_as_python
@@ -85,6 +85,11 @@ PASSES: tuple[Pass, ...] = (
     Pass("read-owners", read_owners, "ONNX has no strides: as_strided reads a contiguous tensor instead of a view"),
     Pass("count-in-int64", count_in_int64, "the translation of a range of int32 uses float32"),
     Pass("cast-before-reductions", cast_before_reductions, "the translation casts the result instead of the input"),
+    Pass(
+        "cast-promoted-operands",
+        cast_promoted_operands,
+        "the exporter fails for ``1.0 - mask`` with integers, and a power of integers and floats would be an integer",
+    ),
     Pass(
         "search-vectors-as-matrices",
         search_vectors_as_matrices,

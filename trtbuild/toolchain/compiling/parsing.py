@@ -9,7 +9,8 @@ Rules
    sizes of its input. So the answer may be wrong. But then the compiler, which has the true values, raises an error with
    the node. A wrong answer never leads to a wrong engine.
 3. A refusal names every node that is known to be refused: the nodes in the parser's errors, and the nodes that
-   `supports_model_v2` (in older releases: `supports_model`) leaves out of its subgraphs.
+   `supports_model_v2` (in older releases: `supports_model`) leaves out of its subgraphs. If the error of a parse has no
+   node, it belongs to the node that the log names last. TensorRT-RTX has such errors for ScatterElements with a reduction.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).
 5. The parser of `tensorrt` needs a GPU. Without a GPU, the parser of TensorRT-RTX is its stand-in. It also refuses the
    element types and operators that the `tensorrt` release is known to refuse (`trtbuild.core.model.stand_in`). If the
@@ -116,6 +117,8 @@ class Parser:
             with ParsedNetwork(self._trt, builder, logger, log, self._release) as parsed:
                 scales = {name: weights[name] for name in quantizer_scales(model_outline)}
                 pieces, more_errors = parsed.supported_pieces(model, scales)
+        if all(error.node for error in errors):  # the parse has found the nodes of errors without a node
+            more_errors = [error for error in more_errors if error.node]
         accepted = {index for piece in pieces for index in piece}
         left_out = [node.name for index, node in enumerate(model_outline.nodes) if index not in accepted]
         return self._refusal(model_outline, [*errors, *more_errors, *known_errors], left_out)

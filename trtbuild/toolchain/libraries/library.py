@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import importlib
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ _IGNORED_ERRORS = (
 )
 #: A part of a warning that TensorRT logs for every model with int64 inputs or outputs.
 _IGNORED_WARNING = "has Int64 binding"
+#: The parser logs such a line before it parses a node, and ``n1 [Relu] outputs: …`` after it.
+_PARSING = re.compile(r"(?:Static check for parsing|Parsing) node: (.*) \[\w+\]$")
 
 
 @dataclass(eq=False)
@@ -35,8 +38,9 @@ class Log:
     """The log lines of a library, in order."""
 
     #: (severity, text). A severity is ``internal_error``, ``error`` or ``warning``.
-
     lines: list[tuple[str, str]] = field(default_factory=list)
+    #: The name of the ONNX node that the parser is parsing. Empty between two nodes.
+    parsed_node: str = ""
 
     def line_count(self) -> int:
         """Return the number of lines so far. `errors` can skip them later."""
@@ -159,5 +163,9 @@ def _create_logger(trt: Any) -> Any:
                     _LAST_ERRORS.append((thread, text))
                 for log in own_logs or [log for _, log in entries]:
                     log.lines.append((names[severity], text))
+            elif (begun := _PARSING.match(text)) or "] outputs: [" in text:
+                for owner, log in list(_OPEN_LOGS):
+                    if owner == threading.get_ident():
+                        log.parsed_node = begun[1] if begun else ""
 
     return Listener()

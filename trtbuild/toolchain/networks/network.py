@@ -141,20 +141,25 @@ class ParsedNetwork:
         return pieces, self._node_errors(lines_before, model_outline.nodes)
 
     def _refusals(self, lines_before: int, model_outline: Outline) -> list[NodeError]:
-        return self._node_errors(lines_before, model_outline.nodes) or [
+        """The errors of a parse. A parse ends at the first error, so an error without a node belongs to the node that the
+        parser was parsing."""
+        name = self._log.parsed_node
+        parsed = next((node for node in model_outline.nodes if name and node.name == name), None)
+        return self._node_errors(lines_before, model_outline.nodes, parsed) or [
             NodeError("refused, and no reason was given", "")
         ]
 
-    def _node_errors(self, lines_before: int, nodes: Sequence[Node]) -> list[NodeError]:
+    def _node_errors(self, lines_before: int, nodes: Sequence[Node], unnamed: Node | None = None) -> list[NodeError]:
+        """The parser's errors. `unnamed` is the node of an error without a node."""
         errors = []
         for index in range(self._parser.num_errors):
             error = self._parser.get_error(index)
-            node = nodes[error.node()] if 0 <= error.node() < len(nodes) else None
+            node = nodes[error.node()] if 0 <= error.node() < len(nodes) else unnamed
             name, operator = ("", "") if node is None else (node.name, node.operator)
             if hasattr(error, "node_name"):  # TensorRT 8.6 has only the number of a node
                 name = error.node_name() or name
             if hasattr(error, "node_operator"):
-                operator = error.node_operator()
+                operator = error.node_operator() or operator
             code = str(error.code()).rpartition(".")[2]
             text = f"{operator or 'model'}: {code}: {error.desc()}"
             errors.append(NodeError(text, name))

@@ -143,7 +143,7 @@ def _hint_to_make_static(plan: ShapePlan, inputs: Sequence[Input], symbol: int, 
     size_text = "one size" if size is None else str(size)
     return (
         f"make it static: write {size_text} as min, opt and max of {place} in every profile; or keep the model from "
-        "turning this size into a Python number (int(), len(), a list of shapes, a branch)"
+        "turning this size into a Python number (int(), len(), range(), a list of shapes, a branch)"
     )
 
 

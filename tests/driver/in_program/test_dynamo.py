@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -214,6 +215,39 @@ def test_a_graph_break_gives_two_graphs(compile_: Any, built: list[Any]) -> None
     module, x = Broken().eval(), torch.randn(3, 4)
     torch.testing.assert_close(compile_(module)(x), module(x))
     assert len(built) == 2
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:trtbuild")
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_write_to_a_view_of_an_input_after_a_graph_break_changes_the_input(
+    compile_: Any, monkeypatch: pytest.MonkeyPatch, marked: bool
+) -> None:
+    def build(*arguments: Any) -> Any:
+        module = compiling.build_module(*arguments)
+        return lambda *inputs: [output.clone() for output in module(*inputs)]  # an engine's outputs are new tensors
+
+    class Writer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.zeros(2, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            columns, row, y = x[1:, 1:], self.table[1], torch.relu(x)
+            torch._dynamo.graph_break()
+            columns.mul_(3)
+            row.add_(1)
+            return x + y.sum() + self.table.sum()
+
+    monkeypatch.setattr(dynamo, "build_module", build)
+    module = Writer().eval()
+    model = compile_(copy.deepcopy(module), pass_through_build_failures=False)
+    x = torch.randn(5, 4)
+    expected_input = x.clone()
+    if marked:
+        torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
+    torch.testing.assert_close(model(x), module(expected_input))
+    torch.testing.assert_close(x, expected_input)
 
 
 def test_graphs_with_gradients_run_in_pytorch(compile_: Any, mixed: Any, built: list[Any]) -> None:

@@ -120,7 +120,9 @@ def test_sizes_and_repeated_outputs_are_restored() -> None:
     tensors = module(x)
     assert len(tensors) == 2
     expected_outputs = graph.module.forward(*arguments)
-    for result, expected in zip(graph.assemble_outputs(tensors, graph.sizes(arguments)), expected_outputs, strict=True):
+    for result, expected in zip(
+        graph.assemble_outputs(tensors, arguments, graph.sizes(arguments)), expected_outputs, strict=True
+    ):
         if isinstance(expected, torch.Tensor):
             torch.testing.assert_close(result, expected)
         else:

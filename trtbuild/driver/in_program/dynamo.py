@@ -98,7 +98,8 @@ class _Graph:
             module = self._find_module(arguments, sizes)
         if module is None:
             return self._eager_forward(*arguments)
-        return self._captured.assemble_outputs(module(*[arguments[position] for position in self._positions]), sizes)
+        tensors = module(*[arguments[position] for position in self._positions])
+        return self._captured.assemble_outputs(tensors, arguments, sizes)
 
     def _find_module(self, arguments: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
         """Return the module for this call, which is built if necessary; None if PyTorch runs the graph."""

@@ -8,6 +8,8 @@ Rules
    `Dim.marked_low` is the lower bound that the user gave to `mark_dynamic`. If this bound is 1, the trace also compares
    the program with the module at size 1.
 4. Engines return tensors only. `CapturedGraph.assemble_outputs` adds the outputs that are sizes or constants.
+5. An output may be a view of an argument, and later code of the program may write to it. An engine's output has its own
+   memory. So the program gets a view of the argument instead.
 """
 
 from __future__ import annotations
@@ -64,6 +66,24 @@ class WeightInput:
 
 
 @dataclass(frozen=True)
+class ViewOutput:
+    """An output that is a view of an argument of the graph. The numbers may be expressions."""
+
+    position: int  # the index of the argument
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    offset: Any  # from the first element of the argument
+
+    def of(self, arguments: Sequence[Any], sizes: Mapping[sympy.Symbol, int]) -> torch.Tensor:
+        """Return the view of the argument in a call with these sizes."""
+        shape, strides, (offset,) = (
+            [int(number.subs(sizes)) for number in numbers] for numbers in (self.shape, self.strides, (self.offset,))
+        )
+        argument: torch.Tensor = arguments[self.position]
+        return argument.as_strided(shape, strides, argument.storage_offset() + offset)
+
+
+@dataclass(frozen=True)
 class CapturedGraph:
     """A graph that dynamo captured."""
 
@@ -73,8 +93,8 @@ class CapturedGraph:
     #: The integer arguments: (position, expression).
     scalars: tuple[tuple[int, sympy.Expr], ...]
     dims: tuple[Dim, ...]
-    #: For each output: ("tensor", its index among the tensors that the converted module returns), ("size", the expression)
-    #: or ("constant", the value).
+    #: For each output: ("tensor", its index among the tensors that the converted module returns), ("argument", the index of
+    #: the argument that it is), ("view", a `ViewOutput`), ("size", the expression) or ("constant", the value).
     outputs: tuple[tuple[str, Any], ...]
 
     @property
@@ -96,12 +116,18 @@ class CapturedGraph:
             sizes[dim.symbol] = int(arguments[self.tensors[number].position].shape[axis]) // factor
         return sizes
 
-    def assemble_outputs(self, tensors: Sequence[torch.Tensor], sizes: Mapping[sympy.Symbol, int]) -> list[Any]:
-        """Return the graph's outputs: `tensors`, and the sizes and constants (rule 4)."""
+    def assemble_outputs(
+        self, tensors: Sequence[torch.Tensor], arguments: Sequence[Any], sizes: Mapping[sympy.Symbol, int]
+    ) -> list[Any]:
+        """Return the graph's outputs: `tensors`, sizes and constants (rule 4), and views of `arguments` (rule 5)."""
         outputs: list[Any] = []
         for kind, value in self.outputs:
             if kind == "tensor":
                 outputs.append(tensors[value])
+            elif kind == "argument":
+                outputs.append(arguments[value])
+            elif kind == "view":
+                outputs.append(value.of(arguments, sizes))
             else:
                 outputs.append(int(value.subs(sizes)) if kind == "size" else value)
         return outputs
@@ -136,10 +162,11 @@ def read_graph(module: torch.fx.GraphModule) -> CapturedGraph:
             )
     if not tensors:
         raise NotSupported("none of its inputs is a tensor")
-    outputs = _read_outputs(module)
-    if not any(kind == "tensor" for kind, _ in outputs):
-        raise NotSupported("none of its outputs is a tensor")
     dims = _read_dims(tensors, ranges, marks)
+    symbols = {dim.symbol for dim in dims} | {expr for _, expr in scalars if expr.is_Symbol}
+    outputs = _read_outputs(module, symbols)
+    if not any(kind in ("tensor", "argument", "view") for kind, _ in outputs):
+        raise NotSupported("none of its outputs is a tensor")
     return CapturedGraph(module, tuple(tensors), tuple(weights), tuple(scalars), dims, outputs)
 
 
@@ -227,7 +254,14 @@ def _read_dims(
     return tuple(dims)
 
 
-def _read_outputs(module: torch.fx.GraphModule) -> tuple[tuple[str, Any], ...]:
+def _read_outputs(module: torch.fx.GraphModule, symbols: set[sympy.Symbol]) -> tuple[tuple[str, Any], ...]:
+    """Read `CapturedGraph.outputs`. `symbols` are those with a value in each call."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    arguments: dict[int, tuple[int, torch.Tensor]] = {}  # address of a storage → the argument with this memory
+    for position, node in enumerate(placeholders):
+        address = _storage_address(node.meta.get("example_value"))
+        if address is not None:
+            arguments.setdefault(address, (position, node.meta["example_value"]))
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     outputs: list[tuple[str, Any]] = []
     numbers: dict[torch.fx.Node, int] = {}
@@ -237,7 +271,13 @@ def _read_outputs(module: torch.fx.GraphModule) -> tuple[tuple[str, Any], ...]:
             continue
         example = value.meta.get("example_value")
         if isinstance(example, torch.Tensor):
-            outputs.append(("tensor", numbers.setdefault(value, len(numbers))))
+            number = numbers.setdefault(value, len(numbers))
+            found = arguments.get(_storage_address(example) or 0)
+            view = None if found is None else _view_output(example, *found, symbols)
+            if value.op == "placeholder":
+                outputs.append(("argument", placeholders.index(value)))
+            else:
+                outputs.append(("tensor", number) if view is None else ("view", view))
         elif isinstance(example, torch.SymInt):
             outputs.append(("size", example.node.expr))
         elif isinstance(example, int):
@@ -245,3 +285,25 @@ def _read_outputs(module: torch.fx.GraphModule) -> tuple[tuple[str, Any], ...]:
         else:
             raise NotSupported(f"it returns a {type(example).__name__}, and engines return tensors only")
     return tuple(outputs)
+
+
+def _storage_address(value: Any) -> int | None:
+    """The address of a tensor's storage object; None for other values, and for tensors without such an object."""
+    try:
+        return int(value.untyped_storage()._cdata) if isinstance(value, torch.Tensor) else None
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _view_output(
+    example: torch.Tensor, position: int, argument: torch.Tensor, symbols: set[sympy.Symbol]
+) -> ViewOutput | None:
+    """Describe an output in the memory of an argument; None if `ViewOutput` cannot describe it."""
+    if example.dtype != argument.dtype or example.is_conj() or example.is_neg():
+        return None
+    numbers = [*example.shape, *example.stride(), example.storage_offset() - argument.storage_offset()]
+    expressions = [sympy.sympify(number if isinstance(number, int) else number.node.expr) for number in numbers]
+    if any(expression.free_symbols - symbols for expression in expressions):
+        return None
+    rank = example.dim()
+    return ViewOutput(position, tuple(expressions[:rank]), tuple(expressions[rank:-1]), expressions[-1])

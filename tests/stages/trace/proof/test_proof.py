@@ -197,6 +197,52 @@ def test_a_tensor_that_a_cache_has_kept_from_the_trace_is_an_error_of_the_model(
     traced(lambda x: x + (positions.__wrapped__ if torch.compiler.is_compiling() else positions)(), job_of(BATCH))
 
 
+class Remembers(nn.Module):
+    """Keeps a value between calls outside of its buffers: in `kind`, a tensor, a list, or a number."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.tensor, self.tensors, self.calls = kind, torch.zeros(1, 4), [], 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "tensor":
+            self.tensor = torch.tanh(x + self.tensor)
+            return self.tensor * 2
+        if self.kind == "list":
+            self.tensors.append(x)
+            return torch.stack(self.tensors).sum(0)
+        self.calls += 1
+        return x * self.calls
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("kind", ["tensor", "list", "number"])
+@pytest.mark.filterwarnings("ignore:The tensor attribute")
+def test_a_model_that_keeps_a_value_outside_of_its_buffers_is_rejected(
+    traced, job_of, monkeypatch: pytest.MonkeyPatch, kind: str, is_large: bool
+) -> None:
+    """All shapes are static, so there is one point only."""
+    monkeypatch.setattr(proving, "LARGE_WEIGHTS_BYTES", -1 if is_large else 1)
+    error = error_of(traced, job_of, Remembers(kind).eval(), {"x": ((1, 4),) * 3})
+    assert error.code == "state" and "second call" in error.text
+
+
+def test_the_error_about_a_kept_value_does_not_blame_a_size(traced, job_of) -> None:
+    assert error_of(traced, job_of, Remembers("number").eval()).code == "state"
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attribute")
+def test_a_model_may_keep_a_value_that_it_does_not_read(traced, job_of) -> None:
+    class KeepsFeatures(nn.Module):
+        features = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.features = torch.tanh(x)
+            return self.features * 2
+
+    traced(KeepsFeatures().eval(), job_of({"x": ((1, 4),) * 3}))
+
+
 def test_the_error_of_a_model_that_fails_at_min_names_the_shapes_and_the_users_line(traced, job_of) -> None:
     def fails_at_one_row(x):
         if x.shape[0] == 1:

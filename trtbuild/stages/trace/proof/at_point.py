@@ -58,6 +58,33 @@ def prove_point(
         raise _frozen_branch_error(point, problem, module, job, frames)
 
 
+def differs_now(
+    point: Point,
+    module: torch.nn.Module,
+    arranged: ArrangedProgram,
+    weights: list[torch.Tensor],
+    job: TraceJob,
+    frames: Frames,
+) -> bool:
+    """Whether the results of program and model differ at a point where they were equal, or the model fails there now."""
+    values = example_tensors(job.inputs, job.shapes.input_shapes(point.sizes))
+    try:
+        return _first_problem(values, point, module, arranged, weights, job, frames) is not None
+    except SourceError:
+        return True
+
+
+def kept_values_error(job: TraceJob) -> SourceError:
+    """The error for a model whose results depend on earlier calls."""
+    return SourceError(
+        "the model has other results in its second call than in its first, with the same inputs: it keeps a value between "
+        "calls, but an engine keeps nothing",
+        code="state",
+        hint="pass the value as an input and return it, or keep it in a buffer that the field `state` names",
+        **job.place("source"),
+    )
+
+
 def _first_problem(
     values: list[torch.Tensor],
     point: Point,

@@ -4,7 +4,9 @@ A *point* is a size for each symbol. A *guard* is a condition on sizes that torc
 
 Rules
 1. The points are the example, those of the job (`core.model.shapes.proof_points`), and sizes at which guards fail
-   (`guards`). Program and model are compared once at each point.
+   (`guards`). Program and model are compared once at each point. If there is one point only, they are compared twice: a
+   model that keeps values between calls (a list, a tensor that is no buffer) differs from the program in its second call.
+   For a model with declared state, `state` compares two calls.
 2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
    difference, relative to the largest number, must be at most `TOLERANCES` (`differences`). Integers, bools and constants
    must be equal, and so must the classes and keys of tuples and dicts. A float that the model reads from a tensor
@@ -34,12 +36,21 @@ from typing import Any
 
 import torch
 
+from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.guards import GuardFailure
 from trtbuild.stages.trace.export.weights import identity, stored_form
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.proof.at_point import Point, element_count, example_sizes, prove_point, run_program
+from trtbuild.stages.trace.proof.at_point import (
+    Point,
+    differs_now,
+    element_count,
+    example_sizes,
+    kept_values_error,
+    prove_point,
+    run_program,
+)
 from trtbuild.stages.trace.proof.background import ForkedCall
 from trtbuild.stages.trace.proof.dataflow import Flows, WeightKeys
 from trtbuild.stages.trace.proof.returned import returned_tensors
@@ -84,6 +95,8 @@ class Proof:
                 points[failure.sizes] = Point(failure.sizes, failure)
         # small points first: they show most errors in milliseconds
         self._points = sorted(points.values(), key=lambda p: (element_count(p, job), p.sizes))
+        #: The points that `finish` compares, after the smallest point (rule 1).
+        self._later_points = self._points[1:] or ([] if job.state else self._points)
         self._weights = [stored_form(weight.value) for weight in arranged.weights]
         #: Whether the model is large (`LARGE_WEIGHTS_BYTES`).
         self.is_large = sum(weight.nbytes for weight in self._weights) > LARGE_WEIGHTS_BYTES
@@ -94,23 +107,22 @@ class Proof:
         copy begins to compare flows there."""
         if self.is_large:
             return self
-        first, *others = self._points
+        first = self._points[0]
         duration_s = self._compare(first)
-        total = sum(element_count(point, self._job) for point in others)
+        total = sum(element_count(point, self._job) for point in self._later_points)
         if duration_s * total / max(element_count(first, self._job), 1) > FLOWS_WORTHWHILE_S:
             self._comparison = ForkedCall(self._equal_flows).__enter__()
         return self
 
     def finish(self) -> None:
         """Compare values at the remaining points, except those where the flows are equal. Raises SourceError."""
-        first, *others = self._points
         if self.is_large:
-            self._comparison = ForkedCall(self._equal_flows).__enter__() if others else None
-            self._compare(first)
+            self._comparison = ForkedCall(self._equal_flows).__enter__() if self._later_points else None
+            self._compare(self._points[0])
         answer = self._comparison.answer() if self._comparison is not None else None
-        for point, is_equal in zip(others, answer or [False] * len(others), strict=True):
+        for point, is_equal in zip(self._later_points, answer or [False] * len(self._later_points), strict=True):
             if not is_equal:
-                self._compare(point)
+                self._compare_later(point)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._comparison is not None:
@@ -125,8 +137,20 @@ class Proof:
         gc.collect()
         return duration_s
 
+    def _compare_later(self, point: Point) -> None:
+        """Compare values at a point after the smallest. If they differ at the smallest point now, too, the reason is an
+        earlier call, and not the sizes."""
+        try:
+            self._compare(point)
+        except SourceError as error:
+            if error.code == "frozen-branch" and differs_now(
+                self._points[0], self._module, self._arranged, self._weights, self._job, self._frames
+            ):
+                raise kept_values_error(self._job) from error
+            raise
+
     def _equal_flows(self) -> list[bool]:
-        """For each point after the first, whether the flows of model and program are equal there."""
+        """For each of `_later_points`, whether the flows of model and program are equal there."""
         module_slots = {id(weight): str(slot) for slot, weight in enumerate(self._arranged.weights)}
         slots = {identity(value): str(slot) for slot, value in enumerate(self._weights)}
 
@@ -136,7 +160,10 @@ class Proof:
 
         before = self._dependency_state()
         answers = []
-        for point in self._points[1:]:
+        if self.is_large:  # this copy has not called the model yet, and the points below need a later call (rule 1)
+            with contextlib.suppress(Exception):
+                self._has_equal_flow(self._points[0], weight_key)
+        for point in self._later_points:
             equal = False
             with contextlib.suppress(Exception):
                 equal = self._has_equal_flow(point, weight_key)

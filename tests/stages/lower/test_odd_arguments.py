@@ -601,3 +601,59 @@ def test_a_partition_may_begin_with_a_size_that_is_rounded() -> None:
     built = build(case, engines=False)
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt", "torch", "tensorrt"]
     assert not differences(case, built).differences
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x0.logsumexp(1), x0.logsumexp((0, 1)), x0.logsumexp(-1, True), torch.logsumexp(x0, (0, 1), keepdim=True)",
+        "(x0 / 8).half().logsumexp(1).float(), (x0 * 0.5).logsumexp(0), torch.special.logsumexp(x0, 1)",
+        "x0[0, 0].logsumexp(0)",
+    ],
+)
+def test_a_logsumexp_subtracts_the_maximum(lower_module: Any, text: str) -> None:
+    """TensorRT 8.6 does not: on an H200, the logsumexp of numbers above 88 was infinite."""
+    values = torch.tensor([[-200.0, 0.0, 300.0], [-_INF, -_INF, -_INF], [_INF, 1.0, -_INF], [_NAN, 1.0, 2.0]])
+    for result, expected in _results(lower_module, text, (values,), (_ROWS,)):
+        torch.testing.assert_close(result, expected, rtol=1e-3 if "half" in text else 2e-6, atol=0, equal_nan=True)
+    assert all(node.op_type != "ReduceLogSumExp" for node in _nodes(lower_module, text, (values,), (_ROWS,)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "*x0.topk(3), *x0.topk(3, largest=False), x0.topk(2, 0)[1]",
+        "*x0.sort(), *x0.sort(0, descending=True), x0.argsort(1)",
+        "x0.argmax(1), x0.argmin(0), *x0.max(1), *x0.min(0, True), x0.argmax(), x0.max(1)[1], x0.min(1)[0]",
+        "*x0.half().topk(3), x0.half().argmax(1), *x0.half().min(1)",
+    ],
+)
+def test_infinities_are_searched_as_finite_numbers(lower_module: Any, text: str) -> None:
+    """On an H200, TensorRT 8.6 gave the index -1 for each element that is -inf (inf, if the smallest come first)."""
+    values = torch.tensor(
+        [[-_INF, 1.0, 3.0, 2.0], [4.0, _INF, 0.0, -_INF], [5.0, 6.0, -_INF, _INF]]
+    )  # no equal numbers
+    for result, expected in _results(lower_module, text, (values,), (_ROWS,)):
+        torch.testing.assert_close(result, expected, rtol=0, atol=0)
+    nodes = _nodes(lower_module, text, (values,), (_ROWS,))
+    producers = {output: node.op_type for node in nodes for output in node.output}
+    searches = [node for node in nodes if node.op_type in ("TopK", "ArgMax", "ArgMin")]
+    assert searches and {producers[node.input[0]] for node in searches} <= {"Max", "Min", "Reshape"}
+
+
+def test_finite_results_are_searched_as_they_are(lower_module: Any) -> None:
+    text = "*x0.softmax(1).topk(2), x0.sigmoid().argmax(1), x0.topk(2)[0], (x0 * 4).long().argmax(1)"
+    nodes = _nodes(lower_module, text, (_WIDE_MATRIX,), None)
+    assert not {"Max", "Min", "GatherElements"} & {node.op_type for node in nodes}
+
+
+def test_the_upper_bound_of_a_clamp_is_stronger(lower_module: Any) -> None:
+    """TensorRT 8.6 gave the lower one."""
+    text = (
+        "x0.clamp(5, 2), x0.clamp(0.5, -0.5), x0.long().clamp(5, 2), x0.half().clamp(1.0, -1), torch.clip(x0, 3, 1.5)"
+    )
+    for result, expected in _results(lower_module, text, (_WIDE_MATRIX,), None):
+        assert torch.equal(result, expected)
+    _, program = lower_module(module_from_text([], text, 1), (_WIDE_MATRIX,), "float32")
+    clamps = [node for node in program.graph.nodes if "clamp" in str(node.target)]
+    assert len(clamps) == 5 and all(node.args[1] == node.args[2] for node in clamps)

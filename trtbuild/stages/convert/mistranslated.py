@@ -30,6 +30,8 @@
     lower step removes `ceil_mode` where that gives the same windows.
 19. Sorting or searching more than 3840 elements, which is the limit of TensorRT's TopK. The parser accepts such a call. If
     the number is static, the engine cannot be built. If it is dynamic, the engine is built for every profile.
+20. `grid_sample` in the mode nearest: if a place is exactly between two elements, TensorRT selects another one than
+    PyTorch (measured with TensorRT 8.6).
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from trtbuild.stages.topk_limit import may_exceed_topk_limit
 
 #: Operators that stay in PyTorch for all arguments (6 to 9).
 _ALWAYS_WRONG = frozenset((
@@ -54,8 +58,6 @@ _INTERPOLATIONS = frozenset((
     "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa",
     "_upsample_bicubic2d_aa",
 ))  # fmt: skip
-#: The largest number of elements that TensorRT's TopK gives (19).
-_TOPK_LIMIT = 3840
 #: Operators that compute a remainder, or a quotient from a remainder (17).
 _REMAINDERS = frozenset(("floor_divide", "fmod", "remainder"))
 
@@ -96,8 +98,13 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return arguments.get("reduce") == "mean" or without_target
     if name in _REMAINDERS or (name == "div" and arguments.get("rounding_mode") == "floor"):  # 17
         return bool(node.meta["val"].dtype.is_floating_point) and not _is_exact_divisor(node.args[1])
+    if name.startswith("grid_sampler"):  # 20
+        return bool(arguments.get("interpolation_mode") == 1)
     if name in ("sort", "topk"):  # 19
-        return _may_exceed_topk_limit(node, arguments)
+        shape = node.args[0].meta["val"].shape
+        return may_exceed_topk_limit(
+            arguments["k"] if name == "topk" else shape[arguments.get("dim", -1)] if shape else 1
+        )
     if name.startswith("clamp"):  # 14
         return any(isinstance(bound, float) and math.isnan(bound) for bound in arguments.values())
     if "batch_norm" in name:  # 2
@@ -123,17 +130,6 @@ def _may_leave_out_windows(node: torch.fx.Node, arguments: Mapping[str, Any]) ->
         elif step > width - padding:
             return True
     return False
-
-
-def _may_exceed_topk_limit(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:
-    """Whether a call may give more elements than TensorRT's TopK at some size."""
-    shape = node.args[0].meta["val"].shape
-    count = arguments["k"] if "k" in arguments else shape[arguments.get("dim", -1)] if shape else 1
-    if isinstance(count, torch.fx.Node):
-        count = count.meta["val"]
-    if isinstance(count, torch.SymInt):
-        count = count.node.shape_env.bound_sympy(count.node.expr).upper
-    return bool(count > _TOPK_LIMIT)
 
 
 def _is_exact_divisor(divisor: Any) -> bool:

@@ -17,22 +17,23 @@ from trtbuild.stages.lower.half_precision.precision import apply_precision
 from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.masks import drop_true_masks
 from trtbuild.stages.lower.norms import sum_norms_in_float32
-from trtbuild.stages.lower.operators.clamps import write_single_bounds
-from trtbuild.stages.lower.operators.indices import adapt_indices
-from trtbuild.stages.lower.operators.integer_division import divide_integers_exactly
-from trtbuild.stages.lower.operators.integer_rounding import drop_integer_rounding
-from trtbuild.stages.lower.operators.log_softmax import write_out_log_softmax
-from trtbuild.stages.lower.operators.nearest import select_nearest
+from trtbuild.stages.lower.operators.clamps import write_bounds
+from trtbuild.stages.lower.operators.integers.division import divide_integers_exactly
+from trtbuild.stages.lower.operators.integers.ranges import count_in_int64
+from trtbuild.stages.lower.operators.integers.rounding import drop_integer_rounding
+from trtbuild.stages.lower.operators.integers.size_arithmetic import divide_sizes_as_python, round_sizes_as_python
+from trtbuild.stages.lower.operators.log_sums import write_out_log_sums
 from trtbuild.stages.lower.operators.numbers import round_compared_numbers, widen_for_numbers
-from trtbuild.stages.lower.operators.pools import write_out_padding
 from trtbuild.stages.lower.operators.products import write_out_factors
-from trtbuild.stages.lower.operators.ranges import count_in_int64
 from trtbuild.stages.lower.operators.result_types import cast_before_reductions, cast_promoted_operands
-from trtbuild.stages.lower.operators.searches import search_vectors_as_matrices
+from trtbuild.stages.lower.operators.searches.indices import adapt_indices
+from trtbuild.stages.lower.operators.searches.infinite_keys import order_finite_keys
+from trtbuild.stages.lower.operators.searches.vectors import search_vectors_as_matrices
 from trtbuild.stages.lower.operators.series import write_series
-from trtbuild.stages.lower.operators.size_arithmetic import divide_sizes_as_python, round_sizes_as_python
 from trtbuild.stages.lower.operators.strides import read_owners
-from trtbuild.stages.lower.operators.transposed import write_out_bias
+from trtbuild.stages.lower.operators.windows.nearest import select_nearest
+from trtbuild.stages.lower.operators.windows.pools import write_out_padding
+from trtbuild.stages.lower.operators.windows.transposed import write_out_bias
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
 from trtbuild.stages.lower.truncation import truncate_doubles
@@ -133,14 +134,19 @@ PASSES: tuple[Pass, ...] = (
         "the translation rounds a number to float16 first, where 1e5 is infinite and 1e-8 is 0",
     ),
     Pass(
-        "write-out-log-softmax",
-        write_out_log_softmax,
-        "TensorRT's parser computes the softmax first: its log may be -inf",
+        "write-out-log-sums",
+        write_out_log_sums,
+        "TensorRT's parser takes the log of a softmax, which may be 0; TensorRT 8.6 sums exponentials that may be infinite",
     ),
     Pass(
-        "write-single-bounds",
-        write_single_bounds,
-        "a Clip without a bound uses the largest finite number, so an infinity becomes finite",
+        "order-finite-keys",
+        order_finite_keys,
+        "TensorRT's TopK gives the index -1 for an element that is infinite",
+    ),
+    Pass(
+        "write-bounds",
+        write_bounds,
+        "a Clip without a bound makes infinities finite, and TensorRT gives the lower bound if it is above the upper one",
     ),
     Pass("write-series", write_series, "the translations of expm1 and log1p lose all digits near 0"),
 )

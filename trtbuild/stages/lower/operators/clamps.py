@@ -1,4 +1,4 @@
-"""Write clamps so that their translations exist and keep infinities.
+"""Write clamps so that their translations exist, keep infinities, and prefer the upper bound.
 
 Rules
 1. A clamp of float32 with one bound becomes a maximum or a minimum. The bound is a number, or a tensor without axes. The
@@ -7,6 +7,8 @@ Rules
    number is a maximum or a minimum.
 2. If one bound is an int and the other a float, both become floats. Otherwise the exporter's type promotion fails, and
    ``x.clamp(0, 0.5)`` would stay in PyTorch.
+3. If the lower bound is above the upper one, PyTorch gives the upper one, and TensorRT gives the lower one (measured with
+   TensorRT 8.6). So the upper bound replaces the lower one.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _TARGETS = frozenset((_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_
 _TENSOR_TARGETS = {_aten.clamp_min.Tensor: _aten.maximum.default, _aten.clamp_max.Tensor: _aten.minimum.default}
 
 
-def write_single_bounds(program: Program, request: Request) -> Program:
+def write_bounds(program: Program, request: Request) -> Program:
     return change_calls(change_calls(program, _TARGETS, _write), _TENSOR_TARGETS, _write_tensor)
 
 
@@ -36,6 +38,9 @@ def _write(node: torch.fx.Node) -> None:
     source = node.args[0]
     if {type(low), type(high)} == {int, float} and node.meta["val"].dtype.is_floating_point:
         node.args, node.kwargs = (source, float(low), float(high)), {}
+    if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
+        bound = float(high) if node.meta["val"].dtype.is_floating_point else high
+        node.args, node.kwargs = (source, bound, bound), {}
     is_single = (low is None) is not (high is None) and isinstance(bound, int | float) and not math.isnan(bound)
     if not is_single or source.meta["val"].dtype is not torch.float32 or node.meta["val"].dtype is not torch.float32:
         return

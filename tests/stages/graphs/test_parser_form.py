@@ -125,6 +125,23 @@ def test_equal_names_in_two_branches_may_have_other_sizes() -> None:
         parser_form(model, 20)
 
 
+def test_equal_names_in_two_branches_get_constants_of_their_own() -> None:
+    """Both branches have a LogSoftmax with the result z, and each has another axis."""
+    result = h.make_tensor_value_info("z", T.FLOAT, [2, 3])
+    branches = [
+        h.make_graph([h.make_node("LogSoftmax", ["x"], ["z"], axis=axis)], f"axis{axis}", [], [result]) for axis in (0, 1)
+    ]
+    node = h.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    x, y = (h.make_tensor_value_info(name, T.FLOAT, [2, 3]) for name in ("x", "y"))
+    graph = h.make_graph([node], "g", [x, h.make_tensor_value_info("c", T.BOOL, [])], [y])
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+    sessions = [onnxruntime.InferenceSession(each.SerializeToString()) for each in (model, parser_form(model, 17))]
+    for condition in (True, False):
+        inputs = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "c": np.array(condition)}
+        expected, value = (session.run(None, inputs)[0] for session in sessions)
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
 POOLING = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}
 
 

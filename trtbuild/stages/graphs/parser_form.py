@@ -117,8 +117,7 @@ def _written_out(
     element, _ = types.get(source, _UNKNOWN)
     is_matrix = opset < 13
     axis = 1 if is_matrix else _attribute(node, "axis", -1)
-    axes = f"{result}.axes"
-    constants.append(onnx.numpy_helper.from_array(np.array([axis], np.int64), axes))
+    axes = _add_constant(constants, f"{result}.axes", np.array([axis], np.int64))
 
     def make(operator: str, operands: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
         return h.make_node(operator, operands, [output], name=node.name, **attributes)
@@ -202,8 +201,8 @@ def _padded_input(node: onnx.NodeProto, opset: int, constants: list[onnx.TensorP
     if opset < 11:
         yield h.make_node("Pad", [source], [padded], name=node.name, pads=all_pads)
         return
-    constants.append(onnx.numpy_helper.from_array(np.array(all_pads, np.int64), f"{padded}.pads"))
-    yield h.make_node("Pad", [source, f"{padded}.pads"], [padded], name=node.name)
+    pads_name = _add_constant(constants, f"{padded}.pads", np.array(all_pads, np.int64))
+    yield h.make_node("Pad", [source, pads_name], [padded], name=node.name)
 
 
 def _write_padding(node: onnx.NodeProto, types: _Types) -> None:
@@ -235,6 +234,14 @@ def _write_padding(node: onnx.NodeProto, types: _Types) -> None:
     kept = [entry for entry in node.attribute if entry.name not in ("auto_pad", "output_shape")]
     del node.attribute[:]
     node.attribute.extend(kept)
+
+
+def _add_constant(constants: list[onnx.TensorProto], name: str, value: np.ndarray) -> str:
+    """Add a constant of the outer graph, and return its name. The name has a number, because two nested graphs may have
+    values of the same name."""
+    unique = f"{name}.{len(constants)}"
+    constants.append(onnx.numpy_helper.from_array(value, unique))
+    return unique
 
 
 def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:

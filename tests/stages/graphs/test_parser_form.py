@@ -43,6 +43,16 @@ def _run(model: onnx.ModelProto, x: np.ndarray) -> Any:
     return onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
 
 
+def _parse_errors(model: onnx.ModelProto) -> list[str]:
+    """The errors of the parser of TensorRT-RTX."""
+    rtx = pytest.importorskip("tensorrt_rtx")
+    logger = rtx.Logger(rtx.Logger.ERROR)
+    network = rtx.Builder(logger).create_network(0)
+    parser = rtx.OnnxParser(network, logger)
+    parser.parse(model.SerializeToString())
+    return [str(parser.get_error(index)) for index in range(parser.num_errors)]
+
+
 @pytest.mark.parametrize("opset", [11, 13, 17, 20])
 @pytest.mark.parametrize("axis", [1, -1, None])
 @pytest.mark.parametrize("element", [T.FLOAT, T.FLOAT16])
@@ -266,3 +276,46 @@ def test_a_loop_that_its_condition_may_end_has_no_scan_outputs() -> None:
 def test_a_loop_that_runs_to_its_end_may_have_scan_outputs() -> None:
     for model in (_loop("yes", "same"), _loop("yes", "yes"), _loop("", "yes"), _loop("c", "less", has_rows=False)):
         assert parser_form(model, 17) == model
+
+
+def _operators(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+@pytest.mark.parametrize("opset", [10, 11, 13, 17])
+@pytest.mark.parametrize(("low", "high"), [(3.0, 1.0), (-1.0, 1.0), (np.inf, 2.0)])
+def test_a_clip_has_its_bounds_in_order(opset: int, low: float, high: float) -> None:
+    """ONNX gives the upper bound if the bounds are in the wrong order. TensorRT gives the lower one."""
+    node = h.make_node("Clip", ["x", "low", "high"], ["y"])
+    if opset < 11:
+        node = h.make_node("Clip", ["x"], ["y"], min=low, max=high)
+    model = _model(node, ["n", 4], opset)
+    if opset >= 11:
+        bounds = {"low": low, "high": high}
+        model.graph.initializer.extend(
+            onnx.numpy_helper.from_array(np.array(bound, np.float32), name) for name, bound in bounds.items()
+        )
+    changed = parser_form(model, opset)
+    if low < high:
+        assert changed == model
+    elif opset < 11:
+        assert {entry.f for entry in changed.graph.node[0].attribute} == {np.float32(high)}
+    else:
+        assert [*changed.graph.node[0].input] == ["x", "high", "high"]
+    x = np.array([[-np.inf, 0.5, 2.5, np.inf]], np.float32)
+    np.testing.assert_array_equal(_run(changed, x), np.minimum(np.maximum(x, np.float32(low)), np.float32(high)))
+    assert _parse_errors(changed) == []
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_clip_is_a_max_and_a_min_if_a_bound_is_not_known(opset: int) -> None:
+    model = _model(h.make_node("Clip", ["x", "low", "four"], ["y"], name="clip"), ["n", 4], opset)
+    model.graph.initializer[0].dims[:] = []
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(-5, np.float32), "five"))
+    model.graph.node.insert(0, h.make_node("Neg", ["five"], ["low"]))
+    changed = parser_form(model, opset)
+    assert _operators(changed) == ["Neg", "Max", "Min"]
+    assert [node.name for node in changed.graph.node] == ["", "clip", "clip"]
+    x = np.array([[-np.inf, 4.5, 7, np.inf]], np.float32)
+    np.testing.assert_array_equal(_run(changed, x), np.full((1, 4), 4, np.float32))
+    assert _parse_errors(changed) == []

@@ -18,6 +18,9 @@ Rules
 8. Recurrent operators with ``layout=1`` are refused. The parser ignores it, and takes the batch for the sequence.
 9. A Loop with scan outputs is refused if its condition may end it. The parser's scan outputs have a row for each of the
    `M` iterations, also for those that do not run. In ONNX they have fewer rows.
+10. Clip with constant bounds in the wrong order: ONNX gives the upper bound, TensorRT's layer gives the lower one. So the
+   lower bound becomes the upper one. If a bound is not known here, the Clip is written as Max and Min. For bounds that are
+   not constant, the parser does the same.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from trtbuild.errors import ConversionRefused
 _FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
 _POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
 _RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
-_CHANGED = _POOLS | _RECURRENT | {"ConvTranspose", "GlobalLpPool", "LogSoftmax", "Loop", "Mod", "Selu"}
+_CHANGED = _POOLS | _RECURRENT | {"Clip", "ConvTranspose", "GlobalLpPool", "LogSoftmax", "Loop", "Mod", "Selu"}
 #: Attribute of Selu → its default since opset 6.
 _SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 
@@ -44,6 +47,8 @@ _SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 _Type = tuple[int, list[int | None] | None]
 #: Name of a value → its type.
 _Types = Mapping[str, _Type]
+#: Name of a constant with one element → its number.
+_Numbers = Mapping[str, Any]
 #: A value whose type is not known counts as a float32 value: such a LogSoftmax gets no Cast, and such a Mod is refused.
 _UNKNOWN: _Type = onnx.TensorProto.FLOAT, None
 
@@ -57,7 +62,8 @@ def parser_form(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     result.CopyFrom(model)
     types = _types(model)
     constants: list[onnx.TensorProto] = []
-    _change_graph(result.graph, opset, types, constants, frozenset(_true_names(model)))
+    numbers = _numbers(model)
+    _change_graph(result.graph, opset, types, constants, numbers)
     result.graph.initializer.extend(constants)
     return result
 
@@ -67,14 +73,14 @@ def _change_graph(
     opset: int,
     types: _Types,
     constants: list[onnx.TensorProto],
-    true_names: frozenset[str],
+    numbers: _Numbers,
 ) -> None:
     values = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _change_graph(attribute.g, opset, types, constants, true_names)
+                _change_graph(attribute.g, opset, types, constants, numbers)
         if node.op_type == "LogSoftmax":
             nodes += _written_out(node, opset, types, constants)
             continue
@@ -89,6 +95,8 @@ def _change_graph(
             absolute = f"{node.output[0]}.absolute"
             nodes.append(h.make_node("Abs", list(node.input), [absolute], name=node.name))
             node.input[0] = absolute
+        if node.op_type == "Clip":
+            nodes += _order_bounds(node, numbers)
         if node.op_type == "Selu" and opset >= 6:
             for name, number in _SELU.items():
                 _set_attribute(node, name, _attribute(node, name, number))
@@ -97,7 +105,7 @@ def _change_graph(
                 f"{node.op_type} has layout=1, which TensorRT's parser ignores",
                 hint="export the model with layout=0, and transpose the operands",
             )
-        if node.op_type == "Loop" and _may_end_early(node, true_names):
+        if node.op_type == "Loop" and _may_end_early(node, numbers):
             raise ConversionRefused(
                 "Loop has scan outputs and a condition: TensorRT's outputs have a row for each iteration up to M",
                 hint="let the loop run M times, or return its carried values only",
@@ -236,6 +244,25 @@ def _write_padding(node: onnx.NodeProto, types: _Types) -> None:
     node.attribute.extend(kept)
 
 
+def _order_bounds(node: onnx.NodeProto, numbers: _Numbers) -> Iterator[onnx.NodeProto]:
+    """Rule 10. The bounds are attributes before opset 11. May yield a Max, and then the node becomes a Min."""
+    low, high = (_attribute(node, name, None) for name in ("min", "max"))
+    if low is not None and high is not None:
+        _set_attribute(node, "min", min(low, high))
+    if len(node.input) < 3 or not all(node.input):
+        return
+    source, low_name, high_name = node.input
+    low, high = numbers.get(low_name), numbers.get(high_name)
+    if low is None or high is None:
+        raised = f"{node.output[0]}.raised"
+        yield h.make_node("Max", [source, low_name], [raised], name=node.name)
+        del node.input[:]
+        node.input.extend([raised, high_name])
+        node.op_type = "Min"
+    elif low > high:
+        node.input[1] = high_name
+
+
 def _add_constant(constants: list[onnx.TensorProto], name: str, value: np.ndarray) -> str:
     """Add a constant of the outer graph, and return its name. The name has a number, because two nested graphs may have
     values of the same name."""
@@ -250,8 +277,8 @@ def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
     node.attribute.extend([*kept, h.make_attribute(name, value)])
 
 
-def _may_end_early(node: onnx.NodeProto, true_names: frozenset[str]) -> bool:
-    """Rule 9. `true_names` are the names of constants that are true. A Loop without a condition runs `M` times."""
+def _may_end_early(node: onnx.NodeProto, numbers: _Numbers) -> bool:
+    """Rule 9. A Loop without a condition runs `M` times."""
     if len(node.input) < 2 or not node.input[1] or not any(node.output[len(node.input) - 2 :]):
         return False
     body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
@@ -261,22 +288,34 @@ def _may_end_early(node: onnx.NodeProto, true_names: frozenset[str]) -> bool:
     condition = body.output[0].name
     while condition in sources:
         condition = sources[condition]
-    always_true = true_names | {body.input[1].name}  # the first condition, which the second test covers
-    return condition not in always_true or node.input[1] not in true_names
+    # The second test covers the first condition, which is an input of the body.
+    is_kept_true = condition == body.input[1].name or bool(numbers.get(condition, False))
+    return not is_kept_true or not numbers.get(node.input[1], False)
 
 
-def _true_names(model: onnx.ModelProto) -> Iterator[str]:
-    """Yield the names of the constants that are true. Equal names in two nested graphs must have the same value."""
-    values: dict[str, bool] = {}
+def _numbers(model: onnx.ModelProto) -> _Numbers:
+    """The constants with one element. If nested graphs have constants of the same name and of other values, the number is
+    not known."""
+    found: dict[str, list[Any]] = {}
     for graph in _all_graphs(model.graph):
-        tensors = [(tensor.name, tensor) for tensor in graph.initializer]
-        tensors += [
-            (node.output[0], entry.t) for node in graph.node if node.op_type == "Constant" for entry in node.attribute
-        ]
-        for name, tensor in tensors:
-            is_true = tensor.data_type == onnx.TensorProto.BOOL and bool(onnx.numpy_helper.to_array(tensor).all())
-            values[name] = values.get(name, True) and is_true
-    return (name for name, is_true in values.items() if is_true)
+        for tensor in graph.initializer:
+            found.setdefault(tensor.name, []).append(_number(tensor))
+        for node in graph.node:
+            for name in node.output:
+                number = _number(h.get_attribute_value(node.attribute[0])) if node.op_type == "Constant" else None
+                found.setdefault(name, []).append(number)
+        for value in graph.input:
+            found.setdefault(value.name, []).append(None)
+    return {name: first for name, (first, *others) in found.items() if first is not None and {*others} <= {first}}
+
+
+def _number(value: Any) -> Any:
+    """The number of a tensor, or of an attribute of a Constant; None if it has not exactly one element."""
+    if not isinstance(value, onnx.TensorProto):
+        return value if isinstance(value, int | float) else None
+    if value.data_location == onnx.TensorProto.EXTERNAL or math.prod(value.dims) != 1:
+        return None
+    return onnx.numpy_helper.to_array(value).item()
 
 
 def _refuse_float_mod(node: onnx.NodeProto, types: _Types, values: Mapping[str, onnx.TensorProto]) -> None:

@@ -319,3 +319,107 @@ def test_a_clip_is_a_max_and_a_min_if_a_bound_is_not_known(opset: int) -> None:
     x = np.array([[-np.inf, 4.5, 7, np.inf]], np.float32)
     np.testing.assert_array_equal(_run(changed, x), np.full((1, 4), 4, np.float32))
     assert _parse_errors(changed) == []
+
+
+_ROWS = np.array([[1, -np.inf, -np.inf, 2], [-np.inf] * 4, [np.inf, 0, np.inf, -np.inf], [np.inf] * 4])
+
+
+@pytest.mark.parametrize("opset", [11, 12, 17, 20])
+@pytest.mark.parametrize("element", [T.FLOAT, T.FLOAT16])
+@pytest.mark.parametrize(
+    "attributes",
+    [{}, {"axis": 0, "largest": 0}, {"axis": 1, "largest": 1}, {"axis": -2}, {"axis": -1, "largest": 0}],
+)
+def test_a_sorted_infinity_has_an_index(opset: int, element: int, attributes: dict[str, int]) -> None:
+    """TensorRT gives the index -1 for infinities that are last in the order."""
+    model = _model(h.make_node("TopK", ["x", "k"], ["y", "indices"], name="top", **attributes), ["n", 4], opset, element)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4]), "k"))
+    model.graph.output.append(h.make_tensor_value_info("indices", T.INT64, [None, None]))
+    changed = parser_form(model, opset)
+    smallest = attributes.get("largest") == 0
+    assert _operators(changed) == ["Min" if smallest else "Max", "TopK", "GatherElements"]
+    assert {node.name for node in changed.graph.node} == {"top"}
+    x = _ROWS.astype(h.tensor_dtype_to_np_dtype(element))
+    assert _parse_errors(changed) == []
+    for value, expected in zip(_run_all(changed, x), _run_all(model, x), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    limit = np.finfo(x.dtype).max
+    (name,) = {*changed.graph.node[0].input} - {"x"}
+    (constant,) = (tensor for tensor in changed.graph.initializer if tensor.name == name)
+    assert onnx.numpy_helper.to_array(constant) == (limit if smallest else -limit)
+
+
+def _run_all(model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
+    _run(model, x)
+    return list(onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x}))
+
+
+def test_a_sorting_without_infinite_indices_does_not_change() -> None:
+    def top(opset: int, element: int, *outputs: str) -> onnx.ModelProto:
+        attributes, inputs = ({"k": 2}, ["x"]) if opset < 10 else ({}, ["x", "k"])
+        model = _model(h.make_node("TopK", inputs, outputs, **attributes), ["n", 4], opset, element)
+        if opset >= 10:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2]), "k"))
+        return model
+
+    for model, opset in (
+        (top(17, T.FLOAT, "y", "indices"), 17),  # the indices are not used
+        (top(17, T.FLOAT, "y", ""), 17),
+        (top(17, T.INT64, "values", "y"), 17),
+        (top(10, T.FLOAT, "values", "y"), 10),
+        (top(9, T.FLOAT, "values", "y"), 9),
+    ):
+        assert parser_form(model, opset) == model
+
+
+def test_a_sorting_whose_values_are_not_used_gathers_no_values() -> None:
+    model = _model(h.make_node("TopK", ["x", "k"], ["values", "y"]), ["n", 4], 17)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4]), "k"))
+    model.graph.output[0].type.tensor_type.elem_type = T.INT64
+    changed = parser_form(model, 17)
+    assert _operators(changed) == ["Max", "TopK"]
+    np.testing.assert_array_equal(_run(changed, _ROWS.astype(np.float32)), _run(model, _ROWS.astype(np.float32)))
+
+
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("opset", [11, 12, 17])
+@pytest.mark.parametrize("element", [T.FLOAT, T.FLOAT16, T.BFLOAT16])
+@pytest.mark.parametrize(
+    "attributes", [{}, {"axis": -1}, {"axis": 1, "keepdims": 0}, {"axis": 1, "select_last_index": 1}]
+)
+def test_the_index_of_an_infinity_is_found(
+    operator: str, opset: int, element: int, attributes: dict[str, int]
+) -> None:
+    model = _model(h.make_node(operator, ["x"], ["y"], **attributes), ["n", 4], opset, element)
+    rank = 2 if attributes.get("keepdims", 1) else 1
+    model.graph.output[0].CopyFrom(h.make_tensor_value_info("y", T.INT64, [None] * rank))
+    changed = parser_form(model, opset)
+    assert _operators(changed) == ["Max" if operator == "ArgMax" else "Min", operator]
+    limit = onnx.numpy_helper.to_array(changed.graph.initializer[0]).astype(np.float64)
+    assert np.isfinite(limit) and abs(limit) >= 65504
+    if opset == 11 and "select_last_index" in attributes:
+        return  # since opset 12
+    if "select_last_index" not in attributes and (opset >= 13 or element != T.BFLOAT16):
+        assert _parse_errors(changed) == []
+    if element == T.FLOAT:
+        x = _ROWS.astype(np.float32)
+        np.testing.assert_array_equal(_run(changed, x), _run(model, x))
+
+
+def test_a_search_in_integers_does_not_change() -> None:
+    model = _model(h.make_node("ArgMax", ["x"], ["y"]), ["n", 4], 17, T.INT64)
+    assert parser_form(model, 17) == model
+
+
+def test_a_search_in_a_value_of_an_unknown_type_does_not_change() -> None:
+    """Two branches have a value z: float32 numbers in one, float16 numbers in the other."""
+    branches = []
+    for element in (T.FLOAT, T.FLOAT16):
+        nodes = [h.make_node("Cast", ["x"], ["z"], to=element), h.make_node("ArgMax", ["z"], ["i"])]
+        result = h.make_tensor_value_info("i", T.INT64, [None, None])
+        branches.append(h.make_graph(nodes, f"to{element}", [], [result]))
+    node = h.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    x, y = h.make_tensor_value_info("x", T.FLOAT, ["n", 4]), h.make_tensor_value_info("y", T.INT64, [None, None])
+    graph = h.make_graph([node], "g", [x, h.make_tensor_value_info("c", T.BOOL, [])], [y])
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+    assert parser_form(model, 17) == model

@@ -21,6 +21,10 @@ Rules
 10. Clip with constant bounds in the wrong order: ONNX gives the upper bound, TensorRT's layer gives the lower one. So the
    lower bound becomes the upper one. If a bound is not known here, the Clip is written as Max and Min. For bounds that are
    not constant, the parser does the same.
+11. TopK, ArgMax and ArgMin of floats: TensorRT gives the index -1 for an infinity that is the last in the order. So the
+   operator gets the operand with this infinity replaced by the finite number beside it. The values of TopK are gathered
+   from the operand itself. The finite number then equals the infinity in the order. Before opset 11, ONNX has no
+   GatherElements, so the operators do not change.
 """
 
 from __future__ import annotations
@@ -36,10 +40,10 @@ from onnx import helper as h
 
 from trtbuild.errors import ConversionRefused
 
-_FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
 _POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
 _RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
-_CHANGED = _POOLS | _RECURRENT | {"Clip", "ConvTranspose", "GlobalLpPool", "LogSoftmax", "Loop", "Mod", "Selu"}
+_SEARCHES = frozenset(("ArgMax", "ArgMin", "TopK"))
+_CHANGED = _POOLS | _RECURRENT | _SEARCHES | {"Clip", "ConvTranspose", "GlobalLpPool", "LogSoftmax", "Loop", "Mod", "Selu"}
 #: Attribute of Selu → its default since opset 6.
 _SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 
@@ -50,7 +54,15 @@ _Types = Mapping[str, _Type]
 #: Name of a constant with one element → its number.
 _Numbers = Mapping[str, Any]
 #: A value whose type is not known counts as a float32 value: such a LogSoftmax gets no Cast, and such a Mod is refused.
-_UNKNOWN: _Type = onnx.TensorProto.FLOAT, None
+#: Rule 11 leaves it as it is.
+_UNKNOWN: _Type = onnx.TensorProto.UNDEFINED, None
+#: Element type → its largest finite number.
+_LARGEST = {
+    onnx.TensorProto.FLOAT: float(np.finfo(np.float32).max),
+    onnx.TensorProto.FLOAT16: float(np.finfo(np.float16).max),
+    onnx.TensorProto.BFLOAT16: (2 - 2**-7) * 2.0**127,
+}
+_FLOATS = frozenset(_LARGEST)
 
 
 def parser_form(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
@@ -62,8 +74,7 @@ def parser_form(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     result.CopyFrom(model)
     types = _types(model)
     constants: list[onnx.TensorProto] = []
-    numbers = _numbers(model)
-    _change_graph(result.graph, opset, types, constants, numbers)
+    _change_graph(result.graph, opset, types, constants, _numbers(model), _read_names(model))
     result.graph.initializer.extend(constants)
     return result
 
@@ -74,15 +85,19 @@ def _change_graph(
     types: _Types,
     constants: list[onnx.TensorProto],
     numbers: _Numbers,
+    read_names: frozenset[str],
 ) -> None:
     values = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _change_graph(attribute.g, opset, types, constants, numbers)
+                _change_graph(attribute.g, opset, types, constants, numbers, read_names)
         if node.op_type == "LogSoftmax":
             nodes += _written_out(node, opset, types, constants)
+            continue
+        if node.op_type in _SEARCHES and opset >= 11 and _element(types, node.input[0]) in _FLOATS:
+            nodes += _finite_search(node, types, constants, read_names)
             continue
         if node.op_type in _POOLS and _attribute(node, "ceil_mode", 0) and _drop_ceil_mode(node, types):
             if node.op_type == "LpPool":
@@ -122,7 +137,7 @@ def _written_out(
 ) -> Iterator[onnx.NodeProto]:
     """Rule 1. Before opset 13, LogSoftmax sees its operand as a matrix, whose rows end at `axis`."""
     (source,), (result,) = node.input, node.output
-    element, _ = types.get(source, _UNKNOWN)
+    element = _element(types, source) or onnx.TensorProto.FLOAT
     is_matrix = opset < 13
     axis = 1 if is_matrix else _attribute(node, "axis", -1)
     axes = _add_constant(constants, f"{result}.axes", np.array([axis], np.int64))
@@ -263,11 +278,40 @@ def _order_bounds(node: onnx.NodeProto, numbers: _Numbers) -> Iterator[onnx.Node
         node.input[1] = high_name
 
 
+def _finite_search(
+    node: onnx.NodeProto, types: _Types, constants: list[onnx.TensorProto], read_names: frozenset[str]
+) -> Iterator[onnx.NodeProto]:
+    """Rule 11. Yields the nodes that replace `node`."""
+    is_top = node.op_type == "TopK"
+    if is_top and (len(node.output) < 2 or node.output[1] not in read_names):
+        yield node
+        return
+    is_largest = node.op_type == "ArgMax" or (is_top and _attribute(node, "largest", 1))
+    source, finite = node.input[0], f"{node.output[-1]}.finite"
+    element = _element(types, source)
+    limit = _add_number(constants, f"{finite}.limit", -_LARGEST[element] if is_largest else _LARGEST[element], element)
+    yield h.make_node("Max" if is_largest else "Min", [source, limit], [finite], name=node.name)
+    node.input[0] = finite
+    yield node
+    if is_top and node.output[0] in read_names:
+        values, indices = node.output
+        node.output[0] = f"{finite}.values"
+        axis = _attribute(node, "axis", -1)
+        yield h.make_node("GatherElements", [source, indices], [values], name=node.name, axis=axis)
+
+
 def _add_constant(constants: list[onnx.TensorProto], name: str, value: np.ndarray) -> str:
     """Add a constant of the outer graph, and return its name. The name has a number, because two nested graphs may have
     values of the same name."""
     unique = f"{name}.{len(constants)}"
     constants.append(onnx.numpy_helper.from_array(value, unique))
+    return unique
+
+
+def _add_number(constants: list[onnx.TensorProto], name: str, number: float, element: int) -> str:
+    """Like `_add_constant`, for a scalar of any element type."""
+    unique = f"{name}.{len(constants)}"
+    constants.append(h.make_tensor(unique, element, [], [number]))
     return unique
 
 
@@ -320,7 +364,7 @@ def _number(value: Any) -> Any:
 
 def _refuse_float_mod(node: onnx.NodeProto, types: _Types, values: Mapping[str, onnx.TensorProto]) -> None:
     """Rule 3."""
-    element, _ = types.get(node.output[0], _UNKNOWN)
+    element = _element(types, node.output[0]) or onnx.TensorProto.FLOAT
     divisor = values.get(node.input[1])
     if element not in _FLOATS or (divisor is not None and _are_exact(onnx.numpy_helper.to_array(divisor))):
         return
@@ -337,7 +381,8 @@ def _are_exact(divisors: np.ndarray) -> bool:
 
 
 def _types(model: onnx.ModelProto) -> _Types:
-    """The types of all values. If nested graphs have values of the same name and of other types, the type is unknown."""
+    """The types of all values. If nested graphs have values of the same name and of other types, what differs is
+    unknown."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     types: dict[str, _Type] = {}
     for each in _all_graphs(graph):
@@ -351,8 +396,24 @@ def _types(model: onnx.ModelProto) -> _Types:
 
 
 def _add_type(types: dict[str, _Type], name: str, element: int, sizes: list[int | None] | None) -> None:
-    if types.setdefault(name, (element, sizes)) != (element, sizes):
+    first, first_sizes = types.setdefault(name, (element, sizes))
+    if first != element:
         types[name] = _UNKNOWN
+    elif first_sizes != sizes:
+        types[name] = element, None
+
+
+def _element(types: _Types, name: str) -> int:
+    """The element type of a value; UNDEFINED, which is 0, if it is not known."""
+    element, _ = types.get(name, _UNKNOWN)
+    return element
+
+
+def _read_names(model: onnx.ModelProto) -> frozenset[str]:
+    """The names that nodes read, or that a graph returns."""
+    graphs = [*_all_graphs(model.graph)]
+    results = {value.name for graph in graphs for value in graph.output}
+    return frozenset(results.union(*(node.input for graph in graphs for node in graph.node)))
 
 
 def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -423,3 +423,58 @@ def test_a_search_in_a_value_of_an_unknown_type_does_not_change() -> None:
     graph = h.make_graph([node], "g", [x, h.make_tensor_value_info("c", T.BOOL, [])], [y])
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
     assert parser_form(model, 17) == model
+
+
+def _log_sum_exp(opset: int, element: int, axes: list[int] | None, *, keepdims: int | None, noop: int) -> onnx.ModelProto:
+    attributes: dict[str, Any] = {} if keepdims is None else {"keepdims": keepdims}
+    inputs = ["x"]
+    if opset >= 18:
+        attributes |= {"noop_with_empty_axes": 1} if noop else {}
+        inputs += [] if axes is None else ["axes"]
+    else:
+        attributes |= {} if axes is None else {"axes": axes}
+    model = _model(h.make_node("ReduceLogSumExp", inputs, ["y"], name="sum", **attributes), ["n", 3, 4], opset, element)
+    if "axes" in inputs:
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(axes, np.int64), "axes"))
+    count = 3 if axes is None else len(axes)
+    rank = 3 if noop or keepdims != 0 else 3 - count
+    model.graph.output[0].CopyFrom(h.make_tensor_value_info("y", element, [None] * rank))
+    return model
+
+
+@pytest.mark.parametrize("opset", [9, 11, 13, 17, 18, 20])
+@pytest.mark.parametrize("element", [T.FLOAT, T.FLOAT16])
+@pytest.mark.parametrize("axes", [None, [1], [2], [0, 2]])
+@pytest.mark.parametrize("keepdims", [None, 0, 1])
+def test_a_log_sum_exp_subtracts_the_maximum(
+    opset: int, element: int, axes: list[int] | None, keepdims: int | None
+) -> None:
+    """TensorRT's parser computes log(sum(exp(x))), which is inf for x = 100."""
+    model = _log_sum_exp(opset, element, axes, keepdims=keepdims, noop=0)
+    changed = parser_form(model, opset)
+    assert "ReduceLogSumExp" not in _operators(changed)
+    assert {node.name for node in changed.graph.node} == {"sum"}
+    assert _parse_errors(changed) == []
+    reference = _log_sum_exp(opset, T.FLOAT, axes, keepdims=keepdims, noop=0)  # onnxruntime has no float16 kernel
+    x = np.random.default_rng(0).permutation(np.linspace(-200, 200, 24)).reshape(2, 3, 4).astype(np.float32)
+    for special in (None, np.inf, -np.inf):
+        x[1, 1] = x[1, 1] if special is None else special
+        x = x.astype(h.tensor_dtype_to_np_dtype(element))
+        value = _run(changed, x)
+        assert np.isfinite(value).all() or special is not None
+        np.testing.assert_allclose(value, _run(reference, x.astype(np.float32)), rtol=1e-3 if element != T.FLOAT else 1e-6)
+    x[:] = -np.inf
+    assert (_run(changed, x) == -np.inf).all()
+
+
+def test_a_log_sum_exp_without_axes_may_be_the_operand() -> None:
+    model = _log_sum_exp(18, T.FLOAT, None, keepdims=None, noop=1)
+    changed = parser_form(model, 18)
+    x = np.array([-np.inf, -100, 100, np.inf], np.float32).reshape(1, 1, 4).repeat(3, 1)
+    np.testing.assert_array_equal(_run(changed, x), x)
+    assert _parse_errors(changed) == []
+
+
+def test_a_log_sum_exp_of_doubles_does_not_change() -> None:
+    model = _log_sum_exp(17, T.DOUBLE, [1], keepdims=None, noop=0)
+    assert parser_form(model, 17) == model

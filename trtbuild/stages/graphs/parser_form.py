@@ -25,6 +25,9 @@ Rules
    operator gets the operand with this infinity replaced by the finite number beside it. The values of TopK are gathered
    from the operand itself. The finite number then equals the infinity in the order. Before opset 11, ONNX has no
    GatherElements, so the operators do not change.
+12. ReduceLogSumExp of floats is written as ``max + log(sum(exp(x - max)))``, where the infinities of `max` are replaced by
+   finite numbers. The parser does not subtract the maximum, so it gives inf for ``x = 100``. Before opset 8, Max and Min do
+   not broadcast, so the operator does not change.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from trtbuild.errors import ConversionRefused
 _POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
 _RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
 _SEARCHES = frozenset(("ArgMax", "ArgMin", "TopK"))
-_CHANGED = _POOLS | _RECURRENT | _SEARCHES | {"Clip", "ConvTranspose", "GlobalLpPool", "LogSoftmax", "Loop", "Mod", "Selu"}
+_CHANGED = _POOLS | _RECURRENT | _SEARCHES | {"Clip", "ConvTranspose", "GlobalLpPool", "LogSoftmax", "Loop", "Mod", "ReduceLogSumExp", "Selu"}
 #: Attribute of Selu → its default since opset 6.
 _SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 
@@ -54,7 +57,7 @@ _Types = Mapping[str, _Type]
 #: Name of a constant with one element → its number.
 _Numbers = Mapping[str, Any]
 #: A value whose type is not known counts as a float32 value: such a LogSoftmax gets no Cast, and such a Mod is refused.
-#: Rule 11 leaves it as it is.
+#: Rule 11 does not change its operator.
 _UNKNOWN: _Type = onnx.TensorProto.UNDEFINED, None
 #: Element type → its largest finite number.
 _LARGEST = {
@@ -95,6 +98,9 @@ def _change_graph(
                 _change_graph(attribute.g, opset, types, constants, numbers, read_names)
         if node.op_type == "LogSoftmax":
             nodes += _written_out(node, opset, types, constants)
+            continue
+        if node.op_type == "ReduceLogSumExp" and opset >= 8 and _float_element(types, node.input[0]) in _FLOATS:
+            nodes += _stable_sum(node, opset, types, constants)
             continue
         if node.op_type in _SEARCHES and opset >= 11 and _element(types, node.input[0]) in _FLOATS:
             nodes += _finite_search(node, types, constants, read_names)
@@ -137,7 +143,7 @@ def _written_out(
 ) -> Iterator[onnx.NodeProto]:
     """Rule 1. Before opset 13, LogSoftmax sees its operand as a matrix, whose rows end at `axis`."""
     (source,), (result,) = node.input, node.output
-    element = _element(types, source) or onnx.TensorProto.FLOAT
+    element = _float_element(types, source)
     is_matrix = opset < 13
     axis = 1 if is_matrix else _attribute(node, "axis", -1)
     axes = _add_constant(constants, f"{result}.axes", np.array([axis], np.int64))
@@ -278,6 +284,51 @@ def _order_bounds(node: onnx.NodeProto, numbers: _Numbers) -> Iterator[onnx.Node
         node.input[1] = high_name
 
 
+def _stable_sum(
+    node: onnx.NodeProto, opset: int, types: _Types, constants: list[onnx.TensorProto]
+) -> Iterator[onnx.NodeProto]:
+    """Rule 12. The axes are an input of ReduceSum since opset 13, and of ReduceMax since opset 18."""
+    source, result = node.input[0], node.output[0]
+    element = _float_element(types, source)
+    axes = _attribute(node, "axes", None)
+    axes_inputs = [*node.input[1:]]
+    if axes is not None and 13 <= opset < 18:
+        axes_inputs = [_add_constant(constants, f"{result}.axes", np.array(axes, np.int64))]
+    options = {"noop_with_empty_axes": 1} if _attribute(node, "noop_with_empty_axes", 0) else {}
+    limit = _LARGEST[element]
+    lowest, largest = (
+        _add_number(constants, f"{result}.limit", number, onnx.TensorProto.FLOAT) for number in (-limit, limit)
+    )
+
+    def make(operator: str, operands: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
+        return h.make_node(operator, operands, [output], name=node.name, **attributes)
+
+    def reduce(operator: str, operand: str, output: str, keepdims: int, input_since: int) -> onnx.NodeProto:
+        if opset >= input_since:
+            return make(operator, [operand, *axes_inputs], output, keepdims=keepdims, **options)
+        return make(operator, [operand], output, keepdims=keepdims, **({} if axes is None else {"axes": axes}))
+
+    def finite_max(name: str, keepdims: int) -> Iterator[onnx.NodeProto]:
+        yield reduce("ReduceMax", x, f"{name}.any", keepdims, 18)
+        yield make("Max", [f"{name}.any", lowest], f"{name}.raised")
+        yield make("Min", [f"{name}.raised", largest], name)
+
+    x, keepdims, is_wide = source, _attribute(node, "keepdims", 1), element == onnx.TensorProto.FLOAT
+    if not is_wide:
+        yield make("Cast", [x], x := f"{result}.float", to=onnx.TensorProto.FLOAT)
+    yield from finite_max(f"{result}.max", 1)
+    if not keepdims:
+        yield from finite_max(f"{result}.reduced_max", 0)
+    yield make("Sub", [x, f"{result}.max"], f"{result}.shifted")
+    yield make("Exp", [f"{result}.shifted"], f"{result}.exp")
+    yield reduce("ReduceSum", f"{result}.exp", f"{result}.sum", keepdims, 13)
+    yield make("Log", [f"{result}.sum"], f"{result}.log")
+    total = result if is_wide else f"{result}.wide"
+    yield make("Add", [f"{result}.log", f"{result}.max" if keepdims else f"{result}.reduced_max"], total)
+    if not is_wide:
+        yield make("Cast", [total], result, to=element)
+
+
 def _finite_search(
     node: onnx.NodeProto, types: _Types, constants: list[onnx.TensorProto], read_names: frozenset[str]
 ) -> Iterator[onnx.NodeProto]:
@@ -364,7 +415,7 @@ def _number(value: Any) -> Any:
 
 def _refuse_float_mod(node: onnx.NodeProto, types: _Types, values: Mapping[str, onnx.TensorProto]) -> None:
     """Rule 3."""
-    element = _element(types, node.output[0]) or onnx.TensorProto.FLOAT
+    element = _float_element(types, node.output[0])
     divisor = values.get(node.input[1])
     if element not in _FLOATS or (divisor is not None and _are_exact(onnx.numpy_helper.to_array(divisor))):
         return
@@ -407,6 +458,11 @@ def _element(types: _Types, name: str) -> int:
     """The element type of a value; UNDEFINED, which is 0, if it is not known."""
     element, _ = types.get(name, _UNKNOWN)
     return element
+
+
+def _float_element(types: _Types, name: str) -> int:
+    """The element type of a value; FLOAT if it is not known."""
+    return _element(types, name) or onnx.TensorProto.FLOAT
 
 
 def _read_names(model: onnx.ModelProto) -> frozenset[str]:

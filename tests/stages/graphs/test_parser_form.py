@@ -139,7 +139,8 @@ def test_equal_names_in_two_branches_get_constants_of_their_own() -> None:
     """Both branches have a LogSoftmax with the result z, and each has another axis."""
     result = h.make_tensor_value_info("z", T.FLOAT, [2, 3])
     branches = [
-        h.make_graph([h.make_node("LogSoftmax", ["x"], ["z"], axis=axis)], f"axis{axis}", [], [result]) for axis in (0, 1)
+        h.make_graph([h.make_node("LogSoftmax", ["x"], ["z"], axis=axis)], f"axis{axis}", [], [result])
+        for axis in (0, 1)
     ]
     node = h.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
     x, y = (h.make_tensor_value_info(name, T.FLOAT, [2, 3]) for name in ("x", "y"))
@@ -332,7 +333,9 @@ _ROWS = np.array([[1, -np.inf, -np.inf, 2], [-np.inf] * 4, [np.inf, 0, np.inf, -
 )
 def test_a_sorted_infinity_has_an_index(opset: int, element: int, attributes: dict[str, int]) -> None:
     """TensorRT gives the index -1 for infinities that are last in the order."""
-    model = _model(h.make_node("TopK", ["x", "k"], ["y", "indices"], name="top", **attributes), ["n", 4], opset, element)
+    model = _model(
+        h.make_node("TopK", ["x", "k"], ["y", "indices"], name="top", **attributes), ["n", 4], opset, element
+    )
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4]), "k"))
     model.graph.output.append(h.make_tensor_value_info("indices", T.INT64, [None, None]))
     changed = parser_form(model, opset)
@@ -387,9 +390,7 @@ def test_a_sorting_whose_values_are_not_used_gathers_no_values() -> None:
 @pytest.mark.parametrize(
     "attributes", [{}, {"axis": -1}, {"axis": 1, "keepdims": 0}, {"axis": 1, "select_last_index": 1}]
 )
-def test_the_index_of_an_infinity_is_found(
-    operator: str, opset: int, element: int, attributes: dict[str, int]
-) -> None:
+def test_the_index_of_an_infinity_is_found(operator: str, opset: int, element: int, attributes: dict[str, int]) -> None:
     model = _model(h.make_node(operator, ["x"], ["y"], **attributes), ["n", 4], opset, element)
     rank = 2 if attributes.get("keepdims", 1) else 1
     model.graph.output[0].CopyFrom(h.make_tensor_value_info("y", T.INT64, [None] * rank))
@@ -425,7 +426,9 @@ def test_a_search_in_a_value_of_an_unknown_type_does_not_change() -> None:
     assert parser_form(model, 17) == model
 
 
-def _log_sum_exp(opset: int, element: int, axes: list[int] | None, *, keepdims: int | None, noop: int) -> onnx.ModelProto:
+def _log_sum_exp(
+    opset: int, element: int, axes: list[int] | None, *, keepdims: int | None, noop: int
+) -> onnx.ModelProto:
     attributes: dict[str, Any] = {} if keepdims is None else {"keepdims": keepdims}
     inputs = ["x"]
     if opset >= 18:
@@ -462,7 +465,9 @@ def test_a_log_sum_exp_subtracts_the_maximum(
         x = x.astype(h.tensor_dtype_to_np_dtype(element))
         value = _run(changed, x)
         assert np.isfinite(value).all() or special is not None
-        np.testing.assert_allclose(value, _run(reference, x.astype(np.float32)), rtol=1e-3 if element != T.FLOAT else 1e-6)
+        np.testing.assert_allclose(
+            value, _run(reference, x.astype(np.float32)), rtol=1e-3 if element != T.FLOAT else 1e-6
+        )
     x[:] = -np.inf
     assert (_run(changed, x) == -np.inf).all()
 
@@ -478,3 +483,53 @@ def test_a_log_sum_exp_without_axes_may_be_the_operand() -> None:
 def test_a_log_sum_exp_of_doubles_does_not_change() -> None:
     model = _log_sum_exp(17, T.DOUBLE, [1], keepdims=None, noop=0)
     assert parser_form(model, 17) == model
+
+
+def _suppression(*inputs: str) -> onnx.ModelProto:
+    """A NonMaxSuppression of the boxes x, which do not overlap. Their scores are negative, zero and positive."""
+    numbers = {
+        "scores": np.array([[[-3, 0, 2], [-1, -2, -3]]], np.float32),
+        "count": np.array([3]),
+        "overlap": np.array([0.5], np.float32),
+        "zero": np.array([0], np.float32),
+    }
+    value = h.make_tensor_value_info
+    graph = h.make_graph(
+        [h.make_node("NonMaxSuppression", ["x", "scores", *inputs], ["y"])],
+        "g",
+        [value("x", T.FLOAT, [1, 3, 4])],
+        [value("y", T.INT64, [None, 3])],
+        [onnx.numpy_helper.from_array(number, name) for name, number in numbers.items() if name in ("scores", *inputs)],
+    )
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+
+
+_BOXES = np.array([[[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]]], np.float32)
+
+
+@pytest.mark.parametrize("inputs", [["count"], ["count", "overlap"], ["count", "overlap", ""], ["count", "", ""]])
+def test_a_suppression_without_a_threshold_keeps_every_score(inputs: list[str]) -> None:
+    """TensorRT's parser takes 0 as the threshold."""
+    model = _suppression(*inputs)
+    changed = parser_form(model, 17)
+    (node,) = changed.graph.node
+    threshold = next(tensor for tensor in changed.graph.initializer if tensor.name == node.input[4])
+    assert onnx.numpy_helper.to_array(threshold) == [np.finfo(np.float32).min]
+    assert ("overlap" in node.input) == ("overlap" in inputs)
+    result = _run(changed, _BOXES)
+    assert len(result) == 6
+    np.testing.assert_array_equal(result, _run(model, _BOXES))
+    assert _parse_errors(changed) == []
+
+
+def test_a_suppression_with_a_threshold_does_not_change() -> None:
+    model = _suppression("count", "overlap", "zero")
+    assert parser_form(model, 17) == model
+
+
+def test_a_suppression_without_a_number_of_boxes_is_refused() -> None:
+    """ONNX selects no boxes."""
+    assert len(_run(_suppression("", "overlap"), _BOXES)) == 0
+    for inputs in ([], ["", "overlap"], ["", "overlap", "zero"]):
+        with pytest.raises(ConversionRefused, match="max_output_boxes_per_class"):
+            parser_form(_suppression(*inputs), 17)

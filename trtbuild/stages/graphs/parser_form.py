@@ -28,6 +28,9 @@ Rules
 12. ReduceLogSumExp of floats is written as ``max + log(sum(exp(x - max)))``, where the infinities of `max` are replaced by
    finite numbers. The parser does not subtract the maximum, so it gives inf for ``x = 100``. Before opset 8, Max and Min do
    not broadcast, so the operator does not change.
+13. NonMaxSuppression without a score threshold: ONNX keeps boxes of every score, the parser takes 0 as the threshold. So
+   the node gets the lowest finite number. Without `max_output_boxes_per_class`, ONNX selects nothing, and TensorRT selects
+   boxes. Such a node is refused.
 """
 
 from __future__ import annotations
@@ -46,7 +49,20 @@ from trtbuild.errors import ConversionRefused
 _POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
 _RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
 _SEARCHES = frozenset(("ArgMax", "ArgMin", "TopK"))
-_CHANGED = _POOLS | _RECURRENT | _SEARCHES | {"Clip", "ConvTranspose", "GlobalLpPool", "LogSoftmax", "Loop", "Mod", "ReduceLogSumExp", "Selu"}
+_CHANGED = {
+    *_POOLS,
+    *_RECURRENT,
+    *_SEARCHES,
+    "Clip",
+    "ConvTranspose",
+    "GlobalLpPool",
+    "LogSoftmax",
+    "Loop",
+    "Mod",
+    "NonMaxSuppression",
+    "ReduceLogSumExp",
+    "Selu",
+}
 #: Attribute of Selu → its default since opset 6.
 _SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 
@@ -118,6 +134,8 @@ def _change_graph(
             node.input[0] = absolute
         if node.op_type == "Clip":
             nodes += _order_bounds(node, numbers)
+        if node.op_type == "NonMaxSuppression":
+            _write_threshold(node, constants)
         if node.op_type == "Selu" and opset >= 6:
             for name, number in _SELU.items():
                 _set_attribute(node, name, _attribute(node, name, number))
@@ -349,6 +367,24 @@ def _finite_search(
         node.output[0] = f"{finite}.values"
         axis = _attribute(node, "axis", -1)
         yield h.make_node("GatherElements", [source, indices], [values], name=node.name, axis=axis)
+
+
+def _write_threshold(node: onnx.NodeProto, constants: list[onnx.TensorProto]) -> None:
+    """Rule 13. A threshold of overlaps that is left out is 0 in ONNX."""
+    _, _, count, overlap, threshold = [*node.input, "", "", ""][:5]
+    if not count:
+        raise ConversionRefused(
+            "NonMaxSuppression has no max_output_boxes_per_class: ONNX selects no boxes, TensorRT selects some",
+            hint="export the model with a number of boxes",
+        )
+    if threshold:
+        return
+    result = node.output[0]
+    if not overlap:
+        overlap = _add_constant(constants, f"{result}.overlap", np.zeros(1, np.float32))
+    lowest = np.array([-_LARGEST[onnx.TensorProto.FLOAT]], np.float32)
+    del node.input[3:]
+    node.input.extend([overlap, _add_constant(constants, f"{result}.threshold", lowest)])
 
 
 def _add_constant(constants: list[onnx.TensorProto], name: str, value: np.ndarray) -> str:

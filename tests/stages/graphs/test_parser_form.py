@@ -43,6 +43,16 @@ def _run(model: onnx.ModelProto, x: np.ndarray) -> Any:
     return onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
 
 
+def _parse_errors(model: onnx.ModelProto) -> list[str]:
+    """The errors of the parser of TensorRT-RTX."""
+    rtx = pytest.importorskip("tensorrt_rtx")
+    logger = rtx.Logger(rtx.Logger.ERROR)
+    network = rtx.Builder(logger).create_network(0)
+    parser = rtx.OnnxParser(network, logger)
+    parser.parse(model.SerializeToString())
+    return [str(parser.get_error(index)) for index in range(parser.num_errors)]
+
+
 @pytest.mark.parametrize("opset", [11, 13, 17, 20])
 @pytest.mark.parametrize("axis", [1, -1, None])
 @pytest.mark.parametrize("element", [T.FLOAT, T.FLOAT16])
@@ -123,6 +133,24 @@ def test_equal_names_in_two_branches_may_have_other_sizes() -> None:
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", 20)], ir_version=8)
     with pytest.raises(ConversionRefused, match="ceil_mode=1"):
         parser_form(model, 20)
+
+
+def test_equal_names_in_two_branches_get_constants_of_their_own() -> None:
+    """Both branches have a LogSoftmax with the result z, and each has another axis."""
+    result = h.make_tensor_value_info("z", T.FLOAT, [2, 3])
+    branches = [
+        h.make_graph([h.make_node("LogSoftmax", ["x"], ["z"], axis=axis)], f"axis{axis}", [], [result])
+        for axis in (0, 1)
+    ]
+    node = h.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    x, y = (h.make_tensor_value_info(name, T.FLOAT, [2, 3]) for name in ("x", "y"))
+    graph = h.make_graph([node], "g", [x, h.make_tensor_value_info("c", T.BOOL, [])], [y])
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+    sessions = [onnxruntime.InferenceSession(each.SerializeToString()) for each in (model, parser_form(model, 17))]
+    for condition in (True, False):
+        inputs = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "c": np.array(condition)}
+        expected, value = (session.run(None, inputs)[0] for session in sessions)
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
 POOLING = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}
@@ -249,3 +277,259 @@ def test_a_loop_that_its_condition_may_end_has_no_scan_outputs() -> None:
 def test_a_loop_that_runs_to_its_end_may_have_scan_outputs() -> None:
     for model in (_loop("yes", "same"), _loop("yes", "yes"), _loop("", "yes"), _loop("c", "less", has_rows=False)):
         assert parser_form(model, 17) == model
+
+
+def _operators(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+@pytest.mark.parametrize("opset", [10, 11, 13, 17])
+@pytest.mark.parametrize(("low", "high"), [(3.0, 1.0), (-1.0, 1.0), (np.inf, 2.0)])
+def test_a_clip_has_its_bounds_in_order(opset: int, low: float, high: float) -> None:
+    """ONNX gives the upper bound if the bounds are in the wrong order. TensorRT gives the lower one."""
+    node = h.make_node("Clip", ["x", "low", "high"], ["y"])
+    if opset < 11:
+        node = h.make_node("Clip", ["x"], ["y"], min=low, max=high)
+    model = _model(node, ["n", 4], opset)
+    if opset >= 11:
+        bounds = {"low": low, "high": high}
+        model.graph.initializer.extend(
+            onnx.numpy_helper.from_array(np.array(bound, np.float32), name) for name, bound in bounds.items()
+        )
+    changed = parser_form(model, opset)
+    if low < high:
+        assert changed == model
+    elif opset < 11:
+        assert {entry.f for entry in changed.graph.node[0].attribute} == {np.float32(high)}
+    else:
+        assert [*changed.graph.node[0].input] == ["x", "high", "high"]
+    x = np.array([[-np.inf, 0.5, 2.5, np.inf]], np.float32)
+    np.testing.assert_array_equal(_run(changed, x), np.minimum(np.maximum(x, np.float32(low)), np.float32(high)))
+    assert _parse_errors(changed) == []
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_clip_is_a_max_and_a_min_if_a_bound_is_not_known(opset: int) -> None:
+    model = _model(h.make_node("Clip", ["x", "low", "four"], ["y"], name="clip"), ["n", 4], opset)
+    model.graph.initializer[0].dims[:] = []
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(-5, np.float32), "five"))
+    model.graph.node.insert(0, h.make_node("Neg", ["five"], ["low"]))
+    changed = parser_form(model, opset)
+    assert _operators(changed) == ["Neg", "Max", "Min"]
+    assert [node.name for node in changed.graph.node] == ["", "clip", "clip"]
+    x = np.array([[-np.inf, 4.5, 7, np.inf]], np.float32)
+    np.testing.assert_array_equal(_run(changed, x), np.full((1, 4), 4, np.float32))
+    assert _parse_errors(changed) == []
+
+
+_ROWS = np.array([[1, -np.inf, -np.inf, 2], [-np.inf] * 4, [np.inf, 0, np.inf, -np.inf], [np.inf] * 4])
+
+
+@pytest.mark.parametrize("opset", [11, 12, 17, 20])
+@pytest.mark.parametrize("element", [T.FLOAT, T.FLOAT16])
+@pytest.mark.parametrize(
+    "attributes",
+    [{}, {"axis": 0, "largest": 0}, {"axis": 1, "largest": 1}, {"axis": -2}, {"axis": -1, "largest": 0}],
+)
+def test_a_sorted_infinity_has_an_index(opset: int, element: int, attributes: dict[str, int]) -> None:
+    """TensorRT gives the index -1 for infinities that are last in the order."""
+    model = _model(
+        h.make_node("TopK", ["x", "k"], ["y", "indices"], name="top", **attributes), ["n", 4], opset, element
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4]), "k"))
+    model.graph.output.append(h.make_tensor_value_info("indices", T.INT64, [None, None]))
+    changed = parser_form(model, opset)
+    smallest = attributes.get("largest") == 0
+    assert _operators(changed) == ["Min" if smallest else "Max", "TopK", "GatherElements"]
+    assert {node.name for node in changed.graph.node} == {"top"}
+    x = _ROWS.astype(h.tensor_dtype_to_np_dtype(element))
+    assert _parse_errors(changed) == []
+    for value, expected in zip(_run_all(changed, x), _run_all(model, x), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    limit = np.finfo(x.dtype).max
+    (name,) = {*changed.graph.node[0].input} - {"x"}
+    (constant,) = (tensor for tensor in changed.graph.initializer if tensor.name == name)
+    assert onnx.numpy_helper.to_array(constant) == (limit if smallest else -limit)
+
+
+def _run_all(model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
+    _run(model, x)
+    return list(onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x}))
+
+
+def test_a_sorting_without_infinite_indices_does_not_change() -> None:
+    def top(opset: int, element: int, *outputs: str) -> onnx.ModelProto:
+        attributes, inputs = ({"k": 2}, ["x"]) if opset < 10 else ({}, ["x", "k"])
+        model = _model(h.make_node("TopK", inputs, outputs, **attributes), ["n", 4], opset, element)
+        if opset >= 10:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2]), "k"))
+        return model
+
+    for model, opset in (
+        (top(17, T.FLOAT, "y", "indices"), 17),  # the indices are not used
+        (top(17, T.FLOAT, "y", ""), 17),
+        (top(17, T.INT64, "values", "y"), 17),
+        (top(10, T.FLOAT, "values", "y"), 10),
+        (top(9, T.FLOAT, "values", "y"), 9),
+    ):
+        assert parser_form(model, opset) == model
+
+
+def test_a_sorting_whose_values_are_not_used_gathers_no_values() -> None:
+    model = _model(h.make_node("TopK", ["x", "k"], ["values", "y"]), ["n", 4], 17)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4]), "k"))
+    model.graph.output[0].type.tensor_type.elem_type = T.INT64
+    changed = parser_form(model, 17)
+    assert _operators(changed) == ["Max", "TopK"]
+    np.testing.assert_array_equal(_run(changed, _ROWS.astype(np.float32)), _run(model, _ROWS.astype(np.float32)))
+
+
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("opset", [11, 12, 17])
+@pytest.mark.parametrize("element", [T.FLOAT, T.FLOAT16, T.BFLOAT16])
+@pytest.mark.parametrize(
+    "attributes", [{}, {"axis": -1}, {"axis": 1, "keepdims": 0}, {"axis": 1, "select_last_index": 1}]
+)
+def test_the_index_of_an_infinity_is_found(operator: str, opset: int, element: int, attributes: dict[str, int]) -> None:
+    model = _model(h.make_node(operator, ["x"], ["y"], **attributes), ["n", 4], opset, element)
+    rank = 2 if attributes.get("keepdims", 1) else 1
+    model.graph.output[0].CopyFrom(h.make_tensor_value_info("y", T.INT64, [None] * rank))
+    changed = parser_form(model, opset)
+    assert _operators(changed) == ["Max" if operator == "ArgMax" else "Min", operator]
+    limit = onnx.numpy_helper.to_array(changed.graph.initializer[0]).astype(np.float64)
+    assert np.isfinite(limit) and abs(limit) >= 65504
+    if opset == 11 and "select_last_index" in attributes:
+        return  # since opset 12
+    if "select_last_index" not in attributes and (opset >= 13 or element != T.BFLOAT16):
+        assert _parse_errors(changed) == []
+    if element == T.FLOAT:
+        x = _ROWS.astype(np.float32)
+        np.testing.assert_array_equal(_run(changed, x), _run(model, x))
+
+
+def test_a_search_in_integers_does_not_change() -> None:
+    model = _model(h.make_node("ArgMax", ["x"], ["y"]), ["n", 4], 17, T.INT64)
+    assert parser_form(model, 17) == model
+
+
+def test_a_search_in_a_value_of_an_unknown_type_does_not_change() -> None:
+    """Two branches have a value z: float32 numbers in one, float16 numbers in the other."""
+    branches = []
+    for element in (T.FLOAT, T.FLOAT16):
+        nodes = [h.make_node("Cast", ["x"], ["z"], to=element), h.make_node("ArgMax", ["z"], ["i"])]
+        result = h.make_tensor_value_info("i", T.INT64, [None, None])
+        branches.append(h.make_graph(nodes, f"to{element}", [], [result]))
+    node = h.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    x, y = h.make_tensor_value_info("x", T.FLOAT, ["n", 4]), h.make_tensor_value_info("y", T.INT64, [None, None])
+    graph = h.make_graph([node], "g", [x, h.make_tensor_value_info("c", T.BOOL, [])], [y])
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+    assert parser_form(model, 17) == model
+
+
+def _log_sum_exp(
+    opset: int, element: int, axes: list[int] | None, *, keepdims: int | None, noop: int
+) -> onnx.ModelProto:
+    attributes: dict[str, Any] = {} if keepdims is None else {"keepdims": keepdims}
+    inputs = ["x"]
+    if opset >= 18:
+        attributes |= {"noop_with_empty_axes": 1} if noop else {}
+        inputs += [] if axes is None else ["axes"]
+    else:
+        attributes |= {} if axes is None else {"axes": axes}
+    model = _model(h.make_node("ReduceLogSumExp", inputs, ["y"], name="sum", **attributes), ["n", 3, 4], opset, element)
+    if "axes" in inputs:
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(axes, np.int64), "axes"))
+    count = 3 if axes is None else len(axes)
+    rank = 3 if noop or keepdims != 0 else 3 - count
+    model.graph.output[0].CopyFrom(h.make_tensor_value_info("y", element, [None] * rank))
+    return model
+
+
+@pytest.mark.parametrize("opset", [9, 11, 13, 17, 18, 20])
+@pytest.mark.parametrize("element", [T.FLOAT, T.FLOAT16])
+@pytest.mark.parametrize("axes", [None, [1], [2], [0, 2]])
+@pytest.mark.parametrize("keepdims", [None, 0, 1])
+def test_a_log_sum_exp_subtracts_the_maximum(
+    opset: int, element: int, axes: list[int] | None, keepdims: int | None
+) -> None:
+    """TensorRT's parser computes log(sum(exp(x))), which is inf for x = 100."""
+    model = _log_sum_exp(opset, element, axes, keepdims=keepdims, noop=0)
+    changed = parser_form(model, opset)
+    assert "ReduceLogSumExp" not in _operators(changed)
+    assert {node.name for node in changed.graph.node} == {"sum"}
+    assert _parse_errors(changed) == []
+    reference = _log_sum_exp(opset, T.FLOAT, axes, keepdims=keepdims, noop=0)  # onnxruntime has no float16 kernel
+    x = np.random.default_rng(0).permutation(np.linspace(-200, 200, 24)).reshape(2, 3, 4).astype(np.float32)
+    for special in (None, np.inf, -np.inf):
+        x[1, 1] = x[1, 1] if special is None else special
+        x = x.astype(h.tensor_dtype_to_np_dtype(element))
+        value = _run(changed, x)
+        assert np.isfinite(value).all() or special is not None
+        np.testing.assert_allclose(
+            value, _run(reference, x.astype(np.float32)), rtol=1e-3 if element != T.FLOAT else 1e-6
+        )
+    x[:] = -np.inf
+    assert (_run(changed, x) == -np.inf).all()
+
+
+def test_a_log_sum_exp_without_axes_may_be_the_operand() -> None:
+    model = _log_sum_exp(18, T.FLOAT, None, keepdims=None, noop=1)
+    changed = parser_form(model, 18)
+    x = np.array([-np.inf, -100, 100, np.inf], np.float32).reshape(1, 1, 4).repeat(3, 1)
+    np.testing.assert_array_equal(_run(changed, x), x)
+    assert _parse_errors(changed) == []
+
+
+def test_a_log_sum_exp_of_doubles_does_not_change() -> None:
+    model = _log_sum_exp(17, T.DOUBLE, [1], keepdims=None, noop=0)
+    assert parser_form(model, 17) == model
+
+
+def _suppression(*inputs: str) -> onnx.ModelProto:
+    """A NonMaxSuppression of the boxes x, which do not overlap. Their scores are negative, zero and positive."""
+    numbers = {
+        "scores": np.array([[[-3, 0, 2], [-1, -2, -3]]], np.float32),
+        "count": np.array([3]),
+        "overlap": np.array([0.5], np.float32),
+        "zero": np.array([0], np.float32),
+    }
+    value = h.make_tensor_value_info
+    graph = h.make_graph(
+        [h.make_node("NonMaxSuppression", ["x", "scores", *inputs], ["y"])],
+        "g",
+        [value("x", T.FLOAT, [1, 3, 4])],
+        [value("y", T.INT64, [None, 3])],
+        [onnx.numpy_helper.from_array(number, name) for name, number in numbers.items() if name in ("scores", *inputs)],
+    )
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+
+
+_BOXES = np.array([[[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]]], np.float32)
+
+
+@pytest.mark.parametrize("inputs", [["count"], ["count", "overlap"], ["count", "overlap", ""], ["count", "", ""]])
+def test_a_suppression_without_a_threshold_keeps_every_score(inputs: list[str]) -> None:
+    """TensorRT's parser takes 0 as the threshold."""
+    model = _suppression(*inputs)
+    changed = parser_form(model, 17)
+    (node,) = changed.graph.node
+    threshold = next(tensor for tensor in changed.graph.initializer if tensor.name == node.input[4])
+    assert onnx.numpy_helper.to_array(threshold) == [np.finfo(np.float32).min]
+    assert ("overlap" in node.input) == ("overlap" in inputs)
+    result = _run(changed, _BOXES)
+    assert len(result) == 6
+    np.testing.assert_array_equal(result, _run(model, _BOXES))
+    assert _parse_errors(changed) == []
+
+
+def test_a_suppression_with_a_threshold_does_not_change() -> None:
+    model = _suppression("count", "overlap", "zero")
+    assert parser_form(model, 17) == model
+
+
+def test_a_suppression_without_a_number_of_boxes_is_refused() -> None:
+    """ONNX selects no boxes."""
+    assert len(_run(_suppression("", "overlap"), _BOXES)) == 0
+    for inputs in ([], ["", "overlap"], ["", "overlap", "zero"]):
+        with pytest.raises(ConversionRefused, match="max_output_boxes_per_class"):
+            parser_form(_suppression(*inputs), 17)

@@ -137,3 +137,37 @@ def test_the_operators_of_optional_values_are_older_than_opset_18(operator: str)
     nodes = (h.make_node("Optional", ["x"], ["o"]), h.make_node(operator, ["o"], ["r"]))
     model = _model(*nodes, h.make_node("Cast", ["r"], ["y0"], to=TensorProto.FLOAT))
     assert np.array_equal(_run(lower_opset(model, 17))[0], _run(model)[0])
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+def test_of_the_modes_of_pad_only_wrap_is_rejected(mode: str) -> None:
+    model = _model(h.make_node("Pad", ["x", "pads"], ["y0"], mode=mode), pads=np.array([0, 1, 0, 1]))
+    if mode != "wrap":
+        assert lower_opset(model, 17).graph.node[0].op_type == "Pad"
+        return
+    with pytest.raises(ConversionRefused, match="the mode wrap is new in opset 19") as caught:
+        lower_opset(model, 17)
+    assert list(caught.value.nodes) == [3]
+
+
+@pytest.mark.parametrize("equation", ["ij->ji", "ij,kj->ik", "ij, ij ->", "ij"])
+def test_equations_that_old_parsers_support_stay(equation: str) -> None:
+    model = _model(h.make_node("Einsum", ["x"] * len(equation.split(",")), ["y0"], equation=equation))
+    assert lower_opset(model, 17).graph.node[0].op_type == "Einsum"
+
+
+@pytest.mark.parametrize(
+    ("equation", "reason"),
+    [
+        ("ii->i", "a letter twice in one operand"),
+        ("ij,kk->i", "a letter twice in one operand"),
+        ("...i->i...", "an ellipsis"),
+        ("ij,kj,kl->il", "more than two operands"),
+        ("iJ->Ji", "a capital letter"),
+    ],
+)
+def test_rejects_equations_that_old_parsers_do_not_support(equation: str, reason: str) -> None:
+    model = _model(h.make_node("Einsum", ["x"] * len(equation.split(",")), ["y0"], equation=equation))
+    with pytest.raises(ConversionRefused, match=reason) as caught:
+        lower_opset(model, 17)
+    assert list(caught.value.nodes) == [3]

@@ -22,7 +22,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.verify import inputs
 from trtbuild.stages.verify.job import FloatProgram, VerifyJob
 from trtbuild.stages.verify.run import verify
-from trtbuild.stages.verify.running import NotRunnable, PartFailed, TorchReference, Weights
+from trtbuild.stages.verify.running import NotRunnable, OrderedInterpreter, PartFailed, TorchReference, Weights
 
 
 class FromTorch:
@@ -150,6 +150,52 @@ def test_outputs_of_all_dtypes_and_empty_outputs_are_compared() -> None:
     converted = convert_module(FunctionModule(several), [(("b", 8), "float32"), (("b", 3), "int32")])
     report = verify(converted.job, converted.read)
     assert report.whole.status == "right" and report.partitions[0].status == "right"
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        lambda x: torch.sort(x, dim=1),
+        lambda x: torch.sort(x, dim=0, descending=True),
+        lambda x: torch.argsort(x, dim=0),
+        lambda x: torch.topk(x, 5, dim=1),
+        lambda x: torch.topk(x, 5, dim=0, largest=False),
+        lambda x: torch.topk(x * 0.7, 5, dim=1, sorted=False),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_an_order_that_pytorch_leaves_open_is_not_wrong(operator: Any, dtype: str) -> None:
+    """Equal numbers may have any order. In the inputs, most numbers are equal, or all are different."""
+    converted = convert_module(FunctionModule(lambda _, x: operator(x)), [((64, 8, "b"), dtype)])
+    report = verify(replace_job(converted, ranges={"x0": (0, 3)}).job, converted.read)
+    assert (report.partitions[0].status, report.whole.status, report.lowered.status) == ("right",) * 3
+
+
+def test_a_wrong_index_of_equal_numbers_is_wrong() -> None:
+    converted = convert_module(FunctionModule(lambda _, x: torch.sort(x)[1]), [(("b", 64), "int64")])
+    report = verify(converted.job, converted.read, lambda *_: FromTorch(converted, lambda value: value.flip(-1)))
+    assert report.partitions[0].status == report.whole.status == "wrong"
+
+
+def test_a_wrong_operator_after_a_sort_of_equal_numbers_is_found() -> None:
+    def multiply_wrongly(graph: onnx.GraphProto) -> None:
+        (node,) = (node for node in graph.node if node.op_type == "Mul")
+        node.op_type = "Add"
+
+    converted = convert_module(FunctionModule(lambda _, x: torch.sort(x)[1] * 3), [((8, 64), "int64")])
+    place = verify(converted.altered(multiply_wrongly).job, converted.read).partitions[0].place
+    assert place is not None
+    assert (place.first.operator, place.since.operator) == ("aten.mul.Tensor", "_operator.getitem")
+
+
+def test_a_nested_graph_has_the_same_order() -> None:
+    def sort_or_search(_: Any, flag: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(flag, lambda x: x.sort()[1], lambda x: x.topk(64)[1], (x,))
+
+    x = torch.arange(64) % 2
+    exported = torch.export.export(FunctionModule(sort_or_search), (torch.tensor(True), x))
+    for flag, expected in ((True, x.sort(stable=True)), (False, x.sort(stable=True, descending=True))):
+        assert torch.equal(OrderedInterpreter(exported.graph_module).run(torch.tensor(flag), x)[0], expected[1])
 
 
 def test_the_worst_inputs_are_stored_and_can_be_replayed(mlp: ConvertedModel, tmp_path: Path) -> None:

@@ -16,6 +16,13 @@ Rules
    got 9 sizes instead of 4), so a Slice replaces them.
 5. ScatterElements and ScatterND have reductions since 16. NVIDIA's parser reads them since TensorRT 10.0 (onnx-tensorrt,
    docs/Changelog.md), which also takes newer opsets. Older parsers may ignore a reduction, so it is rejected.
+6. Pad has the mode wrap since 19. The exporter writes it in 18, too. NVIDIA's parser reads it since TensorRT 10.0
+   (onnx-tensorrt, docs/Changelog.md). TensorRT 8.6.0 refuses it (measured: "Unsupported pad mode").
+7. Some equations of Einsum stay in PyTorch: those with an ellipsis, and those with a letter twice in one operand. The
+   parser of TensorRT 8.5 does not support them (onnx-tensorrt, docs/operators.md; the changelog of 8.6 names no change).
+   8.6.0 refuses ``bii->bi`` (measured). The parser of 8.5 also refuses capital letters (builtin_op_importers.cpp), and its
+   layer takes at most two operands (https://github.com/pytorch/TensorRT/pull/1439). A user's ONNX model of an old opset
+   keeps its equations, because TensorRT 9 supports them.
 
 Rules 4 and 5 are about parsers. So they also apply to a user's ONNX model that has an old opset (`adapt_to_old_parser`).
 """
@@ -109,6 +116,19 @@ def _refuse_reduction(node: onnx.NodeProto) -> None:
         raise _refusal(node, "NVIDIA's parsers read its reduction only since TensorRT 10.0")
 
 
+def _refuse_equation(node: onnx.NodeProto, equation: str) -> None:
+    """Apply rule 7."""
+    operands = equation.replace(" ", "").partition("->")[0].split(",")
+    if "." in equation:
+        raise _refusal(node, f"{equation} has an ellipsis")
+    if any(len(set(operand)) < len(operand) for operand in operands):
+        raise _refusal(node, f"{equation} has a letter twice in one operand")
+    if len(operands) > 2:
+        raise _refusal(node, f"{equation} has more than two operands")
+    if equation != equation.lower():
+        raise _refusal(node, f"{equation} has a capital letter")
+
+
 def _known_sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
     """Value → its sizes; None for a size that shape inference does not find. Empty if no Split needs the sizes."""
     if not any(_is_equal_split(node) for node in _nodes(model.graph)):
@@ -160,6 +180,10 @@ def _lower_graph(
         _refuse_reduction(node)
         if node.op_type in _REDUCTIONS:
             _axes_to_attribute(node, constants)
+        elif node.op_type == "Einsum":
+            _refuse_equation(node, attribute_values["equation"].decode())
+        elif node.op_type == "Pad" and attribute_values.get("mode") == b"wrap":
+            raise _refusal(node, "the mode wrap is new in opset 19")
         elif _is_equal_split(node):
             _split_equally(node, sizes.get(node.input[0], []), attribute_values.get("axis", 0))
         elif node.op_type in _EXTENDED_OPERATORS:

@@ -29,7 +29,7 @@ from trtbuild.stages.program.text import target_name
 from trtbuild.stages.verify.comparing import deviation
 from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.precisions import node_precisions
-from trtbuild.stages.verify.running import placeholder_values
+from trtbuild.stages.verify.running import OrderedInterpreter, placeholder_values
 
 _GROUP_BYTES = 256 << 20
 
@@ -152,7 +152,7 @@ class FaultSearch:
         return Operator("", target_name(self._calls[call].target), nodes)
 
 
-class _Recorder(torch.fx.Interpreter):
+class _Recorder(OrderedInterpreter):
     """Runs a graph, and passes each call's value to `keep`."""
 
     def __init__(self, program: Program, keep: Any) -> None:

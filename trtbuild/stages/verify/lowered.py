@@ -33,7 +33,7 @@ from trtbuild.stages.program.sizes import Point, PointEvaluator, types_text
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.verify.precisions import output_precisions
 from trtbuild.stages.verify.rounding import MAX_TOLERANCES, PerturbedRuns, deviations
-from trtbuild.stages.verify.running import TorchReference, placeholder_values
+from trtbuild.stages.verify.running import OrderedInterpreter, TorchReference, placeholder_values
 
 _aten = torch.ops.aten
 _PRODUCTS = frozenset(
@@ -141,7 +141,7 @@ def _run_checked(program: Program, weights: Sequence[torch.Tensor], comparison: 
     """Return the results of a program, and check the type of each value (rule 2)."""
     evaluator = PointEvaluator(comparison.point)
 
-    class Checking(torch.fx.Interpreter):
+    class Checking(OrderedInterpreter):
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
             operands = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
             if target not in _PRODUCTS or not all(value.dtype == operands[0].dtype in HALF_TYPES for value in operands):

@@ -2,13 +2,19 @@
 
 A value is deleted after its last use. So the memory contains the model's weights, and only those values that are still
 needed.
+
+PyTorch leaves some orders open: that of equal numbers in `sort` and `topk`, and that of the results of ``topk`` with
+``sorted=False``. ONNX's TopK gives the lower index first, and so do onnxruntime and TensorRT (measured with 8.6 on an
+H200). So programs run with the same order here (`OrderedInterpreter`). This changes only what PyTorch leaves open: the
+values are those of PyTorch, and a wrong index is still found. It applies to the traced program, too, because a partition
+that stays in PyTorch must give the results of the traced program.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -16,6 +22,8 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.program.functional import Program
+
+_aten = torch.ops.aten
 
 #: Returns the bytes of a blob, by its SHA-256.
 ReadBlob = Callable[[str], bytes]
@@ -77,6 +85,40 @@ def placeholder_values(
     return [values[node] if node in values else constants[node.name] for node in program.placeholders]
 
 
+class OrderedInterpreter(torch.fx.Interpreter):
+    """Runs a graph module and its nested graphs. `sort` and `topk` give sorted values, and of equal values the lower index
+    first."""
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        value = super().get_attr(target, args, kwargs)
+        return OrderedInterpreter(value).run if isinstance(value, torch.fx.GraphModule) else value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(_ORDERED.get(target, target), args, kwargs)
+
+
+def _sort(values: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+    return _aten.sort.stable(values, stable=True, dim=dim, descending=descending)
+
+
+def _argsort(values: torch.Tensor, dim: int = -1, descending: bool = False) -> torch.Tensor:
+    indices: torch.Tensor = _sort(values, dim, descending)[1]
+    return indices
+
+
+def _topk(values: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if not values.dim():
+        return _aten.topk.default(values, k, dim, largest, sorted)
+    return tuple(result.narrow(dim, 0, k).contiguous() for result in _sort(values, dim, largest))
+
+
+_ORDERED: Mapping[Any, Callable[..., Any]] = {
+    _aten.sort.default: _sort,
+    _aten.argsort.default: _argsort,
+    _aten.topk.default: _topk,
+}
+
+
 class TorchReference:
     """Runs a model's programs in PyTorch. `programs` maps a graph digest to the SHA-256 of the program."""
 
@@ -103,7 +145,8 @@ class TorchReference:
         program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         with torch.no_grad():
-            return list(program.exported.graph_module(*placeholder_values(program, weights, inputs)))
+            values = placeholder_values(program, weights, inputs)
+            return list(OrderedInterpreter(program.exported.graph_module).run(*values))
 
 
 class Values:

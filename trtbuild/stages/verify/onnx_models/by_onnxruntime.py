@@ -9,6 +9,7 @@ Rules
 4. Weights of 4 bits become int8 (`four_bits`).
 5. A partition is not checked if onnxruntime has no kernel for it, or if it calls plugins (`NotRunnable`). If a partition
    fails (`PartFailed`), its conversion counts as wrong.
+6. TopK gives its results sorted. ONNX leaves their order open for ``sorted=0``, and the reference sorts, too (`running`).
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class _Session:
         self._narrow_outputs = {
             name: _NARROW_DTYPE_OF_ONNX[type_] for name, type_ in types.items() if type_ in _NARROW_DTYPE_OF_ONNX
         }
-        # rewrite the model (rules 1 and 4)
+        # rewrite the model (rules 1, 4 and 6)
+        _sort_results(model.graph)
         small_types = external_types(model)
         if small_types:
             model = convert_to_int8(model)
@@ -146,6 +148,15 @@ class _Session:
             return array
         except TypeError as error:
             raise NotRunnable(f"onnxruntime has no type for {str(tensor.dtype).removeprefix('torch.')}") from error
+
+
+def _sort_results(graph: onnx.GraphProto) -> None:
+    """Apply rule 6, in nested graphs, too."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "TopK" and attribute.name == "sorted":
+                attribute.i = 1
+            _sort_results(attribute.g)
 
 
 def _first_line(error: Exception) -> str:

@@ -24,14 +24,14 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: schema or of the step, and a line in the CHANGELOG.
 GOLDEN = {
     "calibrate": "59fd9b56da5b9fa1189069fad1c4ff5e00f51bd72688652bc0b8a6a40e81904a",
-    "trace": "af0bb0166e7b88f03010f88b64edf699a2f131751ebab7dddfd0f0d64f90556a",
-    "lower": "bd1af2269335818fa96e801bc35fb104db4dfe9093252d4b9169686c06c590b1",
-    "partition": "14a03b66e9643082fc3c1e2701fdb47c66bbc6aa0ef68fccff56d21742804820",
-    "convert": "ae6946433e174289c10e26367b68663afe6e5669b0381451076594536daf31b1",
+    "trace": "709bdad7627ea147c7181b3ded7251c2eebc22c55d4657b06e079ce9a5ff6a29",
+    "lower": "58121f4984d3266d07ce45579809f658ae7d437557f62512f36db642f88c634c",
+    "partition": "18be8c4522053ed0aa657a5f2707fdcf861bc457db657ef3831849d672eb0779",
+    "convert": "a656e70f511a7139813209a875b5fdc3e52123554718ce6b0e4c3da56284490b",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
     "weights": "ee334ce59d985f8058c5cc1e68a8cc86ee0c0624d32ee7c2f250e8ef5e085686",
-    "verify": "45433c95c6ad4637d76f3e2ea0ade4a65f5dc482c1280906bd783d47a559d389",
+    "verify": "4b622c791fb9b4ad029e916362ca3b871ac2a7798e880131c98592b88c666857",
     "pt2": "3b4230980d2f8848442017ce41356a3de57cb2b6dc3aa468114a77a2b929cc88",
 }
 
@@ -47,11 +47,11 @@ def test_every_stage_has_a_golden_key() -> None:
 
 def test_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
-    assert build.trace().key == "c02008ffab556724074e6631ca6012f51fe0bed89e8cfce451d0bcf7d93731be"
-    assert build.recipes()["partition"].key == "251aed96baff4c3e2c70fa34acf1e58c8f34dfaf58ee5f86bf7d3dd4506ab8a8"
+    assert build.trace().key == "a8ac3dfc2f22c7e298393731c788c7f60076246e044a749d5ac01e1cef5d4120"
+    assert build.recipes()["partition"].key == "92425c5c26004f9672e21d77a3f67b4734f05178e919b80962630ba702dab69f"
     assert (
         with_any_versions(build.trace(versions=None)).key
-        == "a3a53c8554726193716565c8d55bec92193b687476ba2fa1796c1b883f054dba"
+        == "01b8853d714ec29ae494b20c9b8c697944d2ed07ef29936eec37b9d082cd9fba"
     )
 
 

@@ -43,14 +43,14 @@ from trtbuild.core.values.value_ranges import ValueRange
 #: The name of a stage → the version of its step (rule 6).
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 5,
-    "trace": 9,
-    "lower": 10,
-    "partition": 8,
-    "convert": 6,
+    "trace": 10,
+    "lower": 11,
+    "partition": 9,
+    "convert": 7,
     "engine": 2,
     "package": 3,
     "weights": 1,
-    "verify": 3,
+    "verify": 4,
     "pt2": 1,
 }
 

@@ -11,8 +11,8 @@ Rules
 4. ConvTranspose with `output_shape`: ONNX pads the beginning by one element more if the padding is odd. The parser pads
    the end. With an automatic padding, the parser ignores `output_shape`. So the padding is written out.
 5. AveragePool with `ceil_mode` and `count_include_pad`: a window may end after the padding, and TensorRT gives another
-   average for it (`trtbuild.stages.lower.operators.windows.pools`, rule 2). So the padding becomes a part of the input. The parser
-   computes LpPool from such averages, so LpPool gets enough padding at the end.
+   average for it (`trtbuild.stages.lower.operators.windows.pools`, rule 2). So the padding becomes a part of the input.
+   The parser computes LpPool from such averages, so LpPool gets enough padding at the end.
 6. GlobalLpPool of an odd order gets an Abs, because the parser adds the powers of negative numbers to the sum.
 7. Selu gets the default numbers of ONNX as attributes. The parser has the rounded numbers of opset 1.
 8. Recurrent operators with ``layout=1`` are refused. The parser ignores it, and takes the batch for the sequence.

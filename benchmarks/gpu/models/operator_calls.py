@@ -169,6 +169,31 @@ def _with_special_values(n: int, generator: torch.Generator) -> Tensors:
     return (x,)
 
 
+def _log_sums(x: torch.Tensor) -> Tensors:
+    return torch.logsumexp(x, 1), torch.logsumexp(x, (0, 1)), torch.logsumexp(x, 0, keepdim=True)
+
+
+def _infinite_keys(x: torch.Tensor) -> Tensors:
+    """Read the elements at the indices, because equal elements have no order in PyTorch."""
+    searches = (torch.topk(x, 6, 1), torch.topk(x, 6, 1, largest=False), torch.sort(x, 1), torch.sort(x, 1, True))
+    places = (x.argmax(1, keepdim=True), x.argmin(1, keepdim=True), x.max(1, True)[1], x.min(1, True)[1])
+    indices = (*(search.indices for search in searches), *places)
+    return tuple(torch.isfinite(x.gather(1, index)) * x.gather(1, index).nan_to_num() for index in indices)
+
+
+def _with_infinities(n: int, generator: torch.Generator) -> Tensors:
+    """Return rows with infinities. All elements of the first row are -inf, and all of the last row are inf."""
+    x = _normal(n, 6, generator=generator)
+    choice = torch.randint(0, 4, (n, 6), generator=generator)
+    x = x.masked_fill(choice == 0, -torch.inf).masked_fill(choice == 1, torch.inf)
+    x[0], x[-1] = -torch.inf, torch.inf
+    return (x,)
+
+
+def _crossed_bounds(x: torch.Tensor) -> Tensors:
+    return x.clamp(5, 2), x.clamp(0.5, -0.5), torch.clip(x, 3, 1.5), x.half().clamp(1, -1)
+
+
 _ROWS = "[n, 6]"
 _LINE = "[2, 3, n]"
 
@@ -201,6 +226,9 @@ CALLS: Mapping[str, Calls] = {
     "nearest": Calls(_nearest, lambda n, g: (_normal(2, 3, n, generator=g),), {"x": _LINE}, (2, 16, 64)),
     "linear": Calls(_linear, lambda n, g: (_normal(2, 3, n, generator=g),), {"x": _LINE}, (2, 16, 64)),
     "rounding": Calls(_rounding, _quarters, {"x": _ROWS}),
+    "log_sums": Calls(_log_sums, lambda n, g: (_normal(n, 6, generator=g) * 60,), {"x": _ROWS}),
+    "infinite_keys": Calls(_infinite_keys, _with_infinities, {"x": _ROWS}, (2, 16, 64)),
+    "crossed_bounds": Calls(_crossed_bounds, lambda n, g: (_normal(n, 6, generator=g),), {"x": _ROWS}),
     "not_a_number": Calls(_not_a_number, _with_special_values, {"x": _ROWS}),
 }
 

@@ -40,6 +40,9 @@ def test_every_model_has_inputs_within_its_profile(tmp_path: Path) -> None:
     [
         ("near_zero", lambda x: ((x.exp() - 1) / x, (x + 1).log() / x)),
         ("log_softmax", lambda x: (F.softmax(x, 1).log(),)),
+        ("log_sums", lambda x: (x.exp().sum(1).log(),)),
+        ("crossed_bounds", lambda x: (x.clamp(max=2).clamp(min=5),)),
+        ("infinite_keys", lambda x: (x.gather(1, torch.full_like(x, 5, dtype=torch.int64)).nan_to_num(0, 0, 0),)),
         ("integer_division", lambda x, y: ((x.float() / -3).floor().int(), (x.float() / 3).trunc().int())),
         ("mean_of_integers", lambda x: (x.float().mean(1).int().float(),)),
         ("nearest_exact", lambda x: (F.interpolate(x, scale_factor=1.7, mode="nearest"),)),

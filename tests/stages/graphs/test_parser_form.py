@@ -13,7 +13,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from trtbuild.errors import ConversionRefused
-from trtbuild.stages.graphs.parser_form import parser_form
+from trtbuild.stages.graphs.parser.form import parser_form
 
 
 def _model(node: onnx.NodeProto, shape: Sequence[int | str], opset: int, element: int = T.FLOAT) -> onnx.ModelProto:

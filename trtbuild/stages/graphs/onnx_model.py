@@ -27,7 +27,7 @@ from trtbuild.core.recipes.keys import LAST_DOWNGRADED_OPSET
 from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import canonical_model
-from trtbuild.stages.graphs.parser_form import parser_form
+from trtbuild.stages.graphs.parser.form import parser_form
 
 #: Keys of metadata properties. Nodes have the first one, and the model has the others.
 NAME_KEY = "trtbuild.name"

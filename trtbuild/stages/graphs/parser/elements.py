@@ -1,0 +1,66 @@
+"""Write operators that compute each element alone: Clip, Mod and Selu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import helper as h
+
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.graphs.parser.graph import LARGEST, ModelFacts, attribute_of, set_attribute
+
+#: Attribute of Selu → its default since opset 6.
+_SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
+
+
+def order_bounds(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Write a Clip whose bounds are in the wrong order: ONNX gives the upper bound, TensorRT's layer gives the lower one.
+
+    The lower bound becomes the upper one. If a bound is not known, the Clip becomes Max and Min. For bounds that are not
+    constant, the parser does the same. The bounds are attributes before opset 11.
+    """
+    low, high = (attribute_of(node, name, None) for name in ("min", "max"))
+    if low is not None and high is not None:
+        set_attribute(node, "min", min(low, high))
+    if len(node.input) == 3 and all(node.input):
+        source, low_name, high_name = node.input
+        low, high = facts.numbers.get(low_name), facts.numbers.get(high_name)
+        if low is None or high is None:
+            raised = f"{node.output[0]}.raised"
+            yield h.make_node("Max", [source, low_name], [raised], name=node.name)
+            del node.input[:]
+            node.input.extend([raised, high_name])
+            node.op_type = "Min"
+        elif low > high:
+            node.input[1] = high_name
+    yield node
+
+
+def write_selu_numbers(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Give Selu the default numbers of ONNX as attributes. The parser has the rounded numbers of opset 1."""
+    if facts.opset >= 6:
+        for name, number in _SELU.items():
+            set_attribute(node, name, attribute_of(node, name, number))
+    yield node
+
+
+def refuse_float_mod(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Refuse Mod of floats with ``fmod=1``. The parser divides and rounds the quotient, so ``fmod(1.0, 0.1)`` gives 0
+    instead of 0.1. If the divisor is a power of two, the quotient is exact."""
+    divisor = facts.initializer(node.input[1])
+    is_exact = divisor is not None and _are_exact(divisor)
+    if attribute_of(node, "fmod", 0) and facts.float_element(node.output[0]) in LARGEST and not is_exact:
+        raise ConversionRefused(
+            "TensorRT rounds the quotient of Mod with fmod=1, so floats may have another remainder than in ONNX",
+            hint="compute the remainder outside of the model, or divide by a power of two",
+        )
+    yield node
+
+
+def _are_exact(divisors: np.ndarray) -> bool:
+    """Whether all divisors are powers of two of at least 1."""
+    numbers: list[float] = divisors.astype(np.float64).ravel().tolist()
+    return all(abs(number) >= 1 and abs(math.frexp(number)[0]) == 0.5 for number in numbers)

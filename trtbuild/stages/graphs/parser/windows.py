@@ -1,0 +1,135 @@
+"""Write operators that move a window over their operand: pooling and ConvTranspose.
+
+Rules
+1. Pooling with `ceil_mode`: ONNX leaves out a last window that begins in the padding at the end. The parser's layer has
+   this window. If ONNX leaves out the last window of each axis, the node gets ``ceil_mode=0``. Other such poolings are
+   refused.
+2. AveragePool with `ceil_mode` and `count_include_pad`: a window may end after the padding, and TensorRT gives another
+   average for it (`trtbuild.stages.lower.operators.windows.pools`, rule 2). So the padding becomes a part of the operand.
+   The parser computes LpPool from such averages, so LpPool gets enough padding at the end.
+3. GlobalLpPool of an odd order gets an Abs, because the parser adds the powers of negative numbers to the sum.
+4. ConvTranspose with `output_shape`: ONNX pads the beginning by one element more if the padding is odd. The parser pads
+   the end. With an automatic padding, the parser ignores `output_shape`. So the padding is written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import helper as h
+
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.graphs.parser.graph import ModelFacts, attribute_of, drop_attributes, set_attribute
+
+
+def pool(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Apply rules 1 and 2."""
+    if attribute_of(node, "ceil_mode", 0) and _drop_ceil_mode(node, facts):
+        if node.op_type == "LpPool":
+            _pad_last_window(node)
+        elif attribute_of(node, "count_include_pad", 0):
+            yield from _padded_operand(node, facts)
+    yield node
+
+
+def add_absolute(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Apply rule 3."""
+    if attribute_of(node, "p", 2) % 2:
+        absolute = f"{node.output[0]}.absolute"
+        yield h.make_node("Abs", list(node.input), [absolute], name=node.name)
+        node.input[0] = absolute
+    yield node
+
+
+def write_padding(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Apply rule 4."""
+    if attribute_of(node, "output_shape", []):
+        _write_padding(node, facts)
+    yield node
+
+
+def _drop_ceil_mode(node: onnx.NodeProto, facts: ModelFacts) -> bool:
+    """Apply rule 1. Returns whether a last window may end after the padding."""
+    kernel = attribute_of(node, "kernel_shape", [])
+    axes = len(kernel)
+    steps, gaps = attribute_of(node, "strides", [1] * axes), attribute_of(node, "dilations", [1] * axes)
+    pads = attribute_of(node, "pads", [0] * 2 * axes)
+    if attribute_of(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+        return False
+    known_sizes = facts.sizes(node.input[0])
+    sizes = [None] * axes if known_sizes is None else known_sizes[-axes:]
+    is_left_out, is_rounded_up = False, False
+    for size, width, step, gap, begin, end in zip(sizes, kernel, steps, gaps, pads[:axes], pads[axes:], strict=True):
+        width = gap * (width - 1) + 1
+        if size is None:
+            is_left_out, is_rounded_up = is_left_out or step > width - end, True
+            continue
+        last = -((width - size - begin - end) // step)  # the number of the last window
+        if last * step >= size + begin:
+            is_left_out = True
+        elif (size + begin + end - width) % step:
+            is_rounded_up = True
+    if is_left_out and is_rounded_up:
+        raise ConversionRefused(
+            f"{node.op_type} has ceil_mode=1, and its last window begins after the input: TensorRT computes this window",
+            hint="export the model with ceil_mode=False and an explicit padding",
+        )
+    if is_left_out:
+        set_attribute(node, "ceil_mode", 0)
+    return is_rounded_up
+
+
+def _pad_last_window(node: onnx.NodeProto) -> None:
+    """Apply rule 2 to LpPool: zeros change no norm. A window may end after the padding by less than a step."""
+    axes = len(attribute_of(node, "kernel_shape", []))
+    pads = attribute_of(node, "pads", [0] * 2 * axes)
+    ends = [end + step - 1 for end, step in zip(pads[axes:], attribute_of(node, "strides", [1] * axes), strict=True)]
+    set_attribute(node, "pads", [*pads[:axes], *ends])
+    set_attribute(node, "ceil_mode", 0)
+
+
+def _padded_operand(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Apply rule 2 to AveragePool: yields a Pad, and changes the node so that its operand has the padding."""
+    axes = len(attribute_of(node, "kernel_shape", []))
+    pads = attribute_of(node, "pads", [0] * 2 * axes)
+    set_attribute(node, "count_include_pad", 0)
+    if not any(pads):
+        return
+    set_attribute(node, "pads", [0] * 2 * axes)
+    source, padded = node.input[0], f"{node.output[0]}.padded"
+    all_pads = [0, 0, *pads[:axes], 0, 0, *pads[axes:]]
+    node.input[0] = padded
+    if facts.opset < 11:
+        yield h.make_node("Pad", [source], [padded], name=node.name, pads=all_pads)
+        return
+    pads_name = facts.add_constant(f"{padded}.pads", np.array(all_pads, np.int64))
+    yield h.make_node("Pad", [source, pads_name], [padded], name=node.name)
+
+
+def _write_padding(node: onnx.NodeProto, facts: ModelFacts) -> None:
+    wanted = attribute_of(node, "output_shape", [])
+    axes = len(wanted)
+    sizes, kernel = facts.sizes(node.input[0]), facts.sizes(node.input[1])
+    if sizes is None or kernel is None or None in sizes[-axes:] or None in kernel[-axes:]:
+        raise ConversionRefused(
+            "ConvTranspose has output_shape, and its padding depends on a dynamic size",
+            hint="export the model with explicit pads, or declare a static size",
+        )
+    steps, gaps = attribute_of(node, "strides", [1] * axes), attribute_of(node, "dilations", [1] * axes)
+    extras = attribute_of(node, "output_padding", [0] * axes)
+    padding = attribute_of(node, "auto_pad", b"NOTSET")
+    totals = [
+        step * (size - 1) + extra + gap * (width - 1) + 1 - count
+        for size, width, step, gap, extra, count in zip(
+            sizes[-axes:], kernel[-axes:], steps, gaps, extras, wanted, strict=True
+        )
+    ]
+    if padding == b"NOTSET" and all(total <= 0 or total % 2 == 0 for total in totals):
+        return
+    ends = [max(total, 0) // 2 for total in totals]
+    begins = [max(total, 0) - end for total, end in zip(totals, ends, strict=True)]
+    set_attribute(node, "pads", [*ends, *begins] if padding == b"SAME_UPPER" else [*begins, *ends])
+    set_attribute(node, "output_padding", [extra - min(total, 0) for extra, total in zip(extras, totals, strict=True)])
+    drop_attributes(node, "auto_pad", "output_shape")

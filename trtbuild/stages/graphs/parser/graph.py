@@ -26,7 +26,7 @@ LARGEST = {
 class ModelFacts:
     """The opset of a model, the types and numbers of its values, and the constants that the new nodes read.
 
-    Nested graphs may have values of equal names. What differs between them is not known.
+    Nested graphs may have values of equal names. Facts that differ between such values count as not known.
     """
 
     def __init__(self, model: onnx.ModelProto, opset: int) -> None:

@@ -132,7 +132,7 @@ class _TorchCalls:
         }
 
     def reasons(self, output: int) -> list[str]:
-        """The reasons why calls that output number `output` depends on stay in PyTorch. The last call is the first."""
+        """The reasons of the calls in PyTorch that an output depends on. Calls near the output come first."""
         found: list[str] = []
         self._collect(self._built.partitions.outputs[output], found)
         return list(dict.fromkeys(found))

@@ -204,7 +204,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "is_flag": True,
             "default": None,
             "commands": _PAGED_COMMANDS,
-            "help": "Print a long result on a terminal without $PAGER.",
+            "help": "Print long results directly, not by $PAGER.",
         },
     ),
     (

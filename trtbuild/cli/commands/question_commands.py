@@ -29,8 +29,8 @@ def why(name: str, flags: Flags) -> int:
 @click.option(
     "--format", "form", type=click.Choice(["text", "dot", "mermaid", "json"]), default="text", help="Default: text."
 )
-@click.option("--deps", metavar="STEP|MODEL", help="Only the steps from which it is made.")
-@click.option("--rdeps", metavar="STEP|MODEL", help="Only the steps that are made from it.")
+@click.option("--deps", metavar="STEP|MODEL", help="Only the steps from which this step or model is made.")
+@click.option("--rdeps", metavar="STEP|MODEL", help="Only the steps that are made from this step or model.")
 @common_flags
 def graph(models: tuple[str, ...], form: str, deps: str | None, rdeps: str | None, flags: Flags) -> int:
     """Show the steps and their dependencies."""
@@ -60,7 +60,7 @@ def status(flags: Flags) -> int:
 @click.option("--since", required=True, metavar="REV", help="A commit of git, with which the files are compared.")
 @common_flags
 def affected(models: tuple[str, ...], since: str, flags: Flags) -> int:
-    """Show which models the changes since a commit touch, and why.
+    """Show which models changes since a commit affect, and why.
 
     Runs nothing, and needs no torch. A model that was never traced counts as affected.
     """

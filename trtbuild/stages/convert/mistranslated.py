@@ -28,8 +28,9 @@
     The results are equal if y is a number such as 1, 2 or 16 (and x is finite), because the quotient is exact.
 18. Pooling with `ceil_mode`, if PyTorch leaves out a last window that begins after the input: TensorRT computes it. The
     lower step removes `ceil_mode` where that gives the same windows.
-19. Sorting or searching more than 3840 elements, which is the limit of TensorRT's TopK. The parser accepts such a call. If
-    the number is static, the engine cannot be built. If it is dynamic, the engine is built for every profile.
+19. Sorts of more than 3840 elements, and `topk` of more. TensorRT's TopK gives at most 3840 elements, but the parser
+    accepts such calls. If the number is static, the engine cannot be built. If it is dynamic, the engine is built, even
+    for a profile above the limit.
 20. `grid_sample` in the mode nearest: if a place is exactly between two elements, TensorRT selects another one than
     PyTorch (measured with TensorRT 8.6).
 """
@@ -113,8 +114,8 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
 
 
 def _may_leave_out_windows(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:
-    """Whether a pooling with `ceil_mode` may have fewer windows than TensorRT computes. If the size of an axis is dynamic,
-    the step must be short enough that the last window begins in the input at every size."""
+    """Whether a pooling with `ceil_mode` may have fewer windows than TensorRT computes. For a dynamic axis, the answer is
+    False if the stride is so small that the last window begins in the input at every size."""
     value = node.meta["val"]
     axes = next(int(letter) for letter in node.target._opname if letter.isdigit())
     counts = (value[0] if isinstance(value, tuple) else value).shape[-axes:]
@@ -133,7 +134,7 @@ def _may_leave_out_windows(node: torch.fx.Node, arguments: Mapping[str, Any]) ->
 
 
 def _is_exact_divisor(divisor: Any) -> bool:
-    """Whether a divisor is a power of two of at least 1. Such a quotient is not rounded, and does not overflow."""
+    """Whether a divisor without its sign is a power of two of at least 1. Such a quotient is exact."""
     return isinstance(divisor, int | float) and abs(divisor) >= 1 and abs(math.frexp(divisor)[0]) == 0.5
 
 
@@ -166,8 +167,8 @@ def _rounds_differently(scale: float) -> bool:
 
 
 def _is_quotient(scale: Any, before: Any, after: Any) -> bool:
-    """Whether a scale is absent, or the quotient of the sizes of an axis. ``F.interpolate`` rounds a dynamic size only if
-    the scale is not a whole number."""
+    """Whether a scale is absent, or the quotient of the sizes of an axis. If a size is dynamic, the scale must be a whole
+    number, because ``F.interpolate`` rounds the new size otherwise."""
     if isinstance(scale, int | float) and isinstance(before, int) and isinstance(after, int):
         return bool(after == before * scale)
     return scale is None or (isinstance(scale, int | float) and float(scale).is_integer())

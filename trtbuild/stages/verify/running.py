@@ -120,7 +120,8 @@ _ORDERED: Mapping[Any, Callable[..., Any]] = {
 
 
 class TorchReference:
-    """Runs a model's programs in PyTorch. `programs` maps a graph digest to the SHA-256 of the program."""
+    """Runs a model's programs in PyTorch. `programs` maps the digest of a program's text (`Partition.graph`) to
+    the SHA-256 of the stored program."""
 
     def __init__(self, programs: Mapping[str, str], weights: Weights, read: ReadBlob) -> None:
         self._programs = programs

@@ -12,8 +12,8 @@ Rules
    lookup of its fingerprint.
 4. If the stat changed while a file was read, the file is read again.
 5. The digest of a file that trtbuild has just written is stored without reading the file (`note_written`). The file must
-   still have its writer's `FileStamp`. No edit gets the stamp's mtime, not even within one tick of the clock
-   (store/local/publication.py, rule 4).
+   still have its writer's `FileStamp`. The writer adds one nanosecond to the mtime, so no edit gets the same mtime, not
+   even within one tick of the clock (store/local/publication.py, rule 4).
 6. The index only saves time: without it every answer is the same, but slower.
 
 A file consists of segments of `SEGMENT_SIZE` bytes. The fingerprint is the xxh3-128 of the xxh3-128 digests of all

@@ -26,9 +26,9 @@ from trtbuild.store.transports.transport import MIN_BYTES_PER_S
 _MAX_HEAD_SIZE = 256 << 10
 
 #: The largest extension of the time limit for the answer to an upload, as a multiple of `patience_s`. It applies on Linux,
-#: if no proxy is configured. There may still be unknown proxies, for example in front of the server. With this factor, they
-#: must pass on 1 MiB (the largest chunk) within three times `patience_s`. The factor is small, because trtbuild also waits
-#: that long for a server that never answers.
+#: if no proxy is configured. There may still be unknown proxies, for example in front of the server. With this factor,
+#: limit and extension together are three times `patience_s`. In this time, a proxy must pass on 1 MiB (the largest chunk).
+#: The factor is small, because trtbuild also waits that long for a server that never answers.
 _MAX_EXTENSION_FACTOR = 2
 
 

@@ -6,7 +6,8 @@ Rules
    changed a moment ago, because the next change may leave the times unchanged. Files, links and listings are observed
    again at the end. If one of them differs from its pin, it has changed during the trace, which is an error.
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
-   and then writes it, the trace is not cacheable. A second trace is cacheable if it only reads the file.
+   and then changes it, the trace is not cacheable. The next build traces again. If its trace only reads the file, for
+   example a download, it is cacheable.
 3. A dependency's name has the separator ``/``. The name of a path inside the project is relative, other names are
    absolute. If a path leads through a symbolic link, the path and its target are both recorded. If user code reads the
    link itself (``Path.resolve``), the link is a dependency. A name contains ``..`` only after a symbolic link, because
@@ -100,8 +101,8 @@ class Recorder:
         self._own_reads = _OwnReads()
 
     def ignore_own_reads(self) -> AbstractContextManager[bool]:
-        """Enter a block in which the recorder itself reads. `with … as outermost` is False inside another such block:
-        then nothing must be recorded."""
+        """Enter a block whose reads are those of the recorder. A hook enters it ``as outermost``. If `outermost` is False,
+        a read of the recorder has called the hook, so the hook records nothing."""
         return self._own_reads
 
     @contextmanager
@@ -131,7 +132,7 @@ class Recorder:
         self._recorded_paths |= segment.paths
 
     def is_current(self, segment: Segment) -> bool:
-        """Whether the files, links and listings of a segment still have the state of their pins."""
+        """Whether the files, links, listings and imports of a segment still have the state of their pins."""
         return all(self._has_pinned_state(dependency, pin) for dependency, pin in segment.pins.items())
 
     @property
@@ -207,7 +208,7 @@ class Recorder:
             self._pins.setdefault(Dependency("environment", name), observed)
 
     def record_import(self, name: str) -> None:
-        """Record that an import searched the module `name` outside the directories of the source."""
+        """Record that an import searched for the module `name` outside the directories of the source."""
         dependency = Dependency("import", name)
         if dependency not in self._pins:
             self._pins[dependency] = imported_path(name, self._project, self._environment.get("PYTHONPATH", ""))

@@ -41,10 +41,12 @@ def test_edits_in_a_directory_of_the_search_path_do_not_end_the_watcher(
 ) -> None:
     packages, project = tmp_path / "site-packages", tmp_path / "project"
     (packages / "yaml").mkdir(parents=True)
+    (packages / "__pycache__").mkdir()
     project.mkdir()
     monkeypatch.setattr(null_build, "interpreter", lambda: ["3", "/usr", str(project), str(packages)])
     conditions = Conditions(project)
     (project / "dist").mkdir()
+    (project / "__pycache__").mkdir()
     (project / ".net.py.new").write_text("")
     (project / ".net.py.new").rename(project / "net.py")  # as many editors save a file
     assert conditions.why_to_end() is None

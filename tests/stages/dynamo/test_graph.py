@@ -187,3 +187,18 @@ def _devices(module: Any) -> set[str]:
     """The types of the devices among the arguments of a graph's nodes."""
     values = [value for node in module.graph.nodes for value in (*node.args, *node.kwargs.values())]
     return {value.type for value in values if isinstance(value, torch.device)}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: (a + 1, b.t()),
+        lambda a, b: (a + b, a.view(torch.int32)),
+    ],
+    ids=["shared memory", "another dtype"],
+)
+def test_a_view_of_an_input_that_no_later_call_can_repeat_is_refused(function: Callable[..., Any]) -> None:
+    """In a later call, the two arguments may be separate tensors."""
+    base = torch.zeros(6, 4)
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="it returns a view of"):
+        captured(function, base[0:3], base[3:6])

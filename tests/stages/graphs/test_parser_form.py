@@ -426,6 +426,18 @@ def test_a_search_in_a_value_of_an_unknown_type_does_not_change() -> None:
     assert parser_form(model, 17) == model
 
 
+def test_an_empty_list_of_axes_means_all_axes() -> None:
+    model = _model(h.make_node("ReduceLogSumExp", ["x"], ["y"], axes=[0]), ["n", 4], 13)
+    del model.graph.node[0].attribute[0].ints[:]
+    assert "ReduceLogSumExp" not in _operators(parser_form(model, 13))
+
+
+def test_a_divisor_may_be_a_constant_node() -> None:
+    model = _model(h.make_node("Mod", ["x", "two"], ["y"], fmod=1), ["n", 4], 19)
+    model.graph.node.insert(0, h.make_node("Constant", [], ["two"], value_float=2.0))
+    assert parser_form(model, 19) == model
+
+
 def _log_sum_exp(
     opset: int, element: int, axes: list[int] | None, *, keepdims: int | None, noop: int
 ) -> onnx.ModelProto:

@@ -103,7 +103,7 @@ def test_no_negative_index_of_a_dynamic_axis_reaches_the_parser(lower_module: An
     """TensorRT's gather layer defines no result for it, and onnxruntime takes it."""
     text = (
         "x0[-1], x0.select(0, -2), x0[x1], x0[x1, torch.arange(2)], x0[[-1, 0]], x0[[1, 0]], "
-        "x0.index_put((x1,), x0[:2] * 0), x0[:, -1]"
+        "x0.index_put((x1,), x0[:2] * 0), x0[:, -1], x0.t().select(-1, -1), x0[torch.arange(0, 2, x1.shape[0])]"
     )
     inputs = torch.randn(4, 3), torch.tensor([-1, -4])
     for result, expected in _results(lower_module, text, inputs, (_ROWS, {})):
@@ -111,7 +111,7 @@ def test_no_negative_index_of_a_dynamic_axis_reaches_the_parser(lower_module: An
     _, program = lower_module(module_from_text([], text, 2), inputs, "float32", (_ROWS, {}))
     negative = [node for node in program.graph.nodes if node.target is torch.ops.aten.select.int and node.args[2] == -1]
     assert [node.args[1] for node in negative] == [1]
-    assert calls(program).count("where.self") == 4  # not for [1, 0], and not for the range
+    assert calls(program).count("where.self") == 4  # not for [1, 0], and not for the ranges
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_tensor_without_axes_is_not_rounded_to_half_precision(half: str, numbe
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
-@pytest.mark.parametrize("number", [0.1, 0.3, 1 / 3, 0.6, 0.7])
+@pytest.mark.parametrize("number", [0.1, 0.3, 1 / 3, 0.6, 0.7, 2049, 257, 1e39])
 def test_the_number_of_a_comparison_is_rounded_to_half_precision(half: str, number: float) -> None:
     signs = ("==", "!=", "<", "<=", ">", ">=")
     module = module_from_text([], f"torch.stack([{', '.join(f'x0 {sign} {number}' for sign in signs)}])", 1)
@@ -617,6 +617,11 @@ def test_a_logsumexp_subtracts_the_maximum(lower_module: Any, text: str) -> None
     for result, expected in _results(lower_module, text, (values,), (_ROWS,)):
         torch.testing.assert_close(result, expected, rtol=1e-3 if "half" in text else 2e-6, atol=0, equal_nan=True)
     assert all(node.op_type != "ReduceLogSumExp" for node in _nodes(lower_module, text, (values,), (_ROWS,)))
+
+
+def test_a_log_sum_of_no_elements_is_converted(lower_module: Any) -> None:
+    for result, expected in _results(lower_module, "x0[:, :0].logsumexp(1)", (_WIDE_MATRIX,), None):
+        assert torch.equal(result, expected)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Read and write the lock file of a project, and refuse records that differ from it.
+"""Read and write the lock file of a project, and refuse records and keys that differ from it.
 
 Rules
 1. A record under a locked key is not used if its digests differ from the locked digests. The lookup counts as a miss, so
@@ -8,6 +8,7 @@ Rules
    ``--frozen`` it is refused.
 3. A build warns of each engine that it uses and that differs from the lock (`differing_engines`). The build is correct,
    but it is not the locked release.
+4. With ``--frozen``, the engines and packages of a locked model must have locked keys (`unlocked_results`).
 """
 
 from __future__ import annotations
@@ -145,6 +146,7 @@ def unlocked_results(lock: Lock | None, plans: Iterable[ModelPlan], stages: Coll
         for step in plan.steps.values():
             if step.stage not in LOCKED_OUTPUTS or step.stage not in stages or step.key in keys:
                 continue
-            if step.target in locked.targets if step.stage == "engine" else has_locked_targets:
+            is_locked = step.target in locked.targets if step.stage == "engine" else has_locked_targets
+            if is_locked:
                 unlocked.append(step)
     return unlocked

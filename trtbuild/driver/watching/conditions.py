@@ -68,7 +68,7 @@ def _states_of_search_path(entries: Sequence[str]) -> list[object]:
     users = [path for path in entries if os.path.isdir(path) and not _is_installation(path)]
     installed_modules = {
         _module_name(name) for path in entries if users and path not in users for name in _names_in(path)
-    } - {""}
+    } - {"", "__pycache__"}
     return [
         (path, _counting_names(path, installed_modules)) if path in users else _state_of(path, null_build.identity)
         for path in entries

@@ -103,9 +103,8 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return bool(arguments.get("interpolation_mode") == 1)
     if name in ("sort", "topk"):  # 19
         shape = node.args[0].meta["val"].shape
-        return may_exceed_topk_limit(
-            arguments["k"] if name == "topk" else shape[arguments.get("dim", -1)] if shape else 1
-        )
+        axis_size = shape[arguments.get("dim", -1)] if shape else 1
+        return may_exceed_topk_limit(arguments["k"] if name == "topk" else axis_size)
     if name.startswith("clamp"):  # 14
         return any(isinstance(bound, float) and math.isnan(bound) for bound in arguments.values())
     if "batch_norm" in name:  # 2

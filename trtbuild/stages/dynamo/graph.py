@@ -9,7 +9,8 @@ Rules
    the program with the module at size 1.
 4. Engines return tensors only. `CapturedGraph.assemble_outputs` adds the outputs that are sizes or constants.
 5. An output may be a view of an argument, and later code of the program may write to it. An engine's output has its own
-   memory. So the program gets a view of the argument instead.
+   memory. So the program gets a view of the argument instead. PyTorch runs the graph if the view has another dtype than
+   the argument, or if several arguments share the memory: in a later call they may not.
 """
 
 from __future__ import annotations
@@ -257,11 +258,11 @@ def _read_dims(
 def _read_outputs(module: torch.fx.GraphModule, symbols: set[sympy.Symbol]) -> tuple[tuple[str, Any], ...]:
     """Read `CapturedGraph.outputs`. `symbols` are those with a value in each call."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    arguments: dict[int, tuple[int, torch.Tensor]] = {}  # address of a storage → the argument with this memory
+    arguments: dict[int, list[tuple[int, torch.Tensor]]] = {}  # address of a storage → the arguments with this memory
     for position, node in enumerate(placeholders):
         address = _storage_address(node.meta.get("example_value"))
         if address is not None:
-            arguments.setdefault(address, (position, node.meta["example_value"]))
+            arguments.setdefault(address, []).append((position, node.meta["example_value"]))
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     outputs: list[tuple[str, Any]] = []
     numbers: dict[torch.fx.Node, int] = {}
@@ -272,12 +273,15 @@ def _read_outputs(module: torch.fx.GraphModule, symbols: set[sympy.Symbol]) -> t
         example = value.meta.get("example_value")
         if isinstance(example, torch.Tensor):
             number = numbers.setdefault(value, len(numbers))
-            found = arguments.get(_storage_address(example) or 0)
-            view = None if found is None else _view_output(example, *found, symbols)
+            owners = arguments.get(_storage_address(example) or 0, [])
             if value.op == "placeholder":
                 outputs.append(("argument", placeholders.index(value)))
+            elif not owners:
+                outputs.append(("tensor", number))
+            elif len(owners) == 1:
+                outputs.append(("view", _view_output(example, *owners[0], symbols)))
             else:
-                outputs.append(("tensor", number) if view is None else ("view", view))
+                raise NotSupported("it returns a view of inputs that share their memory")
         elif isinstance(example, torch.SymInt):
             outputs.append(("size", example.node.expr))
         elif isinstance(example, int):
@@ -297,13 +301,14 @@ def _storage_address(value: Any) -> int | None:
 
 def _view_output(
     example: torch.Tensor, position: int, argument: torch.Tensor, symbols: set[sympy.Symbol]
-) -> ViewOutput | None:
-    """Describe an output in the memory of an argument; None if `ViewOutput` cannot describe it."""
+) -> ViewOutput:
+    """Describe an output in the memory of an argument. Raises NotSupported if `ViewOutput` cannot describe it."""
+    error = NotSupported("it returns a view of an input that has another dtype, or whose sizes are not known")
     if example.dtype != argument.dtype or example.is_conj() or example.is_neg():
-        return None
+        raise error
     numbers = [*example.shape, *example.stride(), example.storage_offset() - argument.storage_offset()]
     expressions = [sympy.sympify(number if isinstance(number, int) else number.node.expr) for number in numbers]
     if any(expression.free_symbols - symbols for expression in expressions):
-        return None
+        raise error
     rank = example.dim()
     return ViewOutput(position, tuple(expressions[:rank]), tuple(expressions[rank:-1]), expressions[-1])

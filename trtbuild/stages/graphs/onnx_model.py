@@ -8,7 +8,7 @@ Rules
    and compared with the original (module `proving`).
 4. Parsers for an old opset ignore some features without an error. For such a parser, these features are rewritten or
    rejected in models of every opset. Features that every parser computes differently are rewritten or rejected, too
-   (module `parser_form`).
+   (folder `parser`).
 """
 
 from __future__ import annotations

@@ -149,12 +149,12 @@ class ParsedNetwork:
             NodeError("refused, and no reason was given", "")
         ]
 
-    def _node_errors(self, lines_before: int, nodes: Sequence[Node], unnamed: Node | None = None) -> list[NodeError]:
-        """The parser's errors. `unnamed` is the node of an error without a node."""
+    def _node_errors(self, lines_before: int, nodes: Sequence[Node], default: Node | None = None) -> list[NodeError]:
+        """The parser's errors. `default` is the node of an error that names no node."""
         errors = []
         for index in range(self._parser.num_errors):
             error = self._parser.get_error(index)
-            node = nodes[error.node()] if 0 <= error.node() < len(nodes) else unnamed
+            node = nodes[error.node()] if 0 <= error.node() < len(nodes) else default
             name, operator = ("", "") if node is None else (node.name, node.operator)
             if hasattr(error, "node_name"):  # TensorRT 8.6 has only the number of a node
                 name = error.node_name() or name

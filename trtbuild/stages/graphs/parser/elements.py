@@ -19,8 +19,8 @@ _SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 def order_bounds(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
     """Write a Clip whose bounds are in the wrong order: ONNX gives the upper bound, TensorRT's layer gives the lower one.
 
-    The lower bound becomes the upper one. If a bound is not known, the Clip becomes Max and Min. For bounds that are not
-    constant, the parser does the same. The bounds are attributes before opset 11.
+    The lower bound becomes the upper one. If a bound is not known, the Clip becomes a Max and a Min. The parser makes the
+    same two layers of such a Clip. The bounds are attributes before opset 11.
     """
     low, high = (attribute_of(node, name, None) for name in ("min", "max"))
     if low is not None and high is not None:
@@ -50,7 +50,9 @@ def write_selu_numbers(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx
 def refuse_float_mod(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
     """Refuse Mod of floats with ``fmod=1``. The parser divides and rounds the quotient, so ``fmod(1.0, 0.1)`` gives 0
     instead of 0.1. If the divisor is a power of two, the quotient is exact."""
-    divisor = facts.initializer(node.input[1])
+    divisor, number = facts.initializer(node.input[1]), facts.numbers.get(node.input[1])
+    if divisor is None and number is not None:
+        divisor = np.array(number)
     is_exact = divisor is not None and _are_exact(divisor)
     if attribute_of(node, "fmod", 0) and facts.float_element(node.output[0]) in LARGEST and not is_exact:
         raise ConversionRefused(

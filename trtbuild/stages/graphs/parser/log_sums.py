@@ -23,6 +23,9 @@ def write_out_log_softmax(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[o
     """
     (source,), (result,) = node.input, node.output
     element = facts.float_element(source)
+    if element not in LARGEST:
+        yield node
+        return
     is_matrix = facts.opset < 13
     axis = 1 if is_matrix else attribute_of(node, "axis", -1)
     axes = facts.add_constant(f"{result}.axes", np.array([axis], np.int64))
@@ -67,7 +70,7 @@ def write_out_log_sum_exp(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[o
     if facts.opset < 8 or element not in LARGEST:
         yield node
         return
-    axes = attribute_of(node, "axes", None)
+    axes = attribute_of(node, "axes", None) or None  # an empty list means all axes
     axes_inputs = [*node.input[1:]]
     if axes is not None and 13 <= facts.opset < 18:
         axes_inputs = [facts.add_constant(f"{result}.axes", np.array(axes, np.int64))]

@@ -15,9 +15,9 @@ from trtbuild.stages.graphs.parser.graph import LARGEST, ModelFacts, attribute_o
 def search_finite_numbers(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
     """Write a search of floats so that TensorRT gives the indices of infinities.
 
-    TensorRT gives the index -1 for an infinity that is the last in the order. So the node gets the finite number beside
-    it. The values of TopK are gathered from the operand itself. The finite number then equals the infinity in the order.
-    Before opset 11, ONNX has no GatherElements, so the node does not change.
+    TensorRT gives the index -1 for an infinity that is the last in the order: for -inf if the largest numbers come first.
+    So -inf becomes the lowest finite number, and these two have no order among themselves. The values of TopK are gathered
+    from the operand itself. Before opset 11, ONNX has no GatherElements, so the node does not change.
     """
     source, element, is_top = node.input[0], facts.element(node.input[0]), node.op_type == "TopK"
     reads_indices = not is_top or (len(node.output) == 2 and node.output[1] in facts.read_names)

@@ -88,6 +88,7 @@ def _pad_last_window(node: onnx.NodeProto) -> None:
     ends = [end + step - 1 for end, step in zip(pads[axes:], attribute_of(node, "strides", [1] * axes), strict=True)]
     set_attribute(node, "pads", [*pads[:axes], *ends])
     set_attribute(node, "ceil_mode", 0)
+    drop_attributes(node, "auto_pad")
 
 
 def _padded_operand(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:

@@ -32,6 +32,8 @@ def write_out_log_sums(program: Program, request: Request) -> Program:
 def _write_log_softmax(node: torch.fx.Node) -> None:
     axis = node.args[1]
     x = _wide_source(node)
+    if _is_empty(x):
+        return
     if not node.meta["val"].dim():
         result = insert_call(node, _aten.sub.Tensor, x, x)  # the softmax of a single number is 1, its logarithm is 0
     else:
@@ -43,17 +45,22 @@ def _write_log_softmax(node: torch.fx.Node) -> None:
 def _write_logsumexp(node: torch.fx.Node) -> None:
     axes, keepdim = argument_of(node, 1, "dim", []), argument_of(node, 2, "keepdim", False)
     x = _wide_source(node)
-    if not x.meta["val"].dim():
-        return  # the result is the number itself
+    if not x.meta["val"].dim() or _is_empty(x):
+        return
     largest = torch.finfo(x.meta["val"].dtype).max
 
     def finite_maximum(keepdim: bool) -> torch.fx.Node:
         maximum = insert_call(node, _aten.amax.default, x, axes, keepdim)
         return insert_call(node, _aten.clamp.default, maximum, -largest, largest)
 
-    shifted = insert_call(node, _aten.sub.Tensor, x, finite_maximum(True))
-    total = _log_of_sum(node, shifted, axes, keepdim=keepdim)
-    _replace_by_wide(node, insert_call(node, _aten.add.Tensor, total, finite_maximum(keepdim)))
+    maximum = finite_maximum(True)
+    total = _log_of_sum(node, insert_call(node, _aten.sub.Tensor, x, maximum), axes, keepdim=keepdim)
+    _replace_by_wide(node, insert_call(node, _aten.add.Tensor, total, maximum if keepdim else finite_maximum(False)))
+
+
+def _is_empty(x: torch.fx.Node) -> bool:
+    """Whether a tensor is known to have no elements. It has no maximum."""
+    return 0 in [size for size in x.meta["val"].shape if isinstance(size, int)]
 
 
 def _log_of_sum(node: torch.fx.Node, shifted: torch.fx.Node, axes: list[int], *, keepdim: bool) -> torch.fx.Node:

@@ -14,7 +14,6 @@ float32. So the number is rounded here.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -57,10 +56,8 @@ def _round(node: torch.fx.Node) -> None:
     """Round the number of a comparison to the type of the tensor."""
     source, number = node.args
     dtype = source.meta["val"].dtype
-    if dtype in HALF_TYPES and isinstance(number, float):
-        rounded = float(torch.tensor(number, dtype=torch.float64).to(dtype))
-        if math.isfinite(rounded):
-            node.args = (source, rounded)
+    if dtype in HALF_TYPES and isinstance(number, int | float) and not isinstance(number, bool):
+        node.args = (source, float(torch.tensor(number, dtype=torch.float64).to(dtype)))
 
 
 def _widen(node: torch.fx.Node) -> None:

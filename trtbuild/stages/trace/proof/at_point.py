@@ -46,6 +46,20 @@ def prove_point(
     """Raise SourceError if the results of program and model differ at `point`, or if the model fails there.
 
     `weights` are the stored forms of the program's weights, in its order."""
+    problem = _problem(point, module, arranged, weights, job, frames)
+    if problem is not None:
+        raise _frozen_branch_error(point, problem, module, job, frames)
+
+
+def _problem(
+    point: Point,
+    module: torch.nn.Module,
+    arranged: ArrangedProgram,
+    weights: list[torch.Tensor],
+    job: TraceJob,
+    frames: Frames,
+) -> str | None:
+    """The first difference between the results of program and model at a point. Masks are filled if necessary."""
     values = example_tensors(job.inputs, job.shapes.input_shapes(point.sizes))
     problem = _first_problem(values, point, module, arranged, weights, job, frames)
     # a mask that hides every key of a row makes some implementations of attention return NaN (`proving`, rule 5)
@@ -54,8 +68,7 @@ def prove_point(
             break
         filled = [torch.full_like(value, fill) if value.dtype is torch.bool else value for value in values]
         problem = _first_problem(filled, point, module, arranged, weights, job, frames)
-    if problem is not None:
-        raise _frozen_branch_error(point, problem, module, job, frames)
+    return problem
 
 
 def differs_now(
@@ -67,9 +80,8 @@ def differs_now(
     frames: Frames,
 ) -> bool:
     """Whether the results of program and model differ at a point where they were equal, or the model fails there now."""
-    values = example_tensors(job.inputs, job.shapes.input_shapes(point.sizes))
     try:
-        return _first_problem(values, point, module, arranged, weights, job, frames) is not None
+        return _problem(point, module, arranged, weights, job, frames) is not None
     except SourceError:
         return True
 

@@ -55,6 +55,7 @@ def adapt_indices(program: Program, request: Request) -> Program:
 def _select_from_start(node: torch.fx.Node) -> None:
     """Apply rule 3 to a select of one index."""
     source, axis, index = node.args[0], argument_of(node, 1, "dim", 0), argument_of(node, 2, "index", 0)
+    axis %= max(source.meta["val"].dim(), 1)  # the translation of `sym_size` takes no negative axis
     if isinstance(index, int) and index < 0 and isinstance(source.meta["val"].shape[axis], torch.SymInt):
         size = insert_call(node, _aten.sym_size.int, source, axis)
         node.args, node.kwargs = (source, axis, insert_call(node, operator.add, size, index)), {}
@@ -91,7 +92,8 @@ def _is_never_negative(index: torch.fx.Node, constants: Mapping[torch.fx.Node, t
     if index.target is _aten.arange.default:
         return True
     if index.target in (_aten.arange.start, _aten.arange.start_step):
-        return isinstance(index.args[0], int) and index.args[0] >= 0 and (len(index.args) < 3 or index.args[2] > 0)
+        first, step = index.args[0], index.args[2] if len(index.args) > 2 else 1
+        return isinstance(first, int) and first >= 0 and isinstance(step, int) and step > 0
     return index.target in _COUNTING_OPERATORS
 
 

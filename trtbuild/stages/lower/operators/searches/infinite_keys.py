@@ -6,7 +6,7 @@ scores are such numbers. ONNX's ArgMax and ArgMin become TopK, too.
 
 Rules
 1. A call that gives indices gets the finite numbers ``max(x, lowest)``, or ``min(x, largest)`` if the smallest numbers
-   come first. The order of the elements stays the same.
+   come first. So -inf and the lowest number (inf and the largest one) have no order among themselves.
 2. The values of `topk` and `sort` are read from `x` at the indices. Another call gives the values of
    ``max(dim)`` and ``min(dim)``.
 3. The results of softmax and sigmoid are finite, so their searches do not change.
@@ -26,17 +26,14 @@ from trtbuild.stages.topk_limit import may_exceed_topk_limit
 
 _aten = torch.ops.aten
 _INDEX_SEARCHES = frozenset((_aten.argmax.default, _aten.argmin.default))
-#: Operator → operators that give only its values, and only its indices.
-_PAIR_SEARCHES = {
-    _aten.max.dim: (_aten.amax.default, _aten.argmax.default),
-    _aten.min.dim: (_aten.amin.default, _aten.argmin.default),
-}
+#: Operator → an operator that gives its values only.
+_PAIR_SEARCHES = {_aten.max.dim: _aten.amax.default, _aten.min.dim: _aten.amin.default}
 _SORTS = frozenset((_aten.sort.default, _aten.topk.default))
 _FINITE = frozenset((_aten._softmax.default, _aten.softmax.int, _aten._safe_softmax.default, _aten.sigmoid.default))
 
 
 def order_finite_keys(program: Program, request: Request) -> Program:
-    program = change_calls(program, _PAIR_SEARCHES, _separate)
+    program = change_calls(program, _PAIR_SEARCHES, _search_pairs)
     program = change_calls(program, _SORTS, _sort)
     return change_calls(program, _INDEX_SEARCHES, _search)
 
@@ -46,17 +43,15 @@ def _search(node: torch.fx.Node) -> None:
         node.args = (_finite(node, largest_first=node.target is _aten.argmax.default), *node.args[1:])
 
 
-def _separate(node: torch.fx.Node) -> None:
+def _search_pairs(node: torch.fx.Node) -> None:
     source, axis, keepdim = node.args[0], node.args[1], argument_of(node, 2, "keepdim", False)
-    values, indices = _PAIR_SEARCHES[node.target]
-    if not _may_be_infinite(source) or not source.meta["val"].dim():
-        return
-    for reader in _readers(node):
-        if reader.args[1]:
-            replace(reader, insert_call(reader, indices, source, axis, keepdim))
-        else:
-            replace(reader, insert_call(reader, values, source, [axis], keepdim))
-    node.graph.erase_node(node)
+    readers = _readers(node)
+    if not _may_be_infinite(source) or not any(reader.args[1] for reader in readers):
+        return  # the values are right
+    node.args = (_finite(node, largest_first=node.target is _aten.max.dim), *node.args[1:])
+    for reader in readers:
+        if not reader.args[1]:
+            replace(reader, insert_call(reader, _PAIR_SEARCHES[node.target], source, [axis], keepdim))
 
 
 def _sort(node: torch.fx.Node) -> None:
@@ -67,11 +62,8 @@ def _sort(node: torch.fx.Node) -> None:
     if not any(reader.args[1] for reader in readers):
         return  # the values are right
     if node.target is _aten.topk.default:
-        count, axis, largest_first = (
-            node.args[1],
-            argument_of(node, 2, "dim", -1),
-            argument_of(node, 3, "largest", True),
-        )
+        count: Any = node.args[1]
+        axis, largest_first = argument_of(node, 2, "dim", -1), argument_of(node, 3, "largest", True)
     else:
         axis, largest_first = argument_of(node, 1, "dim", -1), argument_of(node, 2, "descending", False)
         count = source.meta["val"].shape[axis]
@@ -80,9 +72,10 @@ def _sort(node: torch.fx.Node) -> None:
     node.args = (_finite(node, largest_first=largest_first), *node.args[1:])
     indices = insert_call(node.next, operator.getitem, node, 1)
     for reader in readers:
-        replace(
-            reader, insert_call(reader, _aten.gather.default, source, axis, indices) if not reader.args[1] else indices
-        )
+        if reader.args[1]:
+            replace(reader, indices)
+        else:
+            replace(reader, insert_call(reader, _aten.gather.default, source, axis, indices))
 
 
 def _readers(node: torch.fx.Node) -> list[Any]:

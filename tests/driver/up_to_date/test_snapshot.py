@@ -40,8 +40,8 @@ def test_a_build_that_lost_the_race_for_an_engine_leaves_no_snapshot(
     result = build(workspace, Watcher())
     assert result.ok and workspace.store.reports()[0].lost_races == 1
     assert not snapshot.keep(workspace, result, ["build"], lambda document: "")
-    # The engine is a hit now, so this build sends nothing. There is no snapshot if directories of `sys.path` have changed
-    # since the process started. So the process seems to start now.
+    # This build sends nothing, because the engine is a hit. The start of the process is set to now: a directory of
+    # `sys.path` that changed after the start would prevent a snapshot.
     time.sleep(0.05)
     monkeypatch.setattr(null_build, "STARTED_NS", time.time_ns())
     workspace = Workspace(Request(tmp_path / "project"))

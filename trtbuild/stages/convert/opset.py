@@ -29,7 +29,7 @@ Rules 4 and 5 are about parsers. So they also apply to a user's ONNX model that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
@@ -40,6 +40,7 @@ from onnxscript import version_converter
 
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import ORIGIN_KEY
+from trtbuild.stages.onnx_graphs import all_graphs, all_nodes
 
 #: The oldest opset that trtbuild writes.
 OLDEST_OPSET = 17
@@ -131,14 +132,14 @@ def _refuse_equation(node: onnx.NodeProto, equation: str) -> None:
 
 def _known_sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
     """Value → its sizes; None for a size that shape inference does not find. Empty if no Split needs the sizes."""
-    if not any(_is_equal_split(node) for node in _nodes(model.graph)):
+    if not any(_is_equal_split(node) for node in all_nodes(model.graph)):
         return {}
     try:
         inferred_graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except onnx.shape_inference.InferenceError:
         return {}
     sizes_by_name: dict[str, list[int | None]] = {}
-    for graph in _graphs(inferred_graph):
+    for graph in all_graphs(inferred_graph):
         for value in [*graph.input, *graph.value_info, *graph.output]:
             tensor = value.type.tensor_type
             if tensor.HasField("shape"):
@@ -147,18 +148,6 @@ def _known_sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
                     sizes_by_name[value.name] = []
         sizes_by_name.update((tensor.name, list(tensor.dims)) for tensor in graph.initializer)
     return sizes_by_name
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _graphs(attribute.g)
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    return (node for nested in _graphs(graph) for node in nested.node)
 
 
 def _is_equal_split(node: onnx.NodeProto) -> bool:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 import onnx
 
 from trtbuild.stages.graphs.parser import elements, log_sums, loops, searches, windows
-from trtbuild.stages.graphs.parser.graph import ModelFacts, all_nodes
+from trtbuild.stages.graphs.parser.graph import ModelFacts
+from trtbuild.stages.onnx_graphs import all_nodes
 
-#: Operator → a function that yields the nodes which replace a node. It may change the node, and yield it. Each new node has
-#: the name of the node that it replaces. The function raises ConversionRefused if there is no right form.
+#: Operator → a function that takes a node, and yields the nodes that replace it. It may change the node and yield it. New
+#: nodes get the name of the old one. If no form is right, the function raises ConversionRefused.
 _FORMS: Mapping[str, Callable[[onnx.NodeProto, ModelFacts], Iterable[onnx.NodeProto]]] = {
     "ArgMax": searches.search_finite_numbers,
     "ArgMin": searches.search_finite_numbers,

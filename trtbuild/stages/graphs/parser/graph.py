@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx.shape_inference
 from onnx import helper as h
+
+from trtbuild.stages.onnx_graphs import all_graphs
 
 #: The element type and the sizes of a value (None for what is not known).
 _Type = tuple[int, list[int | None] | None]
@@ -82,20 +84,6 @@ def drop_attributes(node: onnx.NodeProto, *names: str) -> None:
     kept = [entry for entry in node.attribute if entry.name not in names]
     del node.attribute[:]
     node.attribute.extend(kept)
-
-
-def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and the graphs that are nested in it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from all_graphs(attribute.g)
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for each in all_graphs(graph):
-        yield from each.node
 
 
 def _read_names(model: onnx.ModelProto) -> frozenset[str]:

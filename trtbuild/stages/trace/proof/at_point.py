@@ -46,20 +46,6 @@ def prove_point(
     """Raise SourceError if the results of program and model differ at `point`, or if the model fails there.
 
     `weights` are the stored forms of the program's weights, in its order."""
-    problem = _problem(point, module, arranged, weights, job, frames)
-    if problem is not None:
-        raise _frozen_branch_error(point, problem, module, job, frames)
-
-
-def _problem(
-    point: Point,
-    module: torch.nn.Module,
-    arranged: ArrangedProgram,
-    weights: list[torch.Tensor],
-    job: TraceJob,
-    frames: Frames,
-) -> str | None:
-    """The first difference between the results of program and model at a point. Masks are filled if necessary."""
     values = example_tensors(job.inputs, job.shapes.input_shapes(point.sizes))
     problem = _first_problem(values, point, module, arranged, weights, job, frames)
     # a mask that hides every key of a row makes some implementations of attention return NaN (`proving`, rule 5)
@@ -68,22 +54,8 @@ def _problem(
             break
         filled = [torch.full_like(value, fill) if value.dtype is torch.bool else value for value in values]
         problem = _first_problem(filled, point, module, arranged, weights, job, frames)
-    return problem
-
-
-def differs_now(
-    point: Point,
-    module: torch.nn.Module,
-    arranged: ArrangedProgram,
-    weights: list[torch.Tensor],
-    job: TraceJob,
-    frames: Frames,
-) -> bool:
-    """Whether the results of program and model differ at a point where they were equal, or the model fails there now."""
-    try:
-        return _problem(point, module, arranged, weights, job, frames) is not None
-    except SourceError:
-        return True
+    if problem is not None:
+        raise _frozen_branch_error(point, problem, module, job, frames)
 
 
 def kept_values_error(job: TraceJob) -> SourceError:

@@ -22,8 +22,8 @@ import onnx.numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from trtbuild.errors import SourceError
+from trtbuild.stages.onnx_graphs import all_nodes, nested_graphs
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.sources.onnx_weights import all_nodes, nested_graphs
 
 _UNSIGNED = {onnx.TensorProto.UINT8, onnx.TensorProto.UINT16, onnx.TensorProto.UINT4, onnx.TensorProto.UINT2}
 _INTEGER_OPERATORS = (

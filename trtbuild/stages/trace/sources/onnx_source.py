@@ -25,6 +25,7 @@ from trtbuild.core.model.shapes import SymbolAxis
 from trtbuild.core.partition.partitions import TensorType
 from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import SourceError
+from trtbuild.stages.onnx_graphs import all_nodes
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.declared_inputs import (
     graph_interface,
@@ -35,7 +36,6 @@ from trtbuild.stages.trace.sources.declared_inputs import (
 from trtbuild.stages.trace.sources.onnx_quantization import dequantize_biases, refuse_unsupported_quantization
 from trtbuild.stages.trace.sources.onnx_trt_domain import replace_trt_operators
 from trtbuild.stages.trace.sources.onnx_weights import (
-    all_nodes,
     all_tensors,
     dtype_name,
     lift_constants,

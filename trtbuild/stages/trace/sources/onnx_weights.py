@@ -19,6 +19,7 @@ import onnx.numpy_helper
 import torch
 
 from trtbuild.errors import SourceError
+from trtbuild.stages.onnx_graphs import all_nodes, nested_graphs
 from trtbuild.stages.trace.job import TraceJob
 
 #: An initializer with fewer bytes does not become a weight.
@@ -93,21 +94,6 @@ def location_of(tensor: onnx.TensorProto) -> str | None:
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return None
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield all nodes of a graph and of its nested graphs."""
-    yield from graph.node
-    for nested in nested_graphs(graph):
-        yield from nested.node
-
-
-def nested_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield attribute.g
-                yield from nested_graphs(attribute.g)
 
 
 def dtype_name(element: int) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from trtbuild.stages.lower.modules import set_stack, stack_of
 from trtbuild.stages.lower.operators.calls import argument_of, change_calls, insert_call, replace
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
@@ -71,6 +72,7 @@ def _sort(node: torch.fx.Node) -> None:
         return  # the call stays in PyTorch
     node.args = (_finite(node, largest_first=largest_first), *node.args[1:])
     indices = insert_call(node.next, operator.getitem, node, 1)
+    set_stack(indices, stack_of(node))  # the next node may belong to another module
     for reader in readers:
         if reader.args[1]:
             replace(reader, indices)

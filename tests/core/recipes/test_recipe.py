@@ -24,7 +24,7 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: schema or of the step, and a line in the CHANGELOG.
 GOLDEN = {
     "calibrate": "59fd9b56da5b9fa1189069fad1c4ff5e00f51bd72688652bc0b8a6a40e81904a",
-    "trace": "709bdad7627ea147c7181b3ded7251c2eebc22c55d4657b06e079ce9a5ff6a29",
+    "trace": "2e84dd66ba2bbfa6654b7afbec3b3f095f311ebbac88853361e985022a3a1476",
     "lower": "58121f4984d3266d07ce45579809f658ae7d437557f62512f36db642f88c634c",
     "partition": "18be8c4522053ed0aa657a5f2707fdcf861bc457db657ef3831849d672eb0779",
     "convert": "a656e70f511a7139813209a875b5fdc3e52123554718ce6b0e4c3da56284490b",
@@ -47,11 +47,11 @@ def test_every_stage_has_a_golden_key() -> None:
 
 def test_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
-    assert build.trace().key == "a8ac3dfc2f22c7e298393731c788c7f60076246e044a749d5ac01e1cef5d4120"
+    assert build.trace().key == "09bf8f7123d8432f5cd255a1204c0416cfa7d509d2e43a09ac680f179b91e336"
     assert build.recipes()["partition"].key == "92425c5c26004f9672e21d77a3f67b4734f05178e919b80962630ba702dab69f"
     assert (
         with_any_versions(build.trace(versions=None)).key
-        == "01b8853d714ec29ae494b20c9b8c697944d2ed07ef29936eec37b9d082cd9fba"
+        == "a5765ae08566cf88efd1766b4fcfeb4f3ae1b5569200c7c09ab70a437f480d33"
     )
 
 

@@ -43,7 +43,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 #: The name of a stage → the version of its step (rule 6).
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 5,
-    "trace": 10,
+    "trace": 11,
     "lower": 11,
     "partition": 9,
     "convert": 7,

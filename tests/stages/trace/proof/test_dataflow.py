@@ -193,3 +193,17 @@ def test_state_from_an_earlier_call_is_not_a_constant() -> None:
     flows.describe_results(lambda inputs: module(*inputs), [torch.ones(2, 3)], lambda tensor: None)
     with pytest.raises(CannotFollow, match="earlier call"):
         flows.describe_results(lambda inputs: module(*inputs), [torch.ones(4, 3)], lambda tensor: None)
+
+
+def test_a_constant_kept_from_an_earlier_call_has_its_elements() -> None:
+    class KeepsPositions(nn.Module):
+        kept: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.kept is None:
+                self.kept = torch.arange(8.0)
+            return x + self.kept[: x.shape[1]]
+
+    module, flows = KeepsPositions(), Flows()
+    first = flow(flows, module)
+    assert flow(flows, module) == first == flow(flows, lambda x: x + torch.arange(4.0))

@@ -35,6 +35,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trtbuild.stages.trace.export.checks import is_switched_off
@@ -85,8 +86,9 @@ class Flows:
         self._numbers: dict[Any, int] = {}
         #: Number of a reshaped value → the number and the shape of the value before all reshapes.
         self._origins: dict[int, tuple[int, tuple[int, ...]]] = {}
-        #: Address of a storage → uninitialized tensor of an earlier call, which a module may have kept.
-        self.unwritten_memory: dict[int, torch.Tensor] = {}
+        #: Address of a storage without elements from an earlier call, which a module may have kept → a reference that keeps
+        #: this address from being used again. It does not keep the memory of the elements.
+        self.unwritten_memory: dict[int, StorageWeakRef] = {}
 
     def number(self, *description: Any) -> int:
         """The number of a value with this description (hashable). Equal descriptions have equal numbers."""
@@ -113,9 +115,9 @@ class Flows:
             with _refuse_reads(), recorder:
                 returned = call(values)
         finally:
-            self.unwritten_memory.update(
-                {value.untyped_storage()._cdata: value for value in values} | recorder.allocated_memory()
-            )
+            for tensor in (*values, *recorder.unwritten_tensors()):
+                reference = StorageWeakRef(tensor.untyped_storage())
+                self.unwritten_memory[reference.cdata] = reference
         tensors = [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
         return [(recorder.value(tensor).number, tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
 
@@ -132,9 +134,13 @@ class _FlowRecorder(TorchDispatchMode):
         #: Numbers of the values whose elements are all elements of one input.
         self._input_element_numbers: set[int] = set()
 
-    def allocated_memory(self) -> dict[int, torch.Tensor]:
-        """Address of each storage that the call has allocated → a tensor in it."""
-        return {address: memory.keepalive for address, memory in self._memory.items() if memory.is_allocated_by_call}
+    def unwritten_tensors(self) -> list[torch.Tensor]:
+        """A tensor in each storage that the call has allocated, except storages of constants only, which have elements."""
+        return [
+            memory.keepalive
+            for memory in self._memory.values()
+            if memory.is_allocated_by_call and not all(value.is_constant for value in memory.values.values())
+        ]
 
     def set_number(self, tensor: torch.Tensor, number: int) -> None:
         """Set the number of an input of the call."""

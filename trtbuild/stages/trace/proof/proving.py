@@ -163,21 +163,20 @@ class Proof:
             return slots.get(identity(tensor)) if weight is None else module_slots.get(id(weight))
 
         before = self._dependency_state()
-        answers = []
+        answers, flows = [], Flows()  # the same `Flows` for all calls: it finds a tensor that the model has kept
         if self.is_large:  # this copy has not called the model yet, and the points below need a later call (rule 1)
             with contextlib.suppress(Exception):
-                self._has_equal_flow(self._points[0], weight_key)
+                self._has_equal_flow(self._points[0], flows, weight_key)
         for point in self._later_points:
             equal = False
             with contextlib.suppress(Exception):
-                equal = self._has_equal_flow(point, weight_key)
+                equal = self._has_equal_flow(point, flows, weight_key)
             # User code may have a new dependency in this forked copy, which the parent process does not know. The answer
             # is then False, so that the parent compares values, and finds the dependency, too.
             answers.append(equal and self._dependency_state() == before)
         return answers
 
-    def _has_equal_flow(self, point: Point, weight_keys: WeightKeys) -> bool:
-        flows = Flows()
+    def _has_equal_flow(self, point: Point, flows: Flows, weight_keys: WeightKeys) -> bool:
         values = example_tensors(self._job.inputs, self._job.shapes.input_shapes(point.sizes))
 
         def call_model(inputs: list[torch.Tensor]) -> Any:

@@ -1,6 +1,8 @@
-"""A stored partition can be read, also if its sizes contain symbols that are not the size of an input."""
+"""A stored program can be read, also if its sizes contain symbols that are not the size of an input, or rounded sizes."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -30,6 +32,22 @@ def test_a_partition_may_get_the_end_of_an_axis(body: str) -> None:
     assert not differences(case, built).differences
     (part,) = (part for part in built.partitions.partitions if part.kind == "torch")
     ProgramGraph(memoryview(built.store.get_bytes(built.programs[part.graph])), torch.device("cpu"), part.name)
+
+
+class PadsToFour(torch.nn.Module):
+    """The code of audio encoders: the number of frames is a rounded quotient."""
+
+    def forward(self, x):
+        padding = math.ceil(x.shape[1] / 4) * 4 - x.shape[1]
+        return torch.nn.functional.pad(x, (0, padding))[:, math.floor(x.shape[1] / 3) :] * 2
+
+
+def test_a_model_may_round_its_sizes_with_floor_and_ceil() -> None:
+    case = ModuleCase(PadsToFour().eval(), [("float32", (2, (6, 9, 21)))])
+    built = build(case, engines=False)
+    assert not differences(case, built).differences
+    for part in built.partitions.partitions:
+        ProgramGraph(memoryview(built.store.get_bytes(built.programs[part.graph])), torch.device("cpu"), part.name)
 
 
 def test_the_numbers_that_are_tried_have_a_limit() -> None:

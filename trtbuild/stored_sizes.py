@@ -1,4 +1,4 @@
-"""Read programs whose tensors have sizes such as ``s - s//2``.
+"""Read and write programs whose sizes torch alone cannot read or write: ``s - s//2``, ``math.ceil(s / 4)``.
 
 torch (2.13) checks that the sizes of a tensor are not negative when it reads a stored program. It needs an example of each
 symbol, if the ranges of the symbols do not prove this. A program contains the example of a symbol only if the symbol alone
@@ -6,12 +6,16 @@ is the size of a tensor that is read earlier. Otherwise torch fails, although it
 that gets the second half of an axis is such a program.
 
 Inside a block of `solve_sizes`, numbers are found that give the sizes of the tensor their stored examples. Only
-tensors that torch alone cannot read are read in another way. torch is imported when a function runs.
+tensors that torch alone cannot read are read in another way.
+
+torch (2.13) writes and reads calls of ``math.trunc``, but not those of ``math.floor`` and ``math.ceil``. Inside a block of
+`solve_sizes`, it writes and reads these, too. torch is imported when a function runs.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +25,8 @@ from trtbuild.process_wide import ProcessWideChange
 _TRIED = 2**14
 
 
-def _replace_reader() -> Callable[[], object]:
-    from torch._export.serde.serialize import GraphModuleDeserializer
+def _change_torch() -> Callable[[], object]:
+    from torch._export.serde.serialize import _SYM_OPS, GraphModuleDeserializer
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     read_tensor = GraphModuleDeserializer.deserialize_tensor_meta
@@ -34,15 +38,19 @@ def _replace_reader() -> Callable[[], object]:
             _add_examples(reader, tensor)
             return read_tensor(reader, tensor)
 
+    missing_functions = {math.floor, math.ceil} - _SYM_OPS
+
     def restore() -> None:
         GraphModuleDeserializer.deserialize_tensor_meta = read_tensor
+        _SYM_OPS.difference_update(missing_functions)
 
     GraphModuleDeserializer.deserialize_tensor_meta = read_any_tensor
+    _SYM_OPS.update(missing_functions)
     return restore
 
 
-#: Inside a block of this context manager, ``torch.export.load`` reads such programs.
-solve_sizes = ProcessWideChange(_replace_reader)
+#: Inside a block of this context manager, ``torch.export.load`` reads such programs, and ``torch.export.save`` writes them.
+solve_sizes = ProcessWideChange(_change_torch)
 
 
 def _add_examples(reader: Any, tensor: Any) -> None:

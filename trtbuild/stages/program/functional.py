@@ -97,7 +97,7 @@ class Program:
         schemas = schemas_in(self.exported.graph_module)
         if schemas:  # a process that has not loaded the operators needs the schemas to read the program
             extra[SCHEMAS_FILE] = json.dumps(schemas)
-        with quick_archives():
+        with quick_archives(), solve_sizes:
             torch.export.save(self.exported, buffer, extra_files=extra)
         return buffer.getvalue()
 

@@ -30,6 +30,15 @@ def test_the_error_about_a_multiple_names_input_and_dim_and_suggests_multiple_of
     assert error.file == "tests/stages/trace/export/test_exporting.py"
 
 
+def test_a_model_may_pad_to_whole_windows_if_the_example_has_one_window(traced, job_of) -> None:
+    def windows(x):
+        length = (x.shape[1] + 7) // 8 * 8
+        padded = torch.nn.functional.pad(x, (0, length - x.shape[1]))
+        return padded.view(2, length // 8, 8).softmax(2)
+
+    traced(windows, job_of({"x": ((2, 4), (2, 7), (2, 20))}))  # and is equal to the model at each end
+
+
 def test_the_error_about_two_equal_dims_suggests_one_name(traced, job_of) -> None:
     error = error_of(traced, job_of, lambda q, k: q + k, TWO_INPUTS)
     assert error.code == "constraint"

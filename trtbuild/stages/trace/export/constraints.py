@@ -19,8 +19,8 @@ class Violation:
     """A dim that the model restricts more than the manifest does. `text` says what is wrong, and `hint` says what to write.
 
     `path` is the dotted path of the dim in the manifest (`TraceJob.origins`). `symbol` is the number of the dim's symbol.
-    `equal_symbol` is the number of a symbol that must always have the same size. `only_size` is the only size that the
-    model allows. Both are None for other restrictions.
+    `equal_symbol` is the number of a symbol that must always have the same size. `largest_size` is the largest size that
+    the model allows, if it is less than the declared one. Both are None for other restrictions.
     """
 
     text: str
@@ -28,7 +28,7 @@ class Violation:
     path: str
     symbol: int
     equal_symbol: int | None = None
-    only_size: int | None = None
+    largest_size: int | None = None
 
 
 def torch_name(symbol: int) -> str:
@@ -117,6 +117,7 @@ def _violation_of_suggestion(symbol: int, suggestion: str, plan: ShapePlan, inpu
             "each with its own profiles",
             path,
             symbol,
+            largest_size=high,
         )
     relation = _with_manifest_names(suggestion, plan, inputs)
     return Violation(
@@ -134,7 +135,7 @@ def _fixed_size_violation(symbol: int, size: int, plan: ShapePlan, inputs: Seque
         _hint_to_make_static(plan, inputs, symbol, size),
         _manifest_path(plan, inputs, symbol),
         symbol,
-        only_size=size,
+        largest_size=size,
     )
 
 

@@ -15,8 +15,9 @@ Rules
    the dim is traced with the declared range.
 6. If two symbols must be equal in the model, and are declared alike (`TraceJob.alike`), the model is traced again with one
    symbol for both: they are *tied*. If they are not declared alike, this is an error.
-7. If a guard fixes a symbol to the example's size, the model is traced with larger examples. The guard may be about a
-   computed size that is 1 only in the example (``x[1:]`` with 2 rows). The proof decides whether the result is right.
+7. If a guard fixes a symbol to the example's size, or sets an upper limit, the model is traced with larger examples. The
+   guard may be about a computed size that is 1 only in the example (``x[1:]`` with 2 rows), or in it and smaller sizes
+   (the number of windows, after padding to a whole window). The proof decides whether the result is right.
 8. If the module is itself a program of torch.export, its keyword inputs must be in the program's order, because
    torch.export 2.13 reads them by position.
 9. torch.export 2.13 fails if forward takes an input in ``**kwargs``. So forward has a parameter for it during the export.
@@ -183,10 +184,10 @@ class _Exporter:
         return pairs if all(self._declared_job.alike(*pair) for pair in pairs) else []
 
     def _export_larger(self, found_violations: Sequence[Violation]) -> ExportedProgram | None:
-        """Export with larger examples of the symbols that are fixed to one size (rule 7). None if this fails, too."""
+        """Export with larger examples of the symbols that have a largest size (rule 7). None if this fails, too."""
         job, previous_filter = self.job, self.guard_filter
-        fixed = {violation.symbol for violation in found_violations if violation.only_size is not None}
-        for shapes in larger_examples(job.shapes, fixed):
+        limited = {violation.symbol for violation in found_violations if violation.largest_size is not None}
+        for shapes in larger_examples(job.shapes, limited):
             self._set_job(replace(job, shapes=shapes))
             with contextlib.suppress(Exception):  # the error of the declared example is raised: the user can act on it
                 return self._export()

@@ -176,6 +176,26 @@ def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     assert (result == 2).all()
 
 
+def test_a_call_without_an_attribute_gets_the_default_of_the_function(tmp_path: Path) -> None:
+    """onnxscript writes such functions, so files of ``torch.onnx.dynamo_export`` have them."""
+    leaky = h.make_node("LeakyRelu", ["a"], ["b"])
+    leaky.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    opsets, slope = [h.make_opsetid("", 17), h.make_opsetid("mine", 1)], h.make_attribute("slope", 0.5)
+    functions = [
+        h.make_function("mine", "Leaky", ["a"], ["b"], [leaky], opsets, attribute_protos=[slope]),
+        h.make_function("mine", "Outer", ["a"], ["b"], [h.make_node("Leaky", ["a"], ["b"], domain="mine")], opsets),
+    ]
+    nodes = [
+        h.make_node("Outer", ["x"], ["inner"], domain="mine"),
+        h.make_node("Leaky", ["inner"], ["y"], domain="mine", slope=0.25),
+    ]
+    proto = model(nodes=nodes, initializers=[])
+    proto.opset_import.append(h.make_opsetid("mine", 1))
+    proto.functions.extend(functions)
+    (result,) = run(read(tmp_path, proto), [np.full((1, 64), -8, np.float32)])
+    assert (result == -1).all()
+
+
 def test_initializers_that_nested_graphs_read_are_kept(tmp_path: Path) -> None:
     two = onnx.numpy_helper.from_array(np.full(64, 2, np.float32), "two")
     branches = {

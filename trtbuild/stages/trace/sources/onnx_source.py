@@ -116,6 +116,7 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
             **place,
         ) from error
     if model.functions:
+        _write_function_defaults(model)
         model = onnx.inliner.inline_local_functions(model)
     for tensor in all_tensors(model.graph):
         location = location_of(tensor)
@@ -127,6 +128,16 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
                 **place,
             )
     return model
+
+
+def _write_function_defaults(model: onnx.ModelProto) -> None:
+    """Give each call of a function the attributes for which the function has defaults. onnx's inliner ignores defaults."""
+    defaults = {(each.domain, each.name, each.overload): each.attribute_proto for each in model.functions}
+    for body in (model.graph, *model.functions):
+        for node in all_nodes(body):
+            given_names = {attribute.name for attribute in node.attribute}
+            missing = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend(attribute for attribute in missing if attribute.name not in given_names)
 
 
 def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:

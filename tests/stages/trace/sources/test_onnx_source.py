@@ -196,6 +196,16 @@ def test_a_call_without_an_attribute_gets_the_default_of_the_function(tmp_path: 
     assert (result == -1).all()
 
 
+def test_an_old_file_lists_its_initializers_as_inputs(tmp_path: Path) -> None:
+    """ONNX's IR required this before version 4. Exporters of that time wrote such files."""
+    proto = model(opset=9)
+    proto.ir_version = 3
+    proto.graph.input.append(h.make_tensor_value_info("w", T.FLOAT, [64, 8]))
+    proto.graph.input.append(h.make_tensor_value_info("b", T.FLOAT, [8]))
+    (result,) = run(read(tmp_path, proto), [np.ones((2, 64), np.float32)])
+    np.testing.assert_allclose(result, np.ones((2, 64), np.float32) @ WEIGHT + 1, rtol=1e-6)
+
+
 def test_initializers_that_nested_graphs_read_are_kept(tmp_path: Path) -> None:
     two = onnx.numpy_helper.from_array(np.full(64, 2, np.float32), "two")
     branches = {

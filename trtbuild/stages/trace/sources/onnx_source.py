@@ -75,6 +75,7 @@ class OnnxSource(SourceReader):
         dequantize_biases(graph, read_numbers)
         weights = take_weights(graph, path.parent, job)
         graph.ClearField("input")
+        model.ir_version = max(model.ir_version, 4)  # before version 4, each initializer must be an input
         for name, value in weights.items():
             graph.input.append(onnx.helper.make_tensor_value_info(name, _element_type(value), list(value.shape)))
         graph.input.extend(

@@ -206,6 +206,23 @@ def test_an_old_file_lists_its_initializers_as_inputs(tmp_path: Path) -> None:
     np.testing.assert_allclose(result, np.ones((2, 64), np.float32) @ WEIGHT + 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("kernel", "size"), [(1, 6), (1, 7), (1, 8), (1, 12), (2, 9), (2, 12)])
+def test_poolings_that_leave_out_a_last_window_have_the_sizes_of_onnx(tmp_path: Path, kernel: int, size: int) -> None:
+    """The sizes of the second pooling follow from those of the first. TensorRT would compute the left-out windows."""
+    options: Any = {"kernel_shape": [kernel, kernel], "strides": [kernel + 1, kernel + 1], "ceil_mode": 1}
+    nodes = [h.make_node("MaxPool", [source], [result], **options) for source, result in ("xa", "ay")]
+    inputs = [h.make_tensor_value_info("x", T.FLOAT, [1, 1, size, size])]
+    graph = read(tmp_path, model(nodes=nodes, inputs=inputs, initializers=[]), {"x": [1, 1, size, size]})
+    x = np.random.default_rng(0).random((1, 1, size, size)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
+    assert graph.interface["outputs"][0]["shape"] == list(expected.shape)
+    assert np.array_equal(run(graph, [x])[0], expected)
+    converted = onnx.ModelProto.FromString(convert_to_opset(graph.blob, 20)[0])
+    inferred = onnx.shape_inference.infer_shapes(converted).graph.output[0].type.tensor_type.shape
+    # like TensorRT, onnx's inference counts a window with `ceil_mode`
+    assert [axis.dim_value for axis in inferred.dim] == list(expected.shape)
+
+
 def test_initializers_that_nested_graphs_read_are_kept(tmp_path: Path) -> None:
     two = onnx.numpy_helper.from_array(np.full(64, 2, np.float32), "two")
     branches = {

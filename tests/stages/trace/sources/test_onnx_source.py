@@ -325,6 +325,14 @@ def test_the_checker_rejects_a_node_with_too_few_inputs_or_outputs(tmp_path: Pat
         read(tmp_path, model(nodes=[node], initializers=[bias, scale], opset=19))
 
 
+def test_rejects_two_initializers_with_one_name(tmp_path: Path) -> None:
+    """ONNX forbids them, and readers differ in the one that they take."""
+    proto = model()
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(-WEIGHT, "w"))
+    with pytest.raises(SourceError, match="two initializers with the name 'w'"):
+        read(tmp_path, proto)
+
+
 def test_rejects_another_dtype_and_suggests_the_right_one(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is float32 with 2 axes; the manifest says float16") as caught:
         read(tmp_path, model(), inputs=[Input("x", "float16")])

@@ -164,6 +164,16 @@ def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:
         raise SourceError(
             f"{job.source.target} has sparse initializers", code="onnx", hint="store them as dense tensors", **place
         )
+    initializer_names: set[str] = set()
+    for tensor in model.graph.initializer:
+        if tensor.name in initializer_names:
+            raise SourceError(
+                f"{job.source.target} has two initializers with the name {tensor.name!r}",
+                code="onnx",
+                hint="give each initializer its own name",
+                **place,
+            )
+        initializer_names.add(tensor.name)
     for value in [*model.graph.input, *model.graph.output]:
         if not value.type.HasField("tensor_type"):
             raise SourceError(

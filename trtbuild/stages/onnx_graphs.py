@@ -1,4 +1,7 @@
-"""Walk through an ONNX graph and the graphs that are nested in it (branches of If, bodies of Loop and Scan)."""
+"""Walk through an ONNX graph and the graphs that are nested in it (branches of If, bodies of Loop and Scan).
+
+A function of a model can take the place of the outer graph where only nodes are read.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,15 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield from nested_graphs(graph)
 
 
-def nested_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def nested_graphs(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto]:
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from all_graphs(attribute.g)
 
 
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of a graph, and then those of its nested graphs."""
-    for each in all_graphs(graph):
-        yield from each.node
+    yield from graph.node
+    for nested in nested_graphs(graph):
+        yield from nested.node

@@ -176,6 +176,53 @@ def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     assert (result == 2).all()
 
 
+def test_a_call_without_an_attribute_gets_the_default_of_the_function(tmp_path: Path) -> None:
+    """onnxscript writes such functions, so files of ``torch.onnx.dynamo_export`` have them."""
+    leaky = h.make_node("LeakyRelu", ["a"], ["b"])
+    leaky.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    opsets, slope = [h.make_opsetid("", 17), h.make_opsetid("mine", 1)], h.make_attribute("slope", 0.5)
+    functions = [
+        h.make_function("mine", "Leaky", ["a"], ["b"], [leaky], opsets, attribute_protos=[slope]),
+        h.make_function("mine", "Outer", ["a"], ["b"], [h.make_node("Leaky", ["a"], ["b"], domain="mine")], opsets),
+    ]
+    nodes = [
+        h.make_node("Outer", ["x"], ["inner"], domain="mine"),
+        h.make_node("Leaky", ["inner"], ["y"], domain="mine", slope=0.25),
+    ]
+    proto = model(nodes=nodes, initializers=[])
+    proto.opset_import.append(h.make_opsetid("mine", 1))
+    proto.functions.extend(functions)
+    (result,) = run(read(tmp_path, proto), [np.full((1, 64), -8, np.float32)])
+    assert (result == -1).all()
+
+
+def test_an_old_file_lists_its_initializers_as_inputs(tmp_path: Path) -> None:
+    """ONNX's IR required this before version 4. Exporters of that time wrote such files."""
+    proto = model(opset=9)
+    proto.ir_version = 3
+    proto.graph.input.append(h.make_tensor_value_info("w", T.FLOAT, [64, 8]))
+    proto.graph.input.append(h.make_tensor_value_info("b", T.FLOAT, [8]))
+    (result,) = run(read(tmp_path, proto), [np.ones((2, 64), np.float32)])
+    np.testing.assert_allclose(result, np.ones((2, 64), np.float32) @ WEIGHT + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("kernel", "size"), [(1, 6), (1, 7), (1, 8), (1, 12), (2, 9), (2, 12)])
+def test_poolings_that_leave_out_a_last_window_have_the_sizes_of_onnx(tmp_path: Path, kernel: int, size: int) -> None:
+    """The sizes of the second pooling follow from those of the first. TensorRT would compute the left-out windows."""
+    options: Any = {"kernel_shape": [kernel, kernel], "strides": [kernel + 1, kernel + 1], "ceil_mode": 1}
+    nodes = [h.make_node("MaxPool", [source], [result], **options) for source, result in ("xa", "ay")]
+    inputs = [h.make_tensor_value_info("x", T.FLOAT, [1, 1, size, size])]
+    graph = read(tmp_path, model(nodes=nodes, inputs=inputs, initializers=[]), {"x": [1, 1, size, size]})
+    x = np.random.default_rng(0).random((1, 1, size, size)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
+    assert graph.interface["outputs"][0]["shape"] == list(expected.shape)
+    assert np.array_equal(run(graph, [x])[0], expected)
+    converted = onnx.ModelProto.FromString(convert_to_opset(graph.blob, 20)[0])
+    inferred = onnx.shape_inference.infer_shapes(converted).graph.output[0].type.tensor_type.shape
+    # like TensorRT, onnx's inference counts a window with `ceil_mode`
+    assert [axis.dim_value for axis in inferred.dim] == list(expected.shape)
+
+
 def test_initializers_that_nested_graphs_read_are_kept(tmp_path: Path) -> None:
     two = onnx.numpy_helper.from_array(np.full(64, 2, np.float32), "two")
     branches = {
@@ -276,6 +323,14 @@ def test_the_checker_rejects_a_node_with_too_few_inputs_or_outputs(tmp_path: Pat
     scale = onnx.numpy_helper.from_array(np.float32(1), "scale")
     with pytest.raises(SourceError, match="is not a valid ONNX model"):
         read(tmp_path, model(nodes=[node], initializers=[bias, scale], opset=19))
+
+
+def test_rejects_two_initializers_with_one_name(tmp_path: Path) -> None:
+    """ONNX forbids them, and readers differ in the one that they take."""
+    proto = model()
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(-WEIGHT, "w"))
+    with pytest.raises(SourceError, match="two initializers with the name 'w'"):
+        read(tmp_path, proto)
 
 
 def test_rejects_another_dtype_and_suggests_the_right_one(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from onnx import helper as h
 
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.graphs.parser.graph import ModelFacts, attribute_of, drop_attributes, set_attribute
+from trtbuild.stages.onnx_pools import last_windows
 
 
 def pool(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
@@ -52,25 +53,7 @@ def write_padding(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.Node
 
 def _drop_ceil_mode(node: onnx.NodeProto, facts: ModelFacts) -> bool:
     """Apply rule 1. Returns whether a last window may end after the padding."""
-    kernel = attribute_of(node, "kernel_shape", [])
-    axes = len(kernel)
-    steps, gaps = attribute_of(node, "strides", [1] * axes), attribute_of(node, "dilations", [1] * axes)
-    pads = attribute_of(node, "pads", [0] * 2 * axes)
-    if attribute_of(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        return False
-    known_sizes = facts.sizes(node.input[0])
-    sizes = [None] * axes if known_sizes is None else known_sizes[-axes:]
-    is_left_out, is_rounded_up = False, False
-    for size, width, step, gap, begin, end in zip(sizes, kernel, steps, gaps, pads[:axes], pads[axes:], strict=True):
-        width = gap * (width - 1) + 1
-        if size is None:
-            is_left_out, is_rounded_up = is_left_out or step > width - end, True
-            continue
-        last = -((width - size - begin - end) // step)  # the number of the last window
-        if last * step >= size + begin:
-            is_left_out = True
-        elif (size + begin + end - width) % step:
-            is_rounded_up = True
+    is_left_out, is_rounded_up = last_windows(node, facts.sizes(node.input[0]))
     if is_left_out and is_rounded_up:
         raise ConversionRefused(
             f"{node.op_type} has ceil_mode=1, and its last window begins after the input: TensorRT computes this window",

@@ -26,6 +26,7 @@ from trtbuild.core.partition.partitions import TensorType
 from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import SourceError
 from trtbuild.stages.onnx_graphs import all_nodes
+from trtbuild.stages.onnx_pools import drop_ceil_modes
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.declared_inputs import (
     graph_interface,
@@ -75,6 +76,7 @@ class OnnxSource(SourceReader):
         dequantize_biases(graph, read_numbers)
         weights = take_weights(graph, path.parent, job)
         graph.ClearField("input")
+        model.ir_version = max(model.ir_version, 4)  # before version 4, each initializer must be an input
         for name, value in weights.items():
             graph.input.append(onnx.helper.make_tensor_value_info(name, _element_type(value), list(value.shape)))
         graph.input.extend(
@@ -116,6 +118,7 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
             **place,
         ) from error
     if model.functions:
+        _write_function_defaults(model)
         model = onnx.inliner.inline_local_functions(model)
     for tensor in all_tensors(model.graph):
         location = location_of(tensor)
@@ -127,6 +130,16 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
                 **place,
             )
     return model
+
+
+def _write_function_defaults(model: onnx.ModelProto) -> None:
+    """Give each call of a function the attributes for which the function has defaults. onnx's inliner ignores defaults."""
+    defaults = {(each.domain, each.name, each.overload): each.attribute_proto for each in model.functions}
+    for body in (model.graph, *model.functions):
+        for node in all_nodes(body):
+            given_names = {attribute.name for attribute in node.attribute}
+            missing = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend(attribute for attribute in missing if attribute.name not in given_names)
 
 
 def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:
@@ -151,6 +164,16 @@ def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:
         raise SourceError(
             f"{job.source.target} has sparse initializers", code="onnx", hint="store them as dense tensors", **place
         )
+    initializer_names: set[str] = set()
+    for tensor in model.graph.initializer:
+        if tensor.name in initializer_names:
+            raise SourceError(
+                f"{job.source.target} has two initializers with the name {tensor.name!r}",
+                code="onnx",
+                hint="give each initializer its own name",
+                **place,
+            )
+        initializer_names.add(tensor.name)
     for value in [*model.graph.input, *model.graph.output]:
         if not value.type.HasField("tensor_type"):
             raise SourceError(
@@ -217,6 +240,7 @@ def _infer_outputs(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.Val
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
     try:
+        drop_ceil_modes(model)
         inferred_graph = onnx.shape_inference.infer_shapes(
             model, check_type=True, strict_mode=True, data_prop=True
         ).graph

@@ -1,0 +1,64 @@
+"""Find the pooling operators of an ONNX model whose last window is left out.
+
+With `ceil_mode`, a pooling has a last window that ends after its operand. ONNX leaves this window out if it begins in the
+padding at the end. But onnx's shape inference counts the window, so it finds a size that is too large by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+import onnx.shape_inference
+from onnx import helper as h
+
+_POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
+
+
+def last_windows(node: onnx.NodeProto, known_sizes: Sequence[int | None] | None) -> tuple[bool, bool]:
+    """Whether a pooling with `ceil_mode` may leave out the last window of an axis, and whether it may have a last window
+    that ends after the padding. `known_sizes` are the sizes of the operand, as far as they are known."""
+    attributes = {entry.name: h.get_attribute_value(entry) for entry in node.attribute}
+    kernel = attributes.get("kernel_shape", [])
+    axes = len(kernel)
+    steps, gaps = attributes.get("strides", [1] * axes), attributes.get("dilations", [1] * axes)
+    pads = attributes.get("pads", [0] * 2 * axes)
+    if attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+        return False, False
+    sizes = [None] * axes if known_sizes is None else known_sizes[-axes:]
+    is_left_out, is_rounded_up = False, False
+    for size, width, step, gap, begin, end in zip(sizes, kernel, steps, gaps, pads[:axes], pads[axes:], strict=True):
+        width = gap * (width - 1) + 1
+        if size is None:
+            is_left_out, is_rounded_up = is_left_out or step > width - end, True
+            continue
+        last = -((width - size - begin - end) // step)  # the number of the last window
+        if last * step >= size + begin:
+            is_left_out = True
+        elif (size + begin + end - width) % step:
+            is_rounded_up = True
+    return is_left_out, is_rounded_up
+
+
+def drop_ceil_modes(model: onnx.ModelProto) -> None:
+    """Set ``ceil_mode=0`` in place where a pooling of the outer graph leaves out the last windows of its axes. The results
+    are the same, and shape inference then finds the right sizes. Each such pooling changes the sizes of later ones."""
+    pools = {node.output[0]: node for node in model.graph.node if node.op_type in _POOLS and _ceil_modes(node)}
+    while pools:
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        shapes = {
+            value.name: [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
+            for value in (*graph.input, *graph.value_info)
+            if (tensor := value.type.tensor_type).HasField("shape")
+        }
+        name = next(
+            (name for name, node in pools.items() if last_windows(node, shapes.get(node.input[0])) == (True, False)), ""
+        )
+        if not name:
+            return
+        for attribute in _ceil_modes(pools.pop(name)):
+            attribute.i = 0
+
+
+def _ceil_modes(node: onnx.NodeProto) -> list[onnx.AttributeProto]:
+    return [attribute for attribute in node.attribute if attribute.name == "ceil_mode" and attribute.i]

@@ -295,6 +295,7 @@ def test_as_strided_of_an_unknown_memory_is_refused(lower_module: Any, text: str
         ("torch.logcumsumexp(x0, 1)", "aten.logcumsumexp"),
         ("torch.special.erfcx(x0)", "aten.special_erfcx"),
         ("torch.erfc(x0)", "aten.erfc"),
+        ("torch.signbit(x0)", "aten.signbit"),
         ("torch.clamp(x0, max=float('nan'))", "aten.clamp"),
         ("torch.complex(x0, x0 * 0.0).angle()", "aten.angle"),
         ("torch.clamp(x0, float('nan'), 2.0)", "aten.clamp"),

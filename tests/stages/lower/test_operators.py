@@ -36,6 +36,16 @@ def test_the_whole_model_is_an_engine(body: str, inputs: Sequence[tuple[str, Any
     assert not differences(case, built).differences
 
 
+@pytest.mark.parametrize("right", [False, True])
+def test_bucketize_equals_eager_for_every_number_of_boundaries(right: bool) -> None:
+    body = f"torch.bucketize(x0, y, right={right}), torch.bucketize(x0[0, 0], y, out_int32=True)"
+    module = module_from_text(["y = x1.abs().cumsum(0)"], body, 2)
+    case = ModuleCase(module, [("int64", [2, 6]), ("int64", [(3, 5, 40)])])
+    built = build(case)
+    assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
+    assert not differences(case, built).differences
+
+
 def test_a_result_of_adaptive_pooling_depends_on_its_own_elements_only() -> None:
     x = torch.tensor([[1.0, 2.0, float("inf"), 4.0, 5.0, float("nan"), 7.0]])[None]
     torch.testing.assert_close(_pool(x, [3]), torch.nn.functional.adaptive_avg_pool1d(x, 3), equal_nan=True)

@@ -33,6 +33,7 @@
     for a profile above the limit.
 20. `grid_sample` in the mode nearest: if a place is exactly between two elements, TensorRT selects another one than
     PyTorch (measured with TensorRT 8.6).
+21. signbit: the translation compares with 0, so the sign of a negative zero is lost.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ import torch
 
 from trtbuild.stages.topk_limit import may_exceed_topk_limit
 
-#: Operators that stay in PyTorch for all arguments (6 to 9).
+#: Operators that stay in PyTorch for all arguments (6 to 9, 21).
 _ALWAYS_WRONG = frozenset((
     "atan2", "logcumsumexp", "erfc", "special_erfc", "special_erfcx", "diagonal", "diagonal_copy",
+    "signbit",
 ))  # fmt: skip
 
 _ROUNDING_FUNCTIONS = frozenset((math.trunc, math.floor, math.ceil))
@@ -78,7 +80,7 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
     if name.startswith("avg_pool"):  # 3
         counts_padding = arguments.get("count_include_pad", True)
         return arguments.get("divisor_override") is not None or bool(arguments.get("ceil_mode") and counts_padding)
-    if name in _ALWAYS_WRONG:  # 6 to 9
+    if name in _ALWAYS_WRONG:  # 6 to 9, 21
         return True
     if name == "angle":  # 15
         return bool(node.args[0].meta["val"].is_complex())

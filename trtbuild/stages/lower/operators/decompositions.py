@@ -13,6 +13,8 @@ Rules
    diagonal that may be empty at some sizes stays in PyTorch.
 5. PyTorch decomposes ``diagonal_scatter`` into a write to a ``diagonal``. With rule 4, this would be a write to a copy,
    so `_diagonal_scatter` selects the new elements instead. The model writes ``x.diagonal().fill_(0)``, for example.
+6. PyTorch decomposes ``bucketize`` into a binary search. The number of its steps fits the example's boundaries only. So
+   `_bucketize` counts the boundaries before a value if their number is dynamic.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._decomp import get_decompositions
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from trtbuild.stages.half_types import HALF_TYPES
@@ -127,12 +130,25 @@ def _diagonal_scatter(
     return scattered.permute([axes.index(axis) for axis in range(x.dim())]).contiguous()
 
 
+def _bucketize(
+    values: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False
+) -> torch.Tensor:
+    if isinstance(boundaries.shape[0], int) and values.dim():
+        search = get_decompositions([_aten.bucketize.Tensor])[_aten.bucketize.Tensor]
+        return search(values, boundaries, out_int32=out_int32, right=right)
+    # with `~`, NaN comes after all boundaries, as in eager PyTorch
+    column = values.unsqueeze(-1)
+    is_before = ~(boundaries > column if right else boundaries >= column)
+    return is_before.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
 #: Operator → its decomposition, for all sizes.
 DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten._adaptive_avg_pool3d.default: _pool,
     _aten._cdist_forward.default: _distances,
     _aten._pdist_forward.default: _pair_distances,
     _aten._reshape_copy.default: _reshape,
+    _aten.bucketize.Tensor: _bucketize,
     _aten.diagonal.default: _diagonal,
     _aten.diagonal_copy.default: _diagonal,
     _aten.diagonal_scatter.default: _diagonal_scatter,

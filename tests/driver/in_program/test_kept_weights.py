@@ -48,3 +48,26 @@ def test_the_old_memory_of_a_moved_weight_is_not_reused() -> None:
     values[0].data = torch.randn(1 << 16)
     assert torch.empty(1 << 16).data_ptr() != address
     assert kept.have_changed(values)
+
+
+@pytest.mark.parametrize("settings", [{"fused": True}, {"foreach": True}, {"foreach": False}])
+def test_a_step_of_an_optimizer_is_detected(settings: dict[str, bool]) -> None:
+    trained, frozen = torch.nn.Linear(3, 2), torch.nn.Linear(2, 2).requires_grad_(False)
+    kept = [KeptWeights([(0, module.weight)]) for module in (trained, frozen)]
+    optimizer = torch.optim.AdamW([*trained.parameters(), *frozen.parameters()], **settings)
+    frozen(trained(torch.ones(1, 3))).sum().backward()
+    assert not any(entry.have_changed([module.weight]) for entry, module in zip(kept, (trained, frozen), strict=True))
+    optimizer.step()
+    assert kept[0].have_changed([trained.weight])
+    assert not kept[1].have_changed([frozen.weight])
+
+
+def test_a_new_running_mean_of_a_batch_norm_is_detected() -> None:
+    norm, other = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+    kept = KeptWeights([(0, norm.running_mean), (1, norm.running_var), (2, norm.weight)])
+    values = [norm.running_mean, norm.running_var, norm.weight]
+    norm.eval()(torch.randn(4, 3))
+    other(torch.randn(4, 3))
+    assert not kept.have_changed(values)
+    norm.train()(torch.randn(4, 3))
+    assert kept.have_changed(values)

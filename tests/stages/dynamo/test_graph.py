@@ -202,3 +202,12 @@ def test_a_view_of_an_input_that_no_later_call_can_repeat_is_refused(function: C
     base = torch.zeros(6, 4)
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="it returns a view of"):
         captured(function, base[0:3], base[3:6])
+
+
+def test_rejects_a_returned_number_that_depends_on_values() -> None:
+    with (
+        torch._dynamo.config.patch(capture_scalar_outputs=True),
+        pytest.raises(Exception, match="depends on the values of its inputs") as caught,
+    ):
+        captured(lambda x, n: (x + 1, n.item() * 2), torch.randn(5, 4), torch.tensor(3))
+    assert isinstance(getattr(caught.value, "inner_exception", caught.value), NotSupported)

@@ -274,6 +274,15 @@ def test_as_strided_reads_beyond_the_piece_of_a_tensor(lower_module: Any, piece:
     assert torch.equal(result, expected)
 
 
+@pytest.mark.parametrize("value", ["x0", "x0.contiguous()", "x0.T", "torch.relu(x0)"])
+def test_as_strided_of_a_transposed_input_reads_its_elements_in_order(lower_module: Any, value: str) -> None:
+    """PyTorch runs the program of a Torch partition with the strides of the caller's tensor."""
+    module = module_from_text([], f"{value}.as_strided((3, 2), (4, 1), 1)", 1)
+    _, program = lower_module(module, (_WIDE_MATRIX,))
+    transposed = _WIDE_MATRIX.T.contiguous().T
+    assert torch.equal(program.exported.graph_module(transposed)[0], module(_WIDE_MATRIX))
+
+
 @pytest.mark.parametrize(
     "text",
     [

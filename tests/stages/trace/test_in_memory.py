@@ -45,6 +45,14 @@ def test_a_module_and_its_exported_program_give_the_same_graph(tmp_path: Path) -
     assert of_module.interface["operators"] == {}
 
 
+def test_a_module_that_was_made_in_inference_mode_gives_the_same_graph(tmp_path: Path) -> None:
+    with torch.inference_mode():
+        net = Net().eval()
+        of_net = trace_in_memory(net, job(), tmp_path)
+    assert of_net.graph == trace_in_memory(Net().eval(), job(), tmp_path).graph
+    assert net.linear.weight.is_inference()
+
+
 def test_a_parameter_that_is_none_is_not_a_weight(tmp_path: Path) -> None:
     """A layer without a bias registers None."""
     for layer in (torch.nn.Linear(4, 3, bias=False), torch.nn.LayerNorm(4, bias=False)):

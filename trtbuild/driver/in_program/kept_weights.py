@@ -1,12 +1,26 @@
 """Detect whether the weights of a graph of torch.compile have changed since its engines were built.
 
-This check runs before every call. It must take much less than a millisecond for a few hundred weights.
+This check runs before every call. It must take much less than a millisecond for a few hundred weights. So it compares no
+values. Torch counts most writes to a tensor, but not these two:
+
+* Fused optimizers, and optimizers that write to ``parameter.data``. Each step of an optimizer counts as a change of the
+  parameters that have a gradient.
+* The running statistics of a BatchNorm in training mode. The module itself counts these writes, in the buffer
+  ``num_batches_tracked``.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
+import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
+
+#: Held while `_kept_weights` is read or changed.
+_lock = threading.Lock()
+_kept_weights: weakref.WeakSet[KeptWeights] = weakref.WeakSet()
 
 
 class KeptWeights:
@@ -31,8 +45,25 @@ class KeptWeights:
                 self._others.append((position, tensor, (writes, address)))
             else:
                 self._with_counted_writes.append((position, tensor, writes, address))
+        #: The counters of BatchNorms, and their numbers of writes.
+        self._counters = [(counter, counter._version) for counter in _counters_of(weights)]
+        self._ids = frozenset(id(tensor) for _, tensor in weights)
+        self._optimizer_has_written = False
+        _watch_optimizers()
+        with _lock:
+            _kept_weights.add(self)
+
+    def note_optimizer_step(self, ids: set[int]) -> None:
+        """An optimizer has written to the tensors with these ids."""
+        if not self._ids.isdisjoint(ids):
+            self._optimizer_has_written = True
 
     def have_changed(self, arguments: Sequence[Any]) -> bool:
+        if self._optimizer_has_written:
+            return True
+        for counter, writes in self._counters:
+            if counter._version != writes:
+                return True
         for position, tensor, writes, address in self._with_counted_writes:
             if arguments[position] is not tensor or tensor._version != writes or tensor.data_ptr() != address:
                 return True
@@ -49,3 +80,34 @@ def _writes_and_address(tensor: Any) -> tuple[int, int]:
     except RuntimeError:  # a wrapper subclass, which has no memory
         address = 0
     return 0 if tensor.is_inference() else int(tensor._version), address
+
+
+@functools.cache
+def _watch_optimizers() -> None:
+    """Let each step of an optimizer of torch call `_note_optimizer_step`."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(_note_optimizer_step)
+
+
+def _note_optimizer_step(optimizer: Any, *_: object) -> None:
+    ids = {id(entry) for group in optimizer.param_groups for entry in group["params"] if entry.grad is not None}
+    with _lock:
+        for kept in _kept_weights:
+            kept.note_optimizer_step(ids)
+
+
+def _counters_of(weights: Sequence[tuple[int, Any]]) -> list[Any]:
+    """Return ``num_batches_tracked`` of each module that has one of the weights as a buffer."""
+    import torch
+
+    buffers = [tensor for _, tensor in weights if not isinstance(tensor, torch.nn.Parameter)]
+    ids = {id(buffer) for buffer in buffers}
+    return [
+        counter
+        for module_buffers in (gc.get_referrers(*buffers) if buffers else ())
+        if type(module_buffers) is dict
+        and isinstance(counter := module_buffers.get("num_batches_tracked"), torch.Tensor)
+        and any(id(value) in ids for value in module_buffers.values())
+        and not counter.is_inference()
+    ]

@@ -68,6 +68,8 @@ _INPUT_WORDS = (
         r"export the model from its Python source instead \(`python:`\), or save it with torch\.jit\.trace, which",
         "compile the nn.Module that it was made from, or make it with torch.jit.trace, which",
     ),
+    (r"write `state: \[[^\]]*\]` in the manifest, or", "pass it as an input and return its new value, or"),
+    (r", or keep it in a buffer that the field `state` names", ""),
     (r"in the manifest\b", "in inputs"),
 )
 _SHAPE_WORDS = (

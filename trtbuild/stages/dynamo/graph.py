@@ -283,6 +283,10 @@ def _read_outputs(module: torch.fx.GraphModule, symbols: set[sympy.Symbol]) -> t
             else:
                 raise NotSupported("it returns a view of inputs that share their memory")
         elif isinstance(example, torch.SymInt):
+            if example.node.expr.free_symbols - symbols:
+                raise NotSupported(
+                    f"it returns the size or number {example}, which depends on the values of its inputs"
+                )
             outputs.append(("size", example.node.expr))
         elif isinstance(example, int):
             outputs.append(("constant", example))

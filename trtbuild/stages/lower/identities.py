@@ -5,6 +5,7 @@ Rules
    strides. Strides count because a later ``view`` may depend on them.
 2. A copy is the same as its source, because no operator changes a tensor in place after functionalization.
 3. A copy that is an output stays if its source is a placeholder or another output.
+4. A copy that ``as_strided`` reads stays, because it is contiguous in every call (`read_owners`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from trtbuild.stages.lower.operators.strides import AS_STRIDED
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
@@ -42,6 +44,8 @@ def drop_identities(program: Program, request: Request) -> Program:
 def _drop_from_graph(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in IDENTITIES:
+            continue
+        if any(reader.target in AS_STRIDED for reader in node.users):
             continue
         (source,) = node.args[:1]
         if not _are_interchangeable(source.meta.get("val"), node.meta.get("val")):

@@ -83,7 +83,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass("round-sizes-as-python", round_sizes_as_python, "the translation multiplies a size and a float with float32"),
     Pass("divide-sizes-as-python", divide_sizes_as_python, "the translation of // rounds towards zero"),
-    Pass("read-owners", read_owners, "ONNX has no strides: as_strided reads a contiguous tensor instead of a view"),
+    Pass("read-owners", read_owners, "ONNX has no strides: as_strided reads a contiguous copy instead of a view"),
     Pass("count-in-int64", count_in_int64, "the translation of a range of int32 uses float32"),
     Pass("cast-before-reductions", cast_before_reductions, "the translation casts the result instead of the input"),
     Pass(

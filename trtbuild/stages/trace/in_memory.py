@@ -2,7 +2,8 @@
 
 Rules
 1. The module is not changed. If some of its tensors are on another device, a copy with all tensors in main memory is
-   traced. So the graph does not depend on the device, and neither do the keys that are computed from the graph.
+   traced. So the graph does not depend on the device, and neither do the keys that are computed from the graph. Tensors of
+   ``torch.inference_mode`` are copied, too, because torch.export does not accept them.
 2. The gradient mode and the state of torch's CPU random generator are restored after the trace. Dependencies are not
    recorded, so a trace is never found in the cache. The results of later steps can be found there, because their keys
    depend on the graph and the weights, not on dependencies.
@@ -100,19 +101,21 @@ def _module_to_trace(model: torch.nn.Module | ExportedProgram, job: TraceJob, fr
 
 
 def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
-    """`module`, or a copy of it whose tensors are on the CPU (rule 1)."""
-    device_tensors = {id(tensor): tensor for tensor in _all_tensors(module) if tensor.device.type != "cpu"}
-    if not device_tensors:
+    """`module`, or a copy of it whose tensors are ordinary tensors on the CPU (rule 1)."""
+    to_copy = {
+        id(tensor): tensor for tensor in _all_tensors(module) if tensor.device.type != "cpu" or tensor.is_inference()
+    }
+    if not to_copy:
         return module
     copies_by_id: dict[int, Any] = {}
-    for object_id, tensor in device_tensors.items():
+    for object_id, tensor in to_copy.items():
         if tensor.device.type == "meta":
             raise SourceError(
                 "the module has tensors on the meta device, which hold no values",
                 code="weights",
                 hint="load its weights first",
             )
-        value = tensor.detach().cpu()
+        value = tensor.detach().clone() if tensor.device.type == "cpu" else tensor.detach().cpu()
         if isinstance(tensor, torch.nn.Parameter):
             value = torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
         copies_by_id[object_id] = value

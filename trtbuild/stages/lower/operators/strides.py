@@ -3,6 +3,9 @@
 ``as_strided`` reads the memory of its input. The ONNX translation reads the elements of the input in their order. The two
 agree only if the input is contiguous, starts where its memory starts, and has all elements that are read. If the input is
 a view of such a tensor (a transpose, a slice, a piece of a split), this pass replaces it by this tensor, the owner.
+
+The owner is contiguous in the trace. But PyTorch may run the program with an input of other strides, such as a transpose.
+So ``as_strided`` reads a contiguous copy of the owner.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.lower.operators.calls import argument_of, change_calls
+from trtbuild.stages.lower.operators.calls import argument_of, change_calls, insert_call
 from trtbuild.stages.lower.propagate import propagate
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
-_TARGETS = frozenset((_aten.as_strided.default, _aten.as_strided_copy.default))
+AS_STRIDED = frozenset((_aten.as_strided.default, _aten.as_strided_copy.default))
 #: Operators whose result is always a view of their first input.
 _VIEWS = frozenset((
     "transpose", "t", "permute", "slice", "select", "unsqueeze", "squeeze", "expand", "view", "diagonal", "unfold", "alias",
@@ -41,7 +44,7 @@ def read_owners(program: Program, request: Request) -> Program:
 
     Raises SourceError, code ``strides``, if such a tensor is not found.
     """
-    return change_calls(program, _TARGETS, _read_owner)
+    return change_calls(program, AS_STRIDED, _read_owner)
 
 
 def _read_owner(node: torch.fx.Node) -> None:
@@ -60,7 +63,8 @@ def _read_owner(node: torch.fx.Node) -> None:
             code="strides",
             hint="call .contiguous() before as_strided, or select the elements by slices and indices",
         )
-    node.args = (owner, sizes, strides, offset)
+    copy = insert_call(node, _aten.clone.default, owner, memory_format=torch.contiguous_format)
+    node.args = (copy, sizes, strides, offset)
     node.kwargs = {}
     propagate(node)
 

@@ -25,8 +25,8 @@ from trtbuild.core.values.encoding import Value, digest, encode
 GOLDEN = {
     "calibrate": "59fd9b56da5b9fa1189069fad1c4ff5e00f51bd72688652bc0b8a6a40e81904a",
     "trace": "2e84dd66ba2bbfa6654b7afbec3b3f095f311ebbac88853361e985022a3a1476",
-    "lower": "58121f4984d3266d07ce45579809f658ae7d437557f62512f36db642f88c634c",
-    "partition": "18be8c4522053ed0aa657a5f2707fdcf861bc457db657ef3831849d672eb0779",
+    "lower": "eefe1c78bb91bad3feba92a61a9c02eb8748f1387b1374a459f799f08106460b",
+    "partition": "a100cd46cf8b0d091ebed859c05d3ea689823f7b1e217f0e019b5b2144889978",
     "convert": "a656e70f511a7139813209a875b5fdc3e52123554718ce6b0e4c3da56284490b",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
@@ -48,7 +48,7 @@ def test_every_stage_has_a_golden_key() -> None:
 def test_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
     assert build.trace().key == "09bf8f7123d8432f5cd255a1204c0416cfa7d509d2e43a09ac680f179b91e336"
-    assert build.recipes()["partition"].key == "92425c5c26004f9672e21d77a3f67b4734f05178e919b80962630ba702dab69f"
+    assert build.recipes()["partition"].key == "6aac1a9a8c4c72a55818652a5d91a24f6501fba70e0a006256de468a18125e85"
     assert (
         with_any_versions(build.trace(versions=None)).key
         == "a5765ae08566cf88efd1766b4fcfeb4f3ae1b5569200c7c09ab70a437f480d33"

@@ -44,8 +44,8 @@ from trtbuild.core.values.value_ranges import ValueRange
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 5,
     "trace": 11,
-    "lower": 11,
-    "partition": 9,
+    "lower": 12,
+    "partition": 10,
     "convert": 7,
     "engine": 2,
     "package": 3,

@@ -240,12 +240,12 @@ def test_the_digest_of_compiled_bytes_stays_the_pin_in_each_segment(recorder: Re
             other.observations()
 
 
-@pytest.mark.parametrize("allows_processes", [False, True])
+@pytest.mark.parametrize("declares_files", [False, True])
 def test_a_data_loader_with_workers_is_uncacheable_unless_its_files_are_declared(
-    recorder: Recorder, allows_processes: bool
+    recorder: Recorder, declares_files: bool
 ) -> None:
     data = torch.utils.data.TensorDataset(torch.zeros(2))
-    recorder.allows_processes = allows_processes
+    recorder.declares_files = declares_files
     wrappers = ReaderWrappers(recorder)
     wrappers.install()
     try:
@@ -253,12 +253,12 @@ def test_a_data_loader_with_workers_is_uncacheable_unless_its_files_are_declared
         assert len(list(torch.utils.data.DataLoader(data, num_workers=1))) == 2
     finally:
         wrappers.remove()
-    assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not allows_processes)
+    assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not declares_files)
 
 
-@pytest.mark.parametrize("allows_processes", [False, True])
-def test_a_fork_is_uncacheable_unless_the_files_are_declared(recorder: Recorder, allows_processes: bool) -> None:
-    recorder.allows_processes = allows_processes
+@pytest.mark.parametrize("declares_files", [False, True])
+def test_a_fork_is_uncacheable_unless_the_files_are_declared(recorder: Recorder, declares_files: bool) -> None:
+    recorder.declares_files = declares_files
     hooks.set_recorder(recorder)
     try:
         child = os.fork()
@@ -267,4 +267,4 @@ def test_a_fork_is_uncacheable_unless_the_files_are_declared(recorder: Recorder,
         os.waitpid(child, 0)
     finally:
         hooks.set_recorder(None)
-    assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not allows_processes)
+    assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not declares_files)

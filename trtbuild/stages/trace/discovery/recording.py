@@ -88,8 +88,8 @@ class Recorder:
         self.owners = owners
         #: Reasons why the result must not be stored, in the order in which they were found.
         self.storage_refusals: list[str] = []
-        #: Whether user code may start processes, because the manifest declares the files that it reads (`deps`).
-        self.allows_processes = False
+        #: Whether user code may start processes and read times, because the manifest declares its files (`deps`).
+        self.declares_files = False
         self._project = os.fspath(project)
         self._environment = environment
         self._pins: dict[Dependency, Any] = {}
@@ -223,11 +223,19 @@ class Recorder:
 
     def refuse_process(self) -> None:
         """Refuse to store the result, because user code starts a process, whose reads are not recorded. With
-        `allows_processes`, do nothing."""
-        if not self.allows_processes:
+        `declares_files`, do nothing."""
+        if not self.declares_files:
             self.refuse_storage(
                 "the project's code starts a process, whose reads are not known: read the data in the same process "
                 "(num_workers=0), or name the files in `deps` of the source"
+            )
+
+    def refuse_time(self) -> None:
+        """Refuse to store the result, because user code reads a time of a file. With `declares_files`, do nothing."""
+        if not self.declares_files:
+            self.refuse_storage(
+                "the project's code reads the time of a file, which differs in each checkout: choose the file by its name, "
+                "or name the files in `deps` of the source"
             )
 
     @property

@@ -174,6 +174,18 @@ def test_a_file_outside_the_project_has_an_absolute_name(recorder: Recorder, pro
     assert list(parts(recorder)) == [f"file:{outside}"]
 
 
+def test_a_file_in_the_home_directory_is_recorded_together_with_this_directory(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "model.json").write_text("{}")
+    recorder = Recorder(project, FileOwners(), {"HOME": str(tmp_path / "home")})
+    recorder.record_file(project / "net.py")
+    recorder.record_file(tmp_path / "other.json")
+    recorder.record_file(tmp_path / "home" / "model.json")
+    names = [seen.dependency.part for seen in recorder.observations()]
+    assert [name.removeprefix(f"file:{tmp_path}/") for name in names][-2:] == ["environment:HOME", "home/model.json"]
+    assert names.index("environment:HOME") == 2
+
+
 def test_directories_above_the_project_are_not_dependencies(recorder: Recorder, project: Path) -> None:
     recorder.record_file(project)
     recorder.record_file(project.parent)

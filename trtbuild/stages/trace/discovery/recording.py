@@ -14,7 +14,8 @@ Rules
    there the system goes to the parent of the link's target.
 4. The recorded value of an environment variable is its value at the start of this process, because the next build
    compares its own value at the start. Torch or other installed code may have changed the variable since.
-   As in rule 2, a variable that user code sets and then reads is not a dependency.
+   As in rule 2, a variable that user code sets and then reads is not a dependency. ``HOME`` is recorded before a file that
+   is in this directory and outside the project: in the home of another user, the code would read another file.
 5. If a file belongs to a distribution, the distribution is recorded, not the file. Files of Python, of trtbuild and in
    `owners.IGNORED_PATHS` are not recorded.
 """
@@ -271,6 +272,9 @@ class Recorder:
         if dependency not in self._pins:
             if path in self._written_paths:
                 return
+            home = self._environment.get("HOME", "")
+            if os.path.isabs(home) and path.startswith(home.rstrip(os.sep) + os.sep) and not self.is_in_project(path):
+                self.record_variable("HOME")
             self._pins[dependency] = _make_pin(path)
         if digest is not None and dependency not in self._digest_pins:
             self._digest_pins.add(dependency)

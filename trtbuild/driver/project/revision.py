@@ -6,8 +6,9 @@ Rules
 2. If the commit or the files of a submodule have changed, the submodule is one changed path. Each path below it counts as
    changed, too.
 3. git is called without external diff programs and without a pager. Each call has a time limit.
-4. In a hook of a linked worktree, git sets ``GIT_DIR``. Then git takes the working directory as the root of the repository, so a
-   project in a folder would have other paths. The variables of hooks are left out, unless ``GIT_WORK_TREE`` names the root.
+4. In a hook of a linked worktree, git sets ``GIT_DIR``. Then git takes the working directory as the root of the
+   repository, so a project in a folder would have other paths. The variables of hooks are left out, unless
+   ``GIT_WORK_TREE`` names the root.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_a_file_that_torch_or_safetensors_writes_is_written_by_this_process(
 
 @pytest.mark.parametrize("declares_files", [False, True])
 @pytest.mark.parametrize(
-    "time", [os.path.getmtime, lambda path: path.stat().st_mtime, lambda path: os.stat(path).st_ctime_ns]
+    "time", [os.path.getmtime, lambda path: path.stat().st_mtime, lambda path: path.lstat().st_ctime_ns]
 )
 def test_a_model_that_chooses_its_newest_file_is_uncacheable_unless_its_files_are_declared(
     recorder: Recorder, tmp_path: Path, time: Callable[[Path], float], declares_files: bool

@@ -272,8 +272,8 @@ class Recorder:
         if dependency not in self._pins:
             if path in self._written_paths:
                 return
-            home = self._environment.get("HOME", "")
-            if os.path.isabs(home) and path.startswith(home.rstrip(os.sep) + os.sep) and not self.is_in_project(path):
+            home = self._environment.get("HOME", "").rstrip(os.sep)
+            if home and path.startswith(home + os.sep) and not self.is_in_project(path):
                 self.record_variable("HOME")
             self._pins[dependency] = _make_pin(path)
         if digest is not None and dependency not in self._digest_pins:

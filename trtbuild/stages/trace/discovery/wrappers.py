@@ -4,7 +4,7 @@ Rules
 1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is
    inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four functions. Calls by
    ``inspect``, ``linecache`` and ``os.path.samefile`` are not recorded. When Python resolves a path (``realpath``), only
-   the symbolic links that it follows are recorded. A time of a file differs in each checkout, so it is no dependency.
+   the symbolic links that it follows are recorded. A time of a file differs in each checkout, so it is not a dependency.
    If user code reads one, the trace is not cacheable, unless the manifest declares `deps`.
 2. ``os.environ``: a variable is recorded when user code reads it, even if installed code has set it: code often sets a
    variable only if it does not exist (``os.environ.setdefault``), so the value may still come from outside.

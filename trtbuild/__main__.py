@@ -17,12 +17,12 @@ def main() -> None:
             from trtbuild.driver.watching import client
 
             status = client.answer(sys.argv[1:])
-    except KeyboardInterrupt:
-        sys.exit(130)
-    if status is None:
-        from trtbuild.cli.main import main as whole_program
+        if status is None:
+            from trtbuild.cli.main import main as whole_program
 
-        whole_program()
+            whole_program()
+    except KeyboardInterrupt:  # before the whole program was imported: afterwards, it writes a message itself
+        sys.exit(130)
     sys.exit(status)
 
 

@@ -101,6 +101,12 @@ class UsageError(TrtbuildError):
     exit_code = 2
 
 
+class InterruptError(TrtbuildError):
+    """Ctrl-C or SIGTERM has ended the command."""
+
+    exit_code = 130
+
+
 @dataclass(frozen=True, order=True)
 class Problem:
     """One problem of a manifest. `line` and `column` count from 1."""

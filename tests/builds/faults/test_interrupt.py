@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,15 @@ from tests.conftest import CommandLine
 from tests.faults.processes import descendants, wait_until_gone
 from tests.projects import copy_project
 from trtbuild.store.local import leases
+
+#: A program that starts `trtbuild plan`, and says so before its imports.
+START = """\
+import sys
+from trtbuild import __main__
+sys.argv = ["trtbuild", "plan"]
+print("started", flush=True)
+__main__.main()
+"""
 
 #: Name → code that never ends. During the last one, no other thread can use the interpreter.
 ENDLESS = {
@@ -47,10 +57,10 @@ def test_a_signal_ends_the_build_and_its_children(command_line: CommandLine, sen
     copy_project("mlp", command_line.project)
     (command_line.project / "net.py").write_text(NET.format(how=ENDLESS[how]))
     build = subprocess.Popen(
-        [sys.executable, "-m", "trtbuild.cli.main", "build"],
+        [sys.executable, "-m", "trtbuild.cli.main", "build", "--json"],
         cwd=command_line.project,
         env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -62,7 +72,7 @@ def test_a_signal_ends_the_build_and_its_children(command_line: CommandLine, sen
     assert children
     build.send_signal(sent)
     try:
-        _, err = build.communicate(timeout=20)
+        out, err = build.communicate(timeout=20)
     except subprocess.TimeoutExpired:
         build.kill()  # its children end with it, so a failed test leaves no process behind
         raise
@@ -71,10 +81,32 @@ def test_a_signal_ends_the_build_and_its_children(command_line: CommandLine, sen
     else:
         assert build.returncode == 130
         assert "interrupted" in err
+        document = json.loads(out)
+        assert document["schema"] == "trtbuild.build/1" and not document["ok"]
+        assert [error["type"] for error in document["errors"]] == ["InterruptError"]
     wait_until_gone(children)
     locks_in_use = [path for path in (command_line.cache / "locks").iterdir() if not is_free(path)]
     assert locks_in_use == [], "a lock outlived the build"
     assert command_line("cache", "verify")["damage"] == []
+
+
+@pytest.mark.parametrize("delay_s", [0.05, 0.1, 0.2, 0.4])
+def test_a_signal_during_the_start_prints_no_traceback(command_line: CommandLine, delay_s: float) -> None:
+    copy_project("mlp", command_line.project)
+    build = subprocess.Popen(
+        [sys.executable, "-c", START],
+        cwd=command_line.project,
+        env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert build.stdout is not None and build.stdout.readline() == "started\n"
+    time.sleep(delay_s)
+    build.send_signal(signal.SIGINT)
+    _, err = build.communicate(timeout=20)
+    assert build.returncode == 130
+    assert "Traceback" not in err
 
 
 def is_free(lock: Path) -> bool:

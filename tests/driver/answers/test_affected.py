@@ -138,6 +138,18 @@ def test_a_changed_submodule_touches_the_files_in_it(repository: Path, tmp_path:
     assert {model.model: model.code for model in answer(repository, **observed).models}["c"] == "changed"
 
 
+def test_a_hook_of_a_linked_worktree_finds_the_same_changes(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worktree = tmp_path / "worktree"
+    git(repository, "worktree", "add", "-q", str(worktree))
+    (worktree / "project/models/a.py").write_text("changed\n")
+    folder = git(worktree, "rev-parse", "--absolute-git-dir")
+    monkeypatch.setenv("GIT_DIR", folder)
+    monkeypatch.setenv("GIT_INDEX_FILE", f"{folder}/index")
+    assert changed_models(worktree) == "a"
+
+
 def test_a_file_that_git_does_not_track_is_named(repository: Path) -> None:
     project = repository / "project"
     (project / ".gitignore").write_text("weights.bin\n")

@@ -15,7 +15,14 @@ import click
 from trtbuild.cli.commands.options import request
 from trtbuild.cli.terminal import terminal
 from trtbuild.core.values.codec import encode
-from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError, UsageError
+from trtbuild.errors import (
+    ConfigurationErrors,
+    FrozenError,
+    InterruptError,
+    ManifestErrors,
+    TrtbuildError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from trtbuild.driver.answers.documents import Build, Failure
@@ -95,10 +102,19 @@ def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -
     error(UsageError(message[:1].lower() + message[1:], hint=hint), as_json=as_json, command=command)
 
 
-def interrupted(*, unsent: int = 0) -> None:
-    """Write the message after Ctrl-C or SIGTERM. `unsent` is the number of records that were not sent to a remote."""
+def interrupted(*, unsent: int = 0, as_json: bool = False, command: str = "build") -> None:
+    """Write the message after Ctrl-C or SIGTERM. `unsent` is the number of records that were not sent to a remote.
+
+    With `as_json`, write a document, too, unless the command has already written one."""
     unsent_text = "; some results were not sent to the remotes; send them with trtbuild cache push" if unsent else ""
-    terminal.write_message(f"interrupted: the finished results are in the cache{unsent_text}")
+    message = f"interrupted: the finished results are in the cache{unsent_text}"
+    if as_json and not terminal.has_written_result():
+        from trtbuild.driver.answers import report
+
+        failure = report.failure_document(f"trtbuild.{command}/1", InterruptError(message))
+        with contextlib.suppress(TrtbuildError):
+            terminal.write_result(json.dumps(encode(failure)) + "\n")
+    terminal.write_message(message)
 
 
 def progress_watcher(flags: Flags) -> Watcher:

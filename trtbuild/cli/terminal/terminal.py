@@ -37,8 +37,18 @@ def ensure_streams() -> bool:
     return had_output
 
 
+_has_written_result = False
+
+
+def has_written_result() -> bool:
+    """Whether this process has begun to write a command's result."""
+    return _has_written_result
+
+
 def write_result(text: str) -> None:
     """Write a command's result to standard output (rule 5). Raises TrtbuildError if the write fails."""
+    global _has_written_result
+    _has_written_result = True
     try:
         click.echo(text, nl=False, color=True)
         sys.stdout.flush()

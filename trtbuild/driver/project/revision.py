@@ -6,6 +6,9 @@ Rules
 2. If the commit or the files of a submodule have changed, the submodule is one changed path. Each path below it counts as
    changed, too.
 3. git is called without external diff programs and without a pager. Each call has a time limit.
+4. In a hook of a linked worktree, git sets ``GIT_DIR``. Then git takes the working directory as the root of the
+   repository, so a project in a folder would have other paths. The variables of hooks are left out, unless
+   ``GIT_WORK_TREE`` names the root.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from pathlib import Path
 from trtbuild.errors import EnvironmentFault, UsageError
 
 _TIMEOUT_S = 120.0
+
+#: Variables that git sets for its hooks (rule 4).
+_HOOK_VARIABLES = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,9 @@ def _git(folder: Path, *arguments: str, problem: UsageError | None = None) -> by
 
     Raises an error with git's message if `problem` is None, or if git distrusts the repository's owner."""
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *arguments]
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    left_out = () if "GIT_WORK_TREE" in os.environ else _HOOK_VARIABLES
+    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment = {**inherited, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
         result = subprocess.run(command, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False)
     except FileNotFoundError:

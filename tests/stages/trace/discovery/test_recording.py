@@ -174,6 +174,18 @@ def test_a_file_outside_the_project_has_an_absolute_name(recorder: Recorder, pro
     assert list(parts(recorder)) == [f"file:{outside}"]
 
 
+def test_a_file_in_the_home_directory_is_recorded_together_with_this_directory(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "model.json").write_text("{}")
+    recorder = Recorder(project, FileOwners(), {"HOME": str(tmp_path / "home")})
+    recorder.record_file(project / "net.py")
+    recorder.record_file(tmp_path / "other.json")
+    recorder.record_file(tmp_path / "home" / "model.json")
+    names = [seen.dependency.part for seen in recorder.observations()]
+    assert [name.removeprefix(f"file:{tmp_path}/") for name in names][-2:] == ["environment:HOME", "home/model.json"]
+    assert names.index("environment:HOME") == 2
+
+
 def test_directories_above_the_project_are_not_dependencies(recorder: Recorder, project: Path) -> None:
     recorder.record_file(project)
     recorder.record_file(project.parent)
@@ -240,12 +252,12 @@ def test_the_digest_of_compiled_bytes_stays_the_pin_in_each_segment(recorder: Re
             other.observations()
 
 
-@pytest.mark.parametrize("allows_processes", [False, True])
+@pytest.mark.parametrize("declares_files", [False, True])
 def test_a_data_loader_with_workers_is_uncacheable_unless_its_files_are_declared(
-    recorder: Recorder, allows_processes: bool
+    recorder: Recorder, declares_files: bool
 ) -> None:
     data = torch.utils.data.TensorDataset(torch.zeros(2))
-    recorder.allows_processes = allows_processes
+    recorder.declares_files = declares_files
     wrappers = ReaderWrappers(recorder)
     wrappers.install()
     try:
@@ -253,12 +265,12 @@ def test_a_data_loader_with_workers_is_uncacheable_unless_its_files_are_declared
         assert len(list(torch.utils.data.DataLoader(data, num_workers=1))) == 2
     finally:
         wrappers.remove()
-    assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not allows_processes)
+    assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not declares_files)
 
 
-@pytest.mark.parametrize("allows_processes", [False, True])
-def test_a_fork_is_uncacheable_unless_the_files_are_declared(recorder: Recorder, allows_processes: bool) -> None:
-    recorder.allows_processes = allows_processes
+@pytest.mark.parametrize("declares_files", [False, True])
+def test_a_fork_is_uncacheable_unless_the_files_are_declared(recorder: Recorder, declares_files: bool) -> None:
+    recorder.declares_files = declares_files
     hooks.set_recorder(recorder)
     try:
         child = os.fork()
@@ -267,4 +279,4 @@ def test_a_fork_is_uncacheable_unless_the_files_are_declared(recorder: Recorder,
         os.waitpid(child, 0)
     finally:
         hooks.set_recorder(None)
-    assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not allows_processes)
+    assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not declares_files)

@@ -49,6 +49,22 @@ def test_a_file_that_torch_or_safetensors_writes_is_written_by_this_process(
     assert recorder.storage_refusals == ["the model's code writes to weights, which it read before"]
 
 
+@pytest.mark.parametrize("declares_files", [False, True])
+@pytest.mark.parametrize(
+    "time", [os.path.getmtime, lambda path: path.stat().st_mtime, lambda path: path.lstat().st_ctime_ns]
+)
+def test_a_model_that_chooses_its_newest_file_is_uncacheable_unless_its_files_are_declared(
+    recorder: Recorder, tmp_path: Path, time: Callable[[Path], float], declares_files: bool
+) -> None:
+    recorder.declares_files = declares_files
+    for name in ("a.pt", "b.pt"):
+        (tmp_path / name).write_bytes(b"a")
+    assert (tmp_path / "a.pt").stat().st_size == os.path.getsize(tmp_path / "b.pt") == 1  # noqa: PTH202
+    assert not recorder.storage_refusals
+    max(tmp_path.glob("*.pt"), key=time)
+    assert ["reads the time of a file" in text for text in recorder.storage_refusals] == [True] * (not declares_files)
+
+
 def test_a_variable_that_a_settings_library_reads_for_user_code_is_recorded(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

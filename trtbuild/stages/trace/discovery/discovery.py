@@ -62,7 +62,7 @@ class Discovery:
     def use_source(self, source: Source) -> None:
         """Record the dependencies of `source` from now on. Its roots must equal those of the previous source."""
         self._source = source
-        self._recorder.allows_processes = bool(source.deps)
+        self._recorder.declares_files = bool(source.deps)
         if not source.cacheable:
             self._recorder.refuse_storage("the manifest says `cacheable: false`")
 

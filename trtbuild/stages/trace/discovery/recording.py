@@ -14,7 +14,8 @@ Rules
    there the system goes to the parent of the link's target.
 4. The recorded value of an environment variable is its value at the start of this process, because the next build
    compares its own value at the start. Torch or other installed code may have changed the variable since.
-   As in rule 2, a variable that user code sets and then reads is not a dependency.
+   As in rule 2, a variable that user code sets and then reads is not a dependency. ``HOME`` is recorded before a file that
+   is in this directory and outside the project: in the home of another user, the code would read another file.
 5. If a file belongs to a distribution, the distribution is recorded, not the file. Files of Python, of trtbuild and in
    `owners.IGNORED_PATHS` are not recorded.
 """
@@ -88,8 +89,8 @@ class Recorder:
         self.owners = owners
         #: Reasons why the result must not be stored, in the order in which they were found.
         self.storage_refusals: list[str] = []
-        #: Whether user code may start processes, because the manifest declares the files that it reads (`deps`).
-        self.allows_processes = False
+        #: Whether user code may start processes and read times, because the manifest declares its files (`deps`).
+        self.declares_files = False
         self._project = os.fspath(project)
         self._environment = environment
         self._pins: dict[Dependency, Any] = {}
@@ -223,11 +224,19 @@ class Recorder:
 
     def refuse_process(self) -> None:
         """Refuse to store the result, because user code starts a process, whose reads are not recorded. With
-        `allows_processes`, do nothing."""
-        if not self.allows_processes:
+        `declares_files`, do nothing."""
+        if not self.declares_files:
             self.refuse_storage(
                 "the project's code starts a process, whose reads are not known: read the data in the same process "
                 "(num_workers=0), or name the files in `deps` of the source"
+            )
+
+    def refuse_time(self) -> None:
+        """Refuse to store the result, because user code reads a time of a file. With `declares_files`, do nothing."""
+        if not self.declares_files:
+            self.refuse_storage(
+                "the project's code reads the time of a file, which differs in each checkout: choose the file by its name, "
+                "or name the files in `deps` of the source"
             )
 
     @property
@@ -263,6 +272,9 @@ class Recorder:
         if dependency not in self._pins:
             if path in self._written_paths:
                 return
+            home = self._environment.get("HOME", "").rstrip(os.sep)
+            if home and path.startswith(home + os.sep) and not self.is_in_project(path):
+                self.record_variable("HOME")
             self._pins[dependency] = _make_pin(path)
         if digest is not None and dependency not in self._digest_pins:
             self._digest_pins.add(dependency)

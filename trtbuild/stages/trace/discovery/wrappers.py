@@ -4,7 +4,8 @@ Rules
 1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is
    inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four functions. Calls by
    ``inspect``, ``linecache`` and ``os.path.samefile`` are not recorded. When Python resolves a path (``realpath``), only
-   the symbolic links that it follows are recorded.
+   the symbolic links that it follows are recorded. A time of a file differs in each checkout, so it is not a dependency.
+   If user code reads one, the trace is not cacheable, unless the manifest declares `deps`.
 2. ``os.environ``: a variable is recorded when user code reads it, even if installed code has set it: code often sets a
    variable only if it does not exist (``os.environ.setdefault``), so the value may still come from outside.
    Reads by installed code (``HF_HOME``, ``OMP_NUM_THREADS``) are not recorded, because these values differ between
@@ -32,7 +33,7 @@ from types import ModuleType
 from typing import Any
 
 from trtbuild.stages.trace.discovery.recording import Recorder
-from trtbuild.stages.trace.user_code.frames import find_caller
+from trtbuild.stages.trace.user_code.frames import find_caller, find_calling_frame
 from trtbuild.stages.trace.user_code.observe import normalized
 
 #: Variables about the machine and its user, not about a model.
@@ -44,6 +45,12 @@ MACHINE_VARIABLES = frozenset(
         *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
     }
 )
+
+#: Attributes of `os.stat_result` that change without a change of the file's content.
+_TIMES = frozenset({"st_mtime", "st_mtime_ns", "st_ctime", "st_ctime_ns"})
+
+#: Functions of Python that return such an attribute.
+_TIME_FUNCTIONS = frozenset({"getmtime", "getctime"})
 
 #: Distributions that read environment variables for the code that calls them.
 SETTINGS_LIBRARIES = frozenset(
@@ -190,6 +197,8 @@ class ReaderWrappers:
                 with recorder.ignore_own_reads() as outermost:
                     if outermost and self._is_path_recorded(path):
                         recorder.record_file(path)
+                        if self._is_time_read():
+                            recorder.refuse_time()
                     is_link_test = not follows_links or kwargs.get("follow_symlinks") is False  # Path.is_symlink
                     if outermost and is_link_test and self._is_link_recorded(path):
                         recorder.record_link(path)
@@ -213,6 +222,14 @@ class ReaderWrappers:
             return self._recorder.is_in_project(os.fsdecode(path))
         except (TypeError, ValueError):
             return False
+
+    def _is_time_read(self) -> bool:
+        """Whether user code calls ``os.stat`` to read a time of a file (rule 1), as far as the names in its code show."""
+        frame = find_calling_frame(self._recorder.owners)
+        if frame is None or not self._recorder.owners.is_user(frame.f_code.co_filename):
+            return False
+        caller: Any = sys._getframe(2)  # the caller of the wrapped function
+        return not _TIMES.isdisjoint(frame.f_code.co_names) or caller.f_code.co_name in _TIME_FUNCTIONS
 
     def _is_link_recorded(self, path: Any) -> bool:
         """Whether the current read of a symbolic link is recorded: user code makes it, or the link is in the project. Links

@@ -139,11 +139,16 @@ def first_lines(text: str, count: int = 4) -> str:
 def find_caller(owners: FileOwners, passed: frozenset[str] = frozenset()) -> tuple[str, int] | None:
     """File and line of the nearest frame in user code or in a distribution; None if there is no such frame. The frames of
     the distributions `passed` do not count."""
-    frame = sys._getframe(1)
+    frame = find_calling_frame(owners, passed)
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def find_calling_frame(owners: FileOwners, passed: frozenset[str] = frozenset()) -> FrameType | None:
+    """The frame of `find_caller`."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        filename = frame.f_code.co_filename
-        owner = owners.of(filename)
+        owner = owners.of(frame.f_code.co_filename)
         if owner.kind in ("user", "distribution") and owner.distribution not in passed:
-            return filename, frame.f_lineno
-        frame = frame.f_back  # type: ignore[assignment]
+            return frame
+        frame = frame.f_back
     return None

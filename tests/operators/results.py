@@ -22,7 +22,8 @@ import torch
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Built, ModuleCase, build
-from tests.operators.rows import ALONE, B, Row, Spec
+from tests.operators.rows import ALONE, B, Row
+from tests.operators.sharing import share_inputs
 from trtbuild.core.model.spec import NamedDim
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.errors import TrtbuildError
@@ -87,25 +88,11 @@ def _short(reasons: Sequence[str]) -> str:
 
 def _case(rows: Sequence[Row]) -> ModuleCase:
     """A case whose module computes all rows. Rows share inputs of the same type and shape."""
-    specs: list[Spec] = []
-    texts = []
-    for number, row in enumerate(rows):
-        unused = list(range(len(specs)))  # module inputs that this row does not use yet
-        places = []  # number of an input in the row → its number in the module
-        for spec in row.inputs:
-            place = next((place for place in unused if specs[place] == spec), None)
-            if place is None:
-                place = len(specs)
-                specs.append(spec)
-            else:
-                unused.remove(place)
-            places.append(place)
-        text = re.sub(r"\bx(\d)\b", lambda match: f"x{places[int(match[1])]}", row.call)  # noqa: B023
-        texts.append(re.sub(r"\bop\(", f"op{number}(", text))
-    names = {f"op{number}": row.function for number, row in enumerate(rows)}
+    functions = {f"op{number}": row.function for number, row in enumerate(rows)}
+    specs, texts = share_inputs(rows, list(functions))
     # all axes of size `B` are one dim
     at = tuple((f"x{k}", axis) for k, (_, axes) in enumerate(specs) for axis, size in enumerate(axes) if size is B)
-    module = module_from_text([], f"({', '.join(texts)},)", len(specs), names=names)
+    module = module_from_text([], f"({', '.join(texts)},)", len(specs), names=functions)
     return ModuleCase(module, specs, dims=(NamedDim("b", at),) if len(at) > 1 else ())
 
 

@@ -1,0 +1,103 @@
+"""Compare TensorRT with onnxruntime, for each converted partition of a project.
+
+    python -m benchmarks.gpu.converted write DIR              on any machine, with torch and onnxruntime
+    python -m benchmarks.gpu.converted record DIR CASES       there, too: DIR may be any project
+    python -m benchmarks.gpu.converted measure CASES          on the GPU host, which needs no torch
+
+`write` makes a project of all rows of docs/aten-operators.md. `record` builds the project up to its conversions, and runs
+them with onnxruntime. `measure` builds an engine for each model with TensorRT, runs it, and prints the differences.
+The exit code is 1 if an output differs, or if a model ended the process. A model that TensorRT refuses only has a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+_PATIENCE_S = 300
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.command == "write":
+        from benchmarks.gpu.converted.project import write_rows
+        from benchmarks.gpu.project import Hardware
+
+        tactic_sources = () if options.no_tactic_sources else None
+        write_rows(options.project, Hardware(options.sm, options.toolchain, options.version, tactic_sources))
+        return 0
+    if options.command == "record":
+        from benchmarks.gpu.converted.recording import record
+
+        count = record(options.project.absolute(), options.cases)
+        print(f"{count} models")
+        return 0 if count else 1
+    return measure(sorted(options.cases.glob("*.onnx")), options.processes, options.json)
+
+
+def measure(models: Sequence[Path], process_count: int, file: Path | None) -> int:
+    """Run the models in `process_count` processes at a time. Prints each difference, and the number of equal outputs."""
+    found: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(process_count) as pool:
+        for part in pool.map(lambda model: list(_rows_of_process(model)), models):
+            found += part
+            for row in part:
+                if problem := next(
+                    (f"{kind}: {row[kind]}" for kind in ("wrong", "refused", "failed") if kind in row), ""
+                ):
+                    print(row["model"], row.get("case", ""), row.get("output", ""), problem, flush=True)
+    count = Counter(next((kind for kind in ("wrong", "refused", "failed") if kind in row), "equal") for row in found)
+    print(
+        f"{len(models)} models: {count['equal']} outputs are equal, {count['wrong']} differ; {count['refused']} models "
+        f"are refused, {count['failed']} failed"
+    )
+    if file is not None:
+        file.write_text(json.dumps(found, indent=1) + "\n")
+    return 1 if count["wrong"] or count["failed"] else 0
+
+
+def _rows_of_process(model: Path) -> Iterator[dict[str, Any]]:
+    command = [sys.executable, "-m", "benchmarks.gpu.converted.process", str(model)]
+    try:
+        process = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    except subprocess.TimeoutExpired:
+        yield {"model": model.stem, "failed": f"no end after {_PATIENCE_S} s"}
+        return
+    yield from (json.loads(line) for line in process.stdout.splitlines() if line.startswith("{"))
+    if process.returncode:
+        yield {"model": model.stem, "failed": f"status {process.returncode}: {process.stderr.strip()[-300:]}"}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.converted",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    write = commands.add_parser("write", help="write the project of all rows")
+    write.add_argument("project", type=Path, metavar="DIR")
+    write.add_argument("--sm", type=int, default=90, help="the SM of the GPU; default %(default)s")
+    write.add_argument("--toolchain", default="tensorrt", choices=["tensorrt", "tensorrt-rtx"])
+    write.add_argument("--version", help="the toolchain's version, if this machine has no toolchain or another version")
+    write.add_argument("--no-tactic-sources", action="store_true", help="the GPU host has neither cuBLAS nor cuDNN")
+    record = commands.add_parser("record", help="run the conversions with onnxruntime")
+    record.add_argument("project", type=Path, metavar="DIR")
+    record.add_argument("cases", type=Path, metavar="CASES")
+    measure = commands.add_parser("measure", help="run the conversions with TensorRT")
+    measure.add_argument("cases", type=Path, metavar="CASES")
+    measure.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one for each core")
+    measure.add_argument("--json", type=Path, metavar="FILE", help="write all rows to this file")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""``python -m benchmarks.gpu.converted.process MODEL.onnx…`` builds an engine for each model, and runs the cases beside it.
+
+The process prints one JSON object for each output of each case, and one for a model without an engine. Torch is not used.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Gpu:
+    """TensorRT, and the memory of the GPU."""
+
+    def __init__(self) -> None:
+        import tensorrt
+        from cuda.bindings import runtime
+
+        self.trt, self._cuda = tensorrt, runtime
+        self.log = tensorrt.Logger(tensorrt.Logger.ERROR)
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        status, *results = getattr(self._cuda, function)(*arguments)
+        if int(status):
+            raise RuntimeError(f"{function}: {status}")
+        return results[0] if results else None
+
+    def upload(self, array: npt.NDArray[Any]) -> int:
+        """Copy an array to new memory. Returns the address. The memory is freed when the process ends."""
+        address = int(self.call("cudaMalloc", max(array.nbytes, 1)))
+        if array.nbytes:
+            kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
+            self.call("cudaMemcpy", address, array.ctypes.data, array.nbytes, kind)
+        return address
+
+    def download(self, address: int, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        array = np.empty(shape, dtype)
+        if array.nbytes:
+            kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
+            self.call("cudaMemcpy", array.ctypes.data, address, array.nbytes, kind)
+        return array
+
+    def output_allocator(self) -> Any:
+        """An output of a shape that TensorRT knows after the run only: the address and the shape."""
+        gpu = self
+
+        class Output(self.trt.IOutputAllocator):  # type: ignore[misc, name-defined]
+            address: int = 0
+            shape: tuple[int, ...] = ()
+
+            def reallocate_output(self, name: str, memory: int, size: int, alignment: int) -> int:
+                self.address = int(gpu.call("cudaMalloc", max(size, 1)))
+                return self.address
+
+            def notify_shape(self, name: str, shape: Any) -> None:
+                self.shape = tuple(shape)
+
+        return Output()
+
+
+def rows(gpu: Gpu, model: Path) -> Iterator[dict[str, Any]]:
+    """Build an engine for a model, and compare its outputs with those of onnxruntime."""
+    cases = [(file.name, dict(np.load(file))) for file in sorted(model.parent.glob(f"{model.stem}.*.npz"))]
+    try:
+        engine = _engine(gpu, model.read_bytes(), [arrays for _, arrays in cases])
+    except ValueError as error:
+        yield {"model": model.stem, "refused": str(error)}
+        return
+    context = engine.create_execution_context()
+    for name, arrays in cases:
+        for output, actual in _run(gpu, engine, context, arrays).items():
+            found = difference(actual, arrays[f"out:{output}"])
+            yield {"model": model.stem, "case": name, "output": output, **({"wrong": found} if found else {})}
+
+
+def _engine(gpu: Gpu, model: bytes, cases: list[dict[str, npt.NDArray[Any]]]) -> Any:
+    """Raises ValueError with the message of TensorRT."""
+    trt = gpu.trt
+    builder = trt.Builder(gpu.log)
+    # TensorRT 10 and later have no other kind of network
+    flag = getattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
+    network = builder.create_network(0 if flag is None else 1 << int(flag))
+    parser = trt.OnnxParser(network, gpu.log)
+    if not parser.parse(model):
+        raise ValueError(parser.get_error(0).desc())
+    config, profile = builder.create_builder_config(), builder.create_optimization_profile()
+    config.set_tactic_sources(0)
+    config.clear_flag(trt.BuilderFlag.TF32)
+    for number in range(network.num_inputs):
+        tensor = network.get_input(number)
+        if -1 in tensor.shape:
+            shapes = sorted({case[f"in:{tensor.name}"].shape for case in cases})
+            profile.set_shape(tensor.name, shapes[0], shapes[-1], shapes[-1])
+    config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise ValueError("TensorRT could not build an engine")
+    return trt.Runtime(gpu.log).deserialize_cuda_engine(plan)
+
+
+def _run(gpu: Gpu, engine: Any, context: Any, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    outputs = {}
+    for number in range(engine.num_io_tensors):
+        name = engine.get_tensor_name(number)
+        if engine.get_tensor_mode(name) == gpu.trt.TensorIOMode.INPUT:
+            value = np.ascontiguousarray(arrays[f"in:{name}"], _dtype(gpu, engine, name))
+            context.set_input_shape(name, value.shape)
+            context.set_tensor_address(name, gpu.upload(value))
+        else:
+            outputs[name] = gpu.output_allocator()
+            context.set_output_allocator(name, outputs[name])
+    if not context.execute_async_v3(0):
+        raise RuntimeError("execute_async_v3 failed")
+    gpu.call("cudaDeviceSynchronize")
+    return {
+        name: gpu.download(output.address, output.shape, _dtype(gpu, engine, name)) for name, output in outputs.items()
+    }
+
+
+def _dtype(gpu: Gpu, engine: Any, name: str) -> Any:
+    return gpu.trt.nptype(engine.get_tensor_dtype(name))
+
+
+def difference(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> str:
+    """How two arrays differ. Empty if they agree: integers exactly, and floats relative to the largest number."""
+    if actual.shape != expected.shape:
+        return f"the shape {actual.shape}, not {expected.shape}"
+    if expected.dtype.kind != "f":
+        wrong = np.flatnonzero(actual.astype(expected.dtype) != expected)
+    else:
+        got, wanted = actual.astype(np.float64), expected.astype(np.float64)
+        finite = np.isfinite(wanted)
+        scale = max(np.abs(wanted[finite]).max(initial=0.0), 1e-30)
+        tolerance = 1e-2 if expected.dtype == np.float16 else 1e-4
+        with np.errstate(invalid="ignore"):
+            near = np.abs(got - wanted) <= tolerance * scale
+        wrong = np.flatnonzero(~(near | (got == wanted) | (np.isnan(got) & np.isnan(wanted))))
+    if not wrong.size:
+        return ""
+    places = wrong[:4]
+    return (
+        f"{wrong.size} of {expected.size} elements, at {places.tolist()}: {actual.ravel()[places].tolist()}, "
+        f"not {expected.ravel()[places].tolist()}"
+    )
+
+
+if __name__ == "__main__":
+    machine = Gpu()
+    for path in map(Path, sys.argv[1:]):
+        try:
+            for row in rows(machine, path):
+                print(json.dumps(row), flush=True)
+        except Exception as error:  # the other models still run
+            print(json.dumps({"model": path.stem, "failed": f"{type(error).__name__}: {error}"}), flush=True)

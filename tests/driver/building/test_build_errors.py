@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.driver.building.build import build
 from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.project import environment
@@ -19,6 +21,9 @@ targets: {{ada: {{sm: 89}}}}
 profiles: {{rows: {{x: {{min: [1, 4], opt: [2, 4], max: [8, 4]}}}}}}
 models:
   net: {{source: {{python: "net:build"}}, inputs: {{x: {{}}}}, profiles: [rows], targets: [ada]{field}}}
+"""
+OTHER_MODEL = """\
+  other: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
 """
 QUANTIZE = ", quantize: {format: int8_weight_only}"
 
@@ -55,3 +60,29 @@ def test_a_calibration_is_refused_before_it_starts_if_torch_is_missing(
     assert [step.id for step in plans["net"].steps.values() if step.verdict == "run"] == ["net/calibrate"]
     with pytest.raises(ToolchainMissing, match="torch is not installed"):
         workspace.check_environment(plans)
+
+
+def test_keep_going_builds_the_models_that_need_no_missing_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trtbuild.yaml").write_text(MANIFEST.format(field="") + OTHER_MODEL)
+    check, tried = environment.check_torch_libraries, []
+
+    def check_one(model: str, facts: Any) -> None:
+        if model == "net":
+            raise ToolchainMissing("torch is not installed")
+        check(model, facts)
+
+    def find_new_record(lookups: StoreLookups, plan: ModelPlan, step: Step) -> None:
+        tried.append(step.id)
+        raise OSError("it begins")
+
+    monkeypatch.setattr(environment, "check_torch_libraries", check_one)
+    monkeypatch.setattr(StoreLookups, "find_new_record", find_new_record)
+    with pytest.raises(ToolchainMissing, match="torch is not installed"):
+        build(Workspace(Request(tmp_path)), Watcher())
+    assert tried == []
+    result = build(Workspace(Request(tmp_path, keep_going=True)), Watcher())
+    assert tried == ["other/trace"] and [error.text for error in result.errors] == ["torch is not installed"]
+    with pytest.raises(ToolchainMissing, match="torch is not installed"):  # no model can be built
+        build(Workspace(Request(tmp_path, models=("net",), keep_going=True)), Watcher())

@@ -71,7 +71,7 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
     `servers` lends the processes from which workers are forked. If it is None, the build starts these processes.
 
     Raises UsageError, before any step runs, if a step can run neither here nor on a worker of a scheduler. With
-    ``--frozen``, raises FrozenError if a step would have to run, if a result is not the locked one, or if an output cannot
+    ``--keep-going``, the other models are built. With ``--frozen``, raises FrozenError if a step would have to run, if a result is not the locked one, or if an output cannot
     be read from the caches. Raises Interrupted if the user stops the build.
     """
     request, start_s = workspace.request, time.monotonic()
@@ -87,8 +87,9 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
             raise _pending_steps_error(workspace, pending)
         if request.frozen:
             _refuse_unlocked_results(workspace, plans, stages)
-        if pending:
-            workspace.check_environment(plans)
+        unfit_errors = _unfit_errors(workspace, plans) if pending else {}
+        plans = {name: plan for name, plan in plans.items() if name not in unfit_errors}
+        pending = _pending_steps(plans, stages)
         outcome = Outcome(dict(plans), stages=stages)
         farm_messages: list[str] = []
         try:
@@ -108,7 +109,7 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
     result = BuildResult(outcome, remotes=workspace.store.reports())
     for name in plans:
         result.written += outcome.written.get(name, [])
-    result.errors += outcome.unwritten.values()
+    result.errors += [*outcome.unwritten.values(), *unfit_errors.values()]
     result.warnings += workspace.store.warnings()
     result.warnings += farm_messages
     result.warnings += quantization_warnings(outcome.plans.values())
@@ -122,6 +123,18 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
 def _pending_steps(plans: Mapping[str, ModelPlan], stages: Collection[str]) -> list[Step]:
     steps = [step for plan in plans.values() for step in plan.steps.values()]
     return [step for step in steps if step.verdict != "hit" and step.stage in stages]
+
+
+def _unfit_errors(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> dict[str, TrtbuildError]:
+    """Name → error of each model with a step that can run nowhere. Raises the error, unless ``--keep-going`` is set and
+    another model can be built."""
+    if workspace.request.keep_going:
+        errors = {name: workspace.environment_error({name: plan}) for name, plan in plans.items()}
+        unfit = {name: error for name, error in errors.items() if error is not None}
+        if len(unfit) < len(plans):
+            return unfit
+    workspace.check_environment(plans)
+    return {}
 
 
 def _pending_steps_error(workspace: Workspace, pending: Sequence[Step]) -> FrozenError:

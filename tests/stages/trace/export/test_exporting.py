@@ -25,9 +25,20 @@ def test_the_error_about_a_multiple_names_input_and_dim_and_suggests_multiple_of
     assert error.code == "constraint"
     assert "dim 'batch' (image.0) may have any size, but the model needs a multiple of 2" in error.text
     assert error.hint == (
-        "write dims: {batch: {at: [image.0], multiple_of: 2}}; the size is declared at trtbuild.yaml:20"
+        "write dims: {batch: {at: [image.0], multiple_of: 2}}; if the model pads the size to a multiple inside a branch, "
+        "pad by -n % 2 without the branch; the size is declared at trtbuild.yaml:20"
     )
     assert error.file == "tests/stages/trace/export/test_exporting.py"
+
+
+def test_the_error_about_a_branch_that_pads_suggests_to_pad_without_it(traced, job_of) -> None:
+    def pads_in_a_branch(x):
+        rest = x.shape[1] % 8
+        return (torch.nn.functional.pad(x, (0, 8 - rest)) if rest else x).exp()
+
+    error = error_of(traced, job_of, pads_in_a_branch, {"x": ((2, 4), (2, 7), (2, 20))})
+    assert "the model only works where (x.1 % 8) != 0" in error.text
+    assert "pad by -n % 8 without the branch" in error.hint
 
 
 def test_a_model_may_pad_to_whole_windows_if_the_example_has_one_window(traced, job_of) -> None:

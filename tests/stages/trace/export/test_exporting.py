@@ -66,6 +66,18 @@ def test_the_error_about_a_fixed_size_suggests_a_static_axis(traced, job_of) -> 
     assert error.file == "tests/stages/trace/export/test_exporting.py"
 
 
+def test_the_error_about_a_size_that_torch_fixes_without_a_report_names_the_cause(traced, job_of) -> None:
+    def resize(x):
+        rows = x.shape[2] // 16
+        tokens = torch.nn.functional.conv2d(x, torch.ones(4, 3, 16, 16), stride=16).flatten(2)
+        return torch.nn.functional.interpolate(tokens.reshape(2, 4, rows, -1), size=(int(rows * 16), 64))
+
+    image = {"image": ((2, 3, 32, 64), (2, 3, 64, 64), (2, 3, 96, 64))}
+    error = error_of(traced, job_of, resize, image, dims=[NamedDim("height", (("image", 2),), 32)])
+    assert error.text == "dim 'height' (image.2) is declared dynamic, but the traced program has 64 there"
+    assert "keep the model from turning this size into a Python number (int()" in error.hint
+
+
 def test_a_fixed_size_is_reported_as_a_size_not_as_a_number_of_multiples(traced, job_of) -> None:
     shapes = {"image": ((32, 4), (64, 4), (320, 4))}
     error = error_of(

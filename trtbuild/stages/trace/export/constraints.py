@@ -66,7 +66,7 @@ def parse_violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> 
             result.append(
                 Violation(
                     f"{describe_symbol(plan, inputs, symbol)} cannot be dynamic as declared: {reason}",
-                    _hint_to_make_static(plan, inputs, symbol, None)
+                    hint_to_make_static(plan, inputs, symbol, None)
                     + (f"; {_hint_to_pad_always(remainder[1])}" if remainder else ""),
                     _manifest_path(plan, inputs, symbol),
                     symbol,
@@ -134,14 +134,15 @@ def _violation_of_suggestion(symbol: int, suggestion: str, plan: ShapePlan, inpu
 def _fixed_size_violation(symbol: int, size: int, plan: ShapePlan, inputs: Sequence[Input]) -> Violation:
     return Violation(
         f"{describe_symbol(plan, inputs, symbol)} is declared dynamic, but the model fixes it to {size}",
-        _hint_to_make_static(plan, inputs, symbol, size),
+        hint_to_make_static(plan, inputs, symbol, size),
         _manifest_path(plan, inputs, symbol),
         symbol,
         largest_size=size,
     )
 
 
-def _hint_to_make_static(plan: ShapePlan, inputs: Sequence[Input], symbol: int, size: int | None) -> str:
+def hint_to_make_static(plan: ShapePlan, inputs: Sequence[Input], symbol: int, size: int | None) -> str:
+    """Advice about a symbol that the model fixes to `size`; None if this size is not known."""
     place = axes_of_symbol(plan, inputs, symbol)[0]
     size_text = "one size" if size is None else str(size)
     return (

@@ -7,7 +7,8 @@ Rules
 1. A call is replaced if all selected elements get the same value. So `value` has at most the axes that follow the mask's,
    and maybe one axis of size 1 before them.
 2. ``x[torch.where(mask)] = value`` is the same call: its indices are the columns of the mask's nonzero positions, in order.
-3. A call that adds to the elements is not replaced, nor one whose mask may have other sizes than the axes of `x`.
+3. Booleans are chosen by logical operators, because onnxruntime has no Where for them, and could not check the engine.
+4. A call that adds to the elements is not replaced, nor one whose mask may have other sizes than the axes of `x`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,12 @@ def _choose(node: torch.fx.Node) -> None:
         return
     for _ in sizes[end:]:
         mask = insert_call(node, _aten.unsqueeze.default, mask, -1)
-    replace(node, insert_call(node, _aten.where.self, mask, value, source))
+    if source.meta["val"].dtype is torch.bool:
+        written = insert_call(node, _aten.logical_and.default, mask, value)
+        kept = insert_call(node, _aten.logical_and.default, insert_call(node, _aten.logical_not.default, mask), source)
+        replace(node, insert_call(node, _aten.logical_or.default, written, kept))
+    else:
+        replace(node, insert_call(node, _aten.where.self, mask, value, source))
 
 
 def _mask_of(indices: Sequence[torch.fx.Node]) -> torch.fx.Node | None:

@@ -23,6 +23,7 @@ from trtbuild.stages.lower.operators.integers.ranges import count_in_int64
 from trtbuild.stages.lower.operators.integers.rounding import drop_integer_rounding
 from trtbuild.stages.lower.operators.integers.size_arithmetic import divide_sizes_as_python, round_sizes_as_python
 from trtbuild.stages.lower.operators.log_sums import write_out_log_sums
+from trtbuild.stages.lower.operators.masked_writes import choose_masked_values
 from trtbuild.stages.lower.operators.numbers import round_compared_numbers, widen_for_numbers
 from trtbuild.stages.lower.operators.products import write_out_factors
 from trtbuild.stages.lower.operators.result_types import cast_before_reductions, cast_promoted_operands
@@ -95,6 +96,11 @@ PASSES: tuple[Pass, ...] = (
         "search-vectors-as-matrices",
         search_vectors_as_matrices,
         "TensorRT's TopK needs two axes: a vector becomes a matrix of one row",
+    ),
+    Pass(
+        "choose-masked-values",
+        choose_masked_values,
+        "the translation of a write to the elements of a mask has NonZero, which TensorRT-RTX lacks",
     ),
     Pass(
         "adapt-indices",

@@ -25,9 +25,20 @@ def test_the_error_about_a_multiple_names_input_and_dim_and_suggests_multiple_of
     assert error.code == "constraint"
     assert "dim 'batch' (image.0) may have any size, but the model needs a multiple of 2" in error.text
     assert error.hint == (
-        "write dims: {batch: {at: [image.0], multiple_of: 2}}; the size is declared at trtbuild.yaml:20"
+        "write dims: {batch: {at: [image.0], multiple_of: 2}}; if the model pads the size to a multiple inside a branch, "
+        "pad by -n % 2 without the branch; the size is declared at trtbuild.yaml:20"
     )
     assert error.file == "tests/stages/trace/export/test_exporting.py"
+
+
+def test_the_error_about_a_branch_that_pads_suggests_to_pad_without_it(traced, job_of) -> None:
+    def pads_in_a_branch(x):
+        rest = x.shape[1] % 8
+        return (torch.nn.functional.pad(x, (0, 8 - rest)) if rest else x).exp()
+
+    error = error_of(traced, job_of, pads_in_a_branch, {"x": ((2, 4), (2, 7), (2, 20))})
+    assert "the model only works where (x.1 % 8) != 0" in error.text
+    assert "pad by -n % 8 without the branch" in error.hint
 
 
 def test_a_model_may_pad_to_whole_windows_if_the_example_has_one_window(traced, job_of) -> None:
@@ -53,6 +64,18 @@ def test_the_error_about_a_fixed_size_suggests_a_static_axis(traced, job_of) -> 
     assert "write 8 as min, opt and max of image.0 in every profile" in error.hint
     assert error.hint.endswith("the size is declared at trtbuild.yaml:10")
     assert error.file == "tests/stages/trace/export/test_exporting.py"
+
+
+def test_the_error_about_a_size_that_torch_fixes_without_a_report_names_the_cause(traced, job_of) -> None:
+    def resize(x):
+        rows = x.shape[2] // 16
+        tokens = torch.nn.functional.conv2d(x, torch.ones(4, 3, 16, 16), stride=16).flatten(2)
+        return torch.nn.functional.interpolate(tokens.reshape(2, 4, rows, -1), size=(int(rows * 16), 64))
+
+    image = {"image": ((2, 3, 32, 64), (2, 3, 64, 64), (2, 3, 96, 64))}
+    error = error_of(traced, job_of, resize, image, dims=[NamedDim("height", (("image", 2),), 32)])
+    assert error.text == "dim 'height' (image.2) is declared dynamic, but the traced program has 64 there"
+    assert "keep the model from turning this size into a Python number (int()" in error.hint
 
 
 def test_a_fixed_size_is_reported_as_a_size_not_as_a_number_of_multiples(traced, job_of) -> None:

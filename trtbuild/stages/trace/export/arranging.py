@@ -32,7 +32,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program, assemble, functional
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.trace.examples import dtype_name, dtype_of
-from trtbuild.stages.trace.export.constraints import describe_symbol
+from trtbuild.stages.trace.export.constraints import describe_symbol, hint_to_make_static
 from trtbuild.stages.trace.export.leaves import Leaf, leaves_of, numbers_as_tensors
 from trtbuild.stages.trace.export.pieces import slice_used_pieces
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
@@ -218,7 +218,7 @@ def _declared_ranges(program: Program, job: TraceJob) -> dict[Any, Any]:
             if isinstance(axis, SymbolAxis):
                 subject = describe_symbol(plan, job.inputs, axis.symbol)
                 problem = f"{subject} is declared dynamic, but the traced program has {size_text(traced_size)} there"
-                hint = f"make it static: write one size as min, opt and max of {entry.name}.{number} in every profile"
+                hint = hint_to_make_static(plan, job.inputs, axis.symbol, None)
                 path = f"dims.{plan.symbols[axis.symbol].name}"
             else:
                 traced_text = size_text(traced_size)

@@ -62,10 +62,12 @@ def parse_violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> 
                 result.append(_fixed_size_violation(symbol, int(constant[1]), plan, inputs))
                 continue
             reason = _reason_of_violation(line, plan, inputs)
+            remainder = re.search(r"% (\d+)", reason)
             result.append(
                 Violation(
                     f"{describe_symbol(plan, inputs, symbol)} cannot be dynamic as declared: {reason}",
-                    _hint_to_make_static(plan, inputs, symbol, None),
+                    hint_to_make_static(plan, inputs, symbol, None)
+                    + (f"; {_hint_to_pad_always(remainder[1])}" if remainder else ""),
                     _manifest_path(plan, inputs, symbol),
                     symbol,
                 )
@@ -88,7 +90,7 @@ def _violation_of_suggestion(symbol: int, suggestion: str, plan: ShapePlan, inpu
             f"{dim} may have any size that is a multiple of {multiple}, but the model needs a multiple of {step}"
             if multiple > 1
             else f"{dim} may have any size, but the model needs a multiple of {step}",
-            f"write dims: {{{name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}",
+            f"write dims: {{{name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}; {_hint_to_pad_always(step)}",
             path,
             symbol,
         )
@@ -132,20 +134,25 @@ def _violation_of_suggestion(symbol: int, suggestion: str, plan: ShapePlan, inpu
 def _fixed_size_violation(symbol: int, size: int, plan: ShapePlan, inputs: Sequence[Input]) -> Violation:
     return Violation(
         f"{describe_symbol(plan, inputs, symbol)} is declared dynamic, but the model fixes it to {size}",
-        _hint_to_make_static(plan, inputs, symbol, size),
+        hint_to_make_static(plan, inputs, symbol, size),
         _manifest_path(plan, inputs, symbol),
         symbol,
         largest_size=size,
     )
 
 
-def _hint_to_make_static(plan: ShapePlan, inputs: Sequence[Input], symbol: int, size: int | None) -> str:
+def hint_to_make_static(plan: ShapePlan, inputs: Sequence[Input], symbol: int, size: int | None) -> str:
+    """Advice about a symbol that the model fixes to `size`; None if this size is not known."""
     place = axes_of_symbol(plan, inputs, symbol)[0]
     size_text = "one size" if size is None else str(size)
     return (
         f"make it static: write {size_text} as min, opt and max of {place} in every profile; or keep the model from "
         "turning this size into a Python number (int(), len(), range(), a list of shapes, a branch)"
     )
+
+
+def _hint_to_pad_always(multiple: int | str) -> str:
+    return f"if the model pads the size to a multiple inside a branch, pad by -n % {multiple} without the branch"
 
 
 def _reason_of_violation(line: str, plan: ShapePlan, inputs: Sequence[Input]) -> str:

@@ -1,0 +1,78 @@
+"""Write ``x[mask] = value`` as a choice between two tensors.
+
+PyTorch writes to the elements that a mask of booleans selects. The translation finds the positions of these elements with
+NonZero, which TensorRT-RTX does not have. So the call, and calls near it, would stay in PyTorch.
+
+Rules
+1. A call is replaced if all selected elements get the same value. So `value` has at most the axes that follow the mask's,
+   and maybe one axis of size 1 before them.
+2. ``x[torch.where(mask)] = value`` is the same call: its indices are the columns of the mask's nonzero positions, in order.
+3. Booleans are chosen by logical operators, because onnxruntime has no Where for them, and could not check the engine.
+4. A call that adds to the elements is not replaced, nor one whose mask may have other sizes than the axes of `x`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trtbuild.stages.lower.operators.calls import argument_of, change_calls, insert_call, replace
+from trtbuild.stages.lower.request import Request
+from trtbuild.stages.program.functional import Program
+
+_aten = torch.ops.aten
+_WRITES = frozenset((_aten.index_put.default, _aten._unsafe_index_put.default))
+
+
+def choose_masked_values(program: Program, request: Request) -> Program:
+    return change_calls(program, _WRITES, _choose)
+
+
+def _choose(node: torch.fx.Node) -> None:
+    source, indices, value = node.args[:3]
+    start = next((axis for axis, index in enumerate(indices) if index is not None), 0)
+    mask = _mask_of(indices[start:])
+    if mask is None or argument_of(node, 3, "accumulate", False):
+        return
+    sizes, mask_sizes, value_sizes = _sizes(source), _sizes(mask), _sizes(value)
+    end = start + len(mask_sizes)
+    is_one_value = len(value_sizes) <= len(sizes) - end or (
+        len(value_sizes) == len(sizes) - end + 1 and value_sizes[0] == 1
+    )
+    if not mask_sizes or sizes[start:end] != mask_sizes or not is_one_value:
+        return
+    for _ in sizes[end:]:
+        mask = insert_call(node, _aten.unsqueeze.default, mask, -1)
+    if source.meta["val"].dtype is torch.bool:
+        written = insert_call(node, _aten.logical_and.default, mask, value)
+        kept = insert_call(node, _aten.logical_and.default, insert_call(node, _aten.logical_not.default, mask), source)
+        replace(node, insert_call(node, _aten.logical_or.default, written, kept))
+    else:
+        replace(node, insert_call(node, _aten.where.self, mask, value, source))
+
+
+def _mask_of(indices: Sequence[torch.fx.Node | None]) -> torch.fx.Node | None:
+    """The mask that is the only index, or whose nonzero positions the indices are. None if an axis between two indices has
+    no index (``x[rows, :, columns]``), because PyTorch moves such axes."""
+    while indices and indices[-1] is None:
+        indices = indices[:-1]
+    if len(indices) == 1 and indices[0].meta["val"].dtype is torch.bool:
+        return indices[0]
+    columns = indices[0].args[0] if indices and indices[0].target is operator.getitem else None
+    if not isinstance(columns, torch.fx.Node) or columns.target is not _aten.unbind.int:
+        return None
+    positions = columns.args[0]
+    if positions.target is not _aten.nonzero.default or argument_of(columns, 1, "dim", 0) not in (1, -1):
+        return None
+    mask = positions.args[0]
+    numbers = [index.args[1] for index in indices if index.target is operator.getitem and index.args[0] is columns]
+    is_mask = mask.meta["val"].dtype is torch.bool and numbers == list(range(mask.meta["val"].dim()))
+    return mask if is_mask and len(indices) == len(numbers) else None
+
+
+def _sizes(node: torch.fx.Node) -> list[Any]:
+    """The sizes of a tensor. Expressions instead of SymInts, because comparing SymInts would add guards."""
+    return [size.node.expr if isinstance(size, torch.SymInt) else size for size in node.meta["val"].shape]

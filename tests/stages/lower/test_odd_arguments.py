@@ -547,6 +547,12 @@ def test_no_transposed_convolution_adds_a_bias_before_the_parser_appends_element
     assert (len(node.input) == 2) is is_written_out
 
 
+def test_a_transposed_convolution_with_a_dynamic_number_of_channels_equals_eager() -> None:
+    body = "F.conv_transpose1d(x0, x1.transpose(0, 1), x1.mean((1, 2)), 3, 1, 2)"
+    case = ModuleCase(module_from_text([], body, 2), [("float32", [2, 4, 5]), ("float32", [(2, 3, 6), 4, 2])])
+    assert not differences(case, build(case)).differences
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -296,6 +296,8 @@ def test_as_strided_of_an_unknown_memory_is_refused(lower_module: Any, text: str
         ("torch.special.erfcx(x0)", "aten.special_erfcx"),
         ("torch.erfc(x0)", "aten.erfc"),
         ("torch.signbit(x0)", "aten.signbit"),
+        ("F.pad(x0[None, None], (-3, 4, 0, 0), mode='replicate')", "aten.pad"),
+        ("F.pad(x0[None], (-1, 2), mode='reflect')", "aten.pad"),
         ("torch.clamp(x0, max=float('nan'))", "aten.clamp"),
         ("torch.complex(x0, x0 * 0.0).angle()", "aten.angle"),
         ("torch.clamp(x0, float('nan'), 2.0)", "aten.clamp"),

@@ -305,6 +305,8 @@ def test_as_strided_of_an_unknown_memory_is_refused(lower_module: Any, text: str
         ("torch.special.erfcx(x0)", "aten.special_erfcx"),
         ("torch.erfc(x0)", "aten.erfc"),
         ("torch.signbit(x0)", "aten.signbit"),
+        ("F.pad(x0[None, None], (-3, 4, 0, 0), mode='replicate')", "aten.pad"),
+        ("F.pad(x0[None], (-1, 2), mode='reflect')", "aten.pad"),
         ("torch.clamp(x0, max=float('nan'))", "aten.clamp"),
         ("torch.complex(x0, x0 * 0.0).angle()", "aten.angle"),
         ("torch.clamp(x0, float('nan'), 2.0)", "aten.clamp"),
@@ -554,6 +556,12 @@ def test_no_transposed_convolution_adds_a_bias_before_the_parser_appends_element
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
     (node,) = (node for node in _nodes(lower_module, call, inputs, None) if node.op_type == "ConvTranspose")
     assert (len(node.input) == 2) is is_written_out
+
+
+def test_a_transposed_convolution_with_a_dynamic_number_of_channels_equals_eager() -> None:
+    body = "F.conv_transpose1d(x0, x1.transpose(0, 1), x1.mean((1, 2)), 3, 1, 2)"
+    case = ModuleCase(module_from_text([], body, 2), [("float32", [2, 4, 5]), ("float32", [(2, 3, 6), 4, 2])])
+    assert not differences(case, build(case)).differences
 
 
 @pytest.mark.parametrize(

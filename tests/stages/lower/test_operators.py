@@ -46,6 +46,20 @@ def test_bucketize_equals_eager_for_every_number_of_boundaries(right: bool) -> N
     assert not differences(case, built).differences
 
 
+def test_isin_equals_eager_for_every_number_of_tests() -> None:
+    body = "torch.isin(x0, x1), torch.isin(x0, x1[0], invert=True), torch.isin(x0[0, 0], x1, assume_unique=True)"
+    case = ModuleCase(module_from_text([], body, 2), [("int64", [2, 6]), ("int64", [(3, 5, 40), 2])])
+    built = build(case)
+    assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
+    assert not differences(case, built).differences
+
+
+def test_adaptive_max_pooling_equals_eager_if_only_the_size_of_the_example_is_even() -> None:
+    case = ModuleCase(module_from_text([], "F.adaptive_max_pool2d(x0, 2)", 1), [("float32", [2, 3, (4, 8, 40), 6])])
+    built = build(case)
+    assert not differences(case, built).differences
+
+
 def test_a_result_of_adaptive_pooling_depends_on_its_own_elements_only() -> None:
     x = torch.tensor([[1.0, 2.0, float("inf"), 4.0, 5.0, float("nan"), 7.0]])[None]
     torch.testing.assert_close(_pool(x, [3]), torch.nn.functional.adaptive_avg_pool1d(x, 3), equal_nan=True)

@@ -1,6 +1,6 @@
 """Find calls whose ONNX translation is wrong (exporter of torch 2.13). These calls stay in PyTorch:
 
-1. Negative padding in the modes reflect and replicate: ONNX's Pad can remove elements only in the mode constant.
+1. Negative padding in the modes reflect, replicate and circular: ONNX's Pad can remove elements only in the mode constant.
 2. Batch normalization by the statistics of the batch in a module that has running statistics: the translation uses the
    running statistics.
 3. Average pooling with `divisor_override`: ONNX's AveragePool has no such attribute. Average pooling with `ceil_mode` and
@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -74,7 +74,9 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return False
     name, arguments = node.target._opname, _arguments(node)
     if name.startswith(("replication_pad", "reflection_pad")):  # 1
-        return any(isinstance(amount, int) and amount < 0 for amount in arguments.get("padding") or ())
+        return _has_negative(arguments.get("padding"))
+    if name == "pad":  # 1
+        return arguments.get("mode", "constant") != "constant" and _has_negative(arguments.get("pad"))
     if "_pool" in name and arguments.get("ceil_mode") and _may_leave_out_windows(node, arguments):  # 18
         return True
     if name.startswith("avg_pool"):  # 3
@@ -112,6 +114,10 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
     if "batch_norm" in name:  # 2
         return arguments.get("training") is True and arguments.get("running_mean") is not None
     return False
+
+
+def _has_negative(amounts: Sequence[Any] | None) -> bool:
+    return any(isinstance(amount, int) and amount < 0 for amount in amounts or ())
 
 
 def _may_leave_out_windows(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:

@@ -7,11 +7,14 @@ Rules
 2. Placeholders keep their order and names. (The retrace puts constants first and names the inputs arg_0, arg_1, …)
 3. A tensor node that the retrace left without a module gets the module of its neighbours.
 4. If the retrace shows that the model writes to an input, SourceError is raised, with the code ``mutated-input``.
+5. An operator stays whole if its decomposition fits the sizes of the example only (`size_questions`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
@@ -23,6 +26,7 @@ from trtbuild.stages.lower.modules import set_missing_modules
 from trtbuild.stages.lower.operators.decompositions import DECOMPOSITIONS, POOLING_DECOMPOSITIONS
 from trtbuild.stages.lower.operators.quantization import is_quantizer, quantizers
 from trtbuild.stages.lower.request import Request
+from trtbuild.stages.lower.size_questions import SizeQuestions
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.text import target_name
 
@@ -77,8 +81,20 @@ def _pools_dynamic_axes(node: torch.fx.Node) -> bool:
 
 
 def _decompose(program: Program, request: Request) -> ExportedProgram:
+    """Retrace `program`, and repeat this without the decompositions of rule 5."""
+    table = dict(request.decompositions)
+    while True:
+        questions = SizeQuestions(program)
+        with questions.record():
+            exported = _retrace(program, questions.watch(table))
+        if not questions.operators:
+            return exported
+        table = {target: function for target, function in table.items() if target not in questions.operators}
+
+
+def _retrace(program: Program, decompositions: dict[Any, Callable[..., Any]]) -> ExportedProgram:
     try:
-        exported = program.exported.run_decompositions(dict(request.decompositions))
+        exported = program.exported.run_decompositions(decompositions)
     except Exception as error:  # a decomposition may raise any error
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ConversionRefused(

@@ -15,6 +15,8 @@ Rules
    so `_diagonal_scatter` selects the new elements instead. The model writes ``x.diagonal().fill_(0)``, for example.
 6. PyTorch decomposes ``bucketize`` into a binary search. The number of its steps fits the example's boundaries only. So
    `_bucketize` counts the boundaries before a value if their number is dynamic.
+7. PyTorch decomposes ``isin`` into comparisons or into a sort, whichever is faster for the example. `_isin` compares all
+   pairs if a size is dynamic, so the graph does not depend on the example.
 """
 
 from __future__ import annotations
@@ -142,6 +144,16 @@ def _bucketize(
     return is_before.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
+def _isin(
+    elements: torch.Tensor, tests: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
+) -> torch.Tensor:
+    if all(isinstance(size, int) for size in (*elements.shape, *tests.shape)):
+        find = get_decompositions([_aten.isin.Tensor_Tensor])[_aten.isin.Tensor_Tensor]
+        return find(elements, tests, assume_unique=assume_unique, invert=invert)
+    is_in = (elements.unsqueeze(-1) == tests.flatten()).any(-1)
+    return ~is_in if invert else is_in
+
+
 #: Operator → its decomposition, for all sizes.
 DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten._adaptive_avg_pool3d.default: _pool,
@@ -152,6 +164,7 @@ DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten.diagonal.default: _diagonal,
     _aten.diagonal_copy.default: _diagonal,
     _aten.diagonal_scatter.default: _diagonal_scatter,
+    _aten.isin.Tensor_Tensor: _isin,
 }
 
 #: Pooling to a number of cells → its decomposition for dynamic axes.

@@ -29,5 +29,5 @@ def _write(node: torch.fx.Node) -> None:
         return
     products = insert_call(node, node.target, source, weight, None, *node.args[3:])
     channels = bias.meta["val"].shape[0]
-    column = insert_call(node, _aten.view.default, bias, [channels, *[1] * axes])
+    column = insert_call(node, _aten.view.default, bias, [channels if isinstance(channels, int) else -1, *[1] * axes])
     replace(node, insert_call(node, _aten.add.Tensor, products, column))

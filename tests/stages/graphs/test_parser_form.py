@@ -545,3 +545,12 @@ def test_a_suppression_without_a_number_of_boxes_is_refused() -> None:
     for inputs in ([], ["", "overlap"], ["", "overlap", "zero"]):
         with pytest.raises(ConversionRefused, match="max_output_boxes_per_class"):
             parser_form(_suppression(*inputs), 17)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_refuses_coordinates_that_the_parser_replaces(mode: str) -> None:
+    attributes = {"coordinate_transformation_mode": "tf_half_pixel_for_nn"}
+    with pytest.raises(ConversionRefused, match=f"Resize has the mode {mode} and the coordinates tf_half_pixel_for_nn"):
+        parser_form(_model(h.make_node("Resize", ["x", "", "four"], ["y"], mode=mode, **attributes), [4], 13), 13)
+    nearest = _model(h.make_node("Resize", ["x", "", "four"], ["y"], **attributes), [4], 13)
+    assert parser_form(nearest, 13) == nearest

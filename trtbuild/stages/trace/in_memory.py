@@ -35,6 +35,7 @@ from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mod
 from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, replace_modelopt_quantizers
 from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.sources import torchscript
+from trtbuild.stages.trace.sources.exported_program import module_of_program
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.owners import FileOwners
 
@@ -85,7 +86,7 @@ def export_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pr
 def _module_to_trace(model: torch.nn.Module | ExportedProgram, job: TraceJob, frames: Frames) -> torch.nn.Module:
     """The module to trace, with its tensors in main memory (rules 1, 3 and 5). Raises SourceError."""
     if isinstance(model, ExportedProgram):
-        return _in_main_memory(model.module())
+        return _in_main_memory(module_of_program(model))
     if isinstance(model, torch.jit.ScriptModule):
         return torchscript.module_of_script(model, job, frames)
     model = in_evaluation_mode(model, copied=True)

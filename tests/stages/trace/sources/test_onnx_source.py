@@ -176,6 +176,49 @@ def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     assert (result == 2).all()
 
 
+def test_the_error_about_a_function_of_another_opset_names_it(tmp_path: Path) -> None:
+    proto = model(nodes=[h.make_node("Twice", ["x"], ["y"], domain="mine")])
+    body = [h.make_node("Add", ["a", "a"], ["b"])]
+    proto.functions.append(h.make_function("mine", "Twice", ["a"], ["b"], body, [h.make_opsetid("", 13)]))
+    proto.opset_import.append(h.make_opsetid("mine", 1))
+    with pytest.raises(
+        SourceError, match=r"calls the function mine.Twice, which has another version of ONNX's operators"
+    ):
+        read(tmp_path, proto)
+
+
+def test_a_weight_or_a_constant_can_be_an_output(tmp_path: Path) -> None:
+    """Shape inference does not find their types. It then does not find the types of other results, either."""
+    outputs = [h.make_tensor_value_info(name, T.FLOAT, None) for name in ("y", "w", "b")]
+    graph = read(tmp_path, model(outputs=outputs))
+    assert [entry["shape"] for entry in graph.interface["outputs"]] == [[["sym", 0], 8], [64, 8], [8]]
+    x = np.ones((3, 64), np.float32)
+    results = run(graph, [x])
+    assert np.allclose(results[0], x @ WEIGHT + 1) and np.array_equal(results[1], WEIGHT) and results[2].shape == (8,)
+
+
+def test_the_file_has_the_number_of_axes_if_shape_inference_does_not_find_it(tmp_path: Path) -> None:
+    body = h.make_graph(
+        [h.make_node("Concat", ["rows", "x"], ["more"], axis=0), h.make_node("Identity", ["on"], ["still_on"])],
+        "body",
+        [
+            h.make_tensor_value_info("number", T.INT64, []),
+            h.make_tensor_value_info("on", T.BOOL, []),
+            h.make_tensor_value_info("rows", T.FLOAT, None),
+        ],
+        [h.make_tensor_value_info("still_on", T.BOOL, []), h.make_tensor_value_info("more", T.FLOAT, None)],
+    )
+    parts = {
+        "nodes": [h.make_node("Loop", ["count", "", "x"], ["y"], body=body)],
+        "initializers": [onnx.numpy_helper.from_array(np.array(3), "count")],
+    }
+    with pytest.raises(SourceError, match=r"the number of axes of output 'y' of net\.onnx is not known"):
+        read(tmp_path, model(**parts))
+    graph = read(tmp_path, model(**parts, outputs=[h.make_tensor_value_info("y", T.FLOAT, ["rows", 64])]))
+    assert graph.interface["outputs"][0]["shape"] == [["data", 0], ["data", 1]]
+    assert run(graph, [np.ones((2, 64), np.float32)])[0].shape == (8, 64)
+
+
 def test_a_call_without_an_attribute_gets_the_default_of_the_function(tmp_path: Path) -> None:
     """onnxscript writes such functions, so files of ``torch.onnx.dynamo_export`` have them."""
     leaky = h.make_node("LeakyRelu", ["a"], ["b"])

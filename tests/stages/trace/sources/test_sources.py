@@ -191,6 +191,49 @@ def test_keyword_inputs_of_an_exported_program_may_be_declared_in_any_order(
     assert result.graph == traced(Affine().eval(), job).graph
 
 
+class Constants(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.arange(4))
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        flags = torch.where(ids > 1, 1.0, 0.0) + torch.zeros(4)
+        return ids / 3, self.steps / 2, flags, torch.tensor([0.5, 2.0])
+
+
+@pytest.mark.parametrize("default", [torch.float32, torch.float64, torch.bfloat16])
+def test_values_have_the_default_dtype_of_the_process_that_exported_the_program(
+    open_source: Callable[..., nn.Module],
+    job_of: Callable[..., Any],
+    traced: Callable[..., Any],
+    tmp_path: Path,
+    default: torch.dtype,
+) -> None:
+    torch.set_default_dtype(default)
+    try:
+        arguments, shapes = (torch.arange(8).view(2, 4),), {"ids": {0: Dim("batch", min=1, max=16)}}
+        exported = torch.export.export(Constants().eval(), arguments, dynamic_shapes=shapes)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.export.save(exported, tmp_path / "constants.pt2")
+    inputs, source = [Input("ids", dtype="int64")], Source("exported_program", "constants.pt2")
+    job = job_of({"ids": ((1, 4), (2, 4), (16, 4))}, inputs=inputs, source=source)
+    result = traced(open_source("constants.pt2", job=job), job)
+    assert {entry["dtype"] for entry in result.interface["outputs"]} == {str(default).removeprefix("torch.")}
+    assert len(result.interface["outputs"]) == 4
+
+
+def test_a_default_dtype_that_cannot_be_written_into_a_program_is_an_error(
+    open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(module: nn.Module) -> None:
+        raise ValueError("the result of aten.div.Tensor is torch.float64")
+
+    monkeypatch.setattr("trtbuild.stages.trace.sources.exported_program.write_recorded_dtype", refuse)
+    error = error_of(open_source, pt2, job=exported_program_job(job_of, 2, 4, 16))
+    assert "block.pt2 was exported with another default dtype: the result of aten.div.Tensor" in error.text
+
+
 def test_the_error_about_a_profile_outside_the_exported_range_names_both_ranges(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str
 ) -> None:

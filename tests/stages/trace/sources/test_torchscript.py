@@ -90,6 +90,13 @@ def test_the_program_equals_the_script_at_other_sizes(tmp_path: Path) -> None:
     assert torch.allclose(results[0], y) and torch.allclose(results[1], sums["sum"])
 
 
+def test_a_frozen_script_is_traced(tmp_path: Path) -> None:
+    """It has no attribute `training`."""
+    torch.jit.save(torch.jit.freeze(torch.jit.script(Net().eval())), str(tmp_path / "net.ts"))
+    _, traced = trace_script(tmp_path, ROWS)
+    assert [entry["shape"] for entry in traced.interface["outputs"]] == [[["sym", 0], 6], [["sym", 0]]]
+
+
 def test_keyword_only_arguments_are_matched_by_name(tmp_path: Path) -> None:
     save_script(Keyword(), tmp_path)
     inputs = [Input("mask", keyword=True), Input("x")]

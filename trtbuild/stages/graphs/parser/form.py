@@ -29,6 +29,7 @@ _FORMS: Mapping[str, Callable[[onnx.NodeProto, ModelFacts], Iterable[onnx.NodePr
     "NonMaxSuppression": searches.write_threshold,
     "RNN": loops.refuse_batch_first,
     "ReduceLogSumExp": log_sums.write_out_log_sum_exp,
+    "Resize": windows.refuse_tensorflow_pixels,
     "Selu": elements.write_selu_numbers,
     "TopK": searches.search_finite_numbers,
 }

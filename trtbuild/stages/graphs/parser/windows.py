@@ -1,4 +1,4 @@
-"""Write operators that move a window over their operand: pooling and ConvTranspose.
+"""Write operators that move a window over their operand: pooling, ConvTranspose and Resize.
 
 Rules
 1. Pooling with `ceil_mode`: ONNX leaves out a last window that begins in the padding at the end. The parser's layer has
@@ -10,6 +10,8 @@ Rules
 3. GlobalLpPool of an odd order gets an Abs, because the parser adds the powers of negative numbers to the sum.
 4. ConvTranspose with `output_shape`: ONNX pads the beginning by one element more if the padding is odd. The parser pads
    the end. With an automatic padding, the parser ignores `output_shape`. So the padding is written out.
+5. Resize with ``tf_half_pixel_for_nn``: the parser computes half pixels instead. For the mode nearest, it selects a
+   rounding that makes both equal. So the other modes are refused.
 """
 
 from __future__ import annotations
@@ -48,6 +50,17 @@ def write_padding(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.Node
     """Apply rule 4."""
     if attribute_of(node, "output_shape", []):
         _write_padding(node, facts)
+    yield node
+
+
+def refuse_tensorflow_pixels(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Apply rule 5."""
+    mode = attribute_of(node, "mode", b"nearest")
+    if attribute_of(node, "coordinate_transformation_mode", b"") == b"tf_half_pixel_for_nn" and mode != b"nearest":
+        raise ConversionRefused(
+            f"Resize has the mode {mode.decode()} and the coordinates tf_half_pixel_for_nn: TensorRT computes half_pixel",
+            hint="export the model with half_pixel, if the model means these coordinates",
+        )
     yield node
 
 

@@ -11,6 +11,8 @@ Rules
    PyTorch does itself.
 3. Under float32, which is torch's own default, nothing changes.
 4. The proof runs the program under float32. So a call that these rules do not cover is an error.
+5. A program that was exported in another process has the types that values had there. So a call that gives another type
+   now depends on the default dtype of that process.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 
 _where = torch.ops.aten.where
@@ -25,33 +28,66 @@ _where = torch.ops.aten.where
 
 def write_default_dtype(program: ExportedProgram) -> None:
     """Change the graphs of `program` so that they compute the same under float32 (rules 1 and 2)."""
-    if torch.get_default_dtype() is torch.float32:
+    if torch.get_default_dtype() is not torch.float32:
+        _write_dtypes(program.graph_module, torch.get_default_dtype())
+
+
+def write_recorded_dtype(module: torch.nn.Module) -> None:
+    """Change the graphs of `module`, whose program was exported in another process. They then compute the types that the
+    program has (rule 5). Raises ValueError if rules 1 and 2 do not cover a call."""
+    changed_node = _first_changed_node(module)
+    if changed_node is None:
         return
-    for module in program.graph_module.modules():
-        if isinstance(module, torch.fx.GraphModule):
-            for node in list(module.graph.nodes):
-                if _has_default_dtype(node):
-                    _write_dtype(node)
-            module.recompile()
+    _write_dtypes(module, changed_node.meta["val"].dtype)
+    changed_node = _first_changed_node(module)
+    if changed_node is not None:
+        raise ValueError(f"the result of {changed_node.target} is {changed_node.meta['val'].dtype}")
 
 
-def _has_default_dtype(node: torch.fx.Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in ("aten", "prims"):
-        return False
+def _first_changed_node(module: torch.nn.Module) -> torch.fx.Node | None:
+    """The first call whose result now has another type than in the program."""
+    for graph in _graph_modules(module):
+        for node in graph.graph.nodes:
+            recorded = node.meta.get("val")
+            if isinstance(recorded, FakeTensor) and recorded.is_floating_point() and _has_no_float_argument(node):
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda entry: entry.meta["val"])
+                with recorded.fake_mode:
+                    if node.target(*args, **kwargs).dtype is not recorded.dtype:
+                        return node
+    return None
+
+
+def _write_dtypes(module: torch.nn.Module, dtype: torch.dtype) -> None:
+    for graph in _graph_modules(module):
+        for node in list(graph.graph.nodes):
+            if _has_dtype(node, dtype):
+                _write_dtype(node, dtype)
+        graph.recompile()
+
+
+def _graph_modules(module: torch.nn.Module) -> list[torch.fx.GraphModule]:
+    return [entry for entry in module.modules() if isinstance(entry, torch.fx.GraphModule)]
+
+
+def _has_dtype(node: torch.fx.Node, dtype: torch.dtype) -> bool:
     results = node.meta.get("val")
     results = results if isinstance(results, list | tuple) else [results]
-    if not any(isinstance(r, torch.Tensor) and r.dtype is torch.get_default_dtype() for r in results):
+    is_result = any(isinstance(result, torch.Tensor) and result.dtype is dtype for result in results)
+    return is_result and _has_no_float_argument(node)
+
+
+def _has_no_float_argument(node: torch.fx.Node) -> bool:
+    """Whether `node` calls an operator of PyTorch without a float tensor (rule 1)."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in ("aten", "prims"):
         return False
-    arguments = [entry.meta.get("val") for entry in node.all_input_nodes]
-    return not any(_is_float(argument) for argument in arguments)
+    return not any(_is_float(entry.meta.get("val")) for entry in node.all_input_nodes)
 
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
-def _write_dtype(node: torch.fx.Node) -> None:
-    dtype = torch.get_default_dtype()
+def _write_dtype(node: torch.fx.Node, dtype: torch.dtype) -> None:
     target: Any = node.target
     position = next((n for n, argument in enumerate(target._schema.arguments) if argument.name == "dtype"), None)
     if position is not None:
@@ -60,7 +96,7 @@ def _write_dtype(node: torch.fx.Node) -> None:
         return
     if target is _where.Scalar:  # no argument can be converted: the first number becomes a tensor
         condition, number, other = node.args
-        node.target, node.args = _where.ScalarOther, (condition, _add_tensor(node, number), other)
+        node.target, node.args = _where.ScalarOther, (condition, _add_tensor(node, number, dtype), other)
         return
     for argument in node.all_input_nodes:
         value = argument.meta.get("val")
@@ -72,9 +108,9 @@ def _write_dtype(node: torch.fx.Node) -> None:
             node.replace_input_with(argument, converted)
 
 
-def _add_tensor(node: torch.fx.Node, number: Any) -> torch.fx.Node:
-    """Add a 0-d tensor of the default dtype before `node`."""
-    options = {"dtype": torch.get_default_dtype(), "device": torch.device("cpu")}
+def _add_tensor(node: torch.fx.Node, number: Any, dtype: torch.dtype) -> torch.fx.Node:
+    """Add a 0-d tensor of `dtype` before `node`."""
+    options = {"dtype": dtype, "device": torch.device("cpu")}
     value: Any = number.meta["val"] if isinstance(number, torch.fx.Node) else number
     with node.graph.inserting_before(node), node.meta["val"].fake_mode:
         scalar = node.graph.call_function(torch.ops.aten.scalar_tensor.default, (number,), options)

@@ -1,7 +1,7 @@
 """``exported_program:`` sources: a ``.pt2`` file of torch.export.save.
 
 The program is traced again with the manifest's dims, which may have narrower ranges, or may be static. Module paths and
-names of weights stay the same.
+names of weights stay the same. Values have the types that the file has, also if it was exported with another default dtype.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.program.quantized import register_operators
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export.constraints import describe_symbol
+from trtbuild.stages.trace.export.default_dtype import write_recorded_dtype
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.reading import SourceReader
 
@@ -42,7 +43,34 @@ class ExportedProgramSource(SourceReader):
                 fallback=place,
             )
         _refuse_other_inputs(exported, job)
-        return exported.module()
+        module = module_of_program(exported)
+        try:
+            write_recorded_dtype(module)
+        except ValueError as error:
+            raise SourceError(
+                f"{job.source.target} was exported with another default dtype: {error}",
+                code="source",
+                hint="call torch.set_default_dtype(torch.float32) before the export, and write this dtype in the model",
+                **place,
+            ) from error
+        return module
+
+
+def module_of_program(exported: ExportedProgram) -> torch.nn.Module:
+    """The module of `exported`, for another export. `exported` does not change.
+
+    ``torch.tensor(…)`` in a model's forward becomes two calls, lift_fresh_copy and detach_. Another export refuses this
+    detach_ ("Can't detach views in-place"). Without gradients, detach_ changes nothing, so it is left out.
+    """
+    module = exported.module()
+    for graph in module.modules():
+        if isinstance(graph, torch.fx.GraphModule):
+            for node in list(graph.graph.nodes):
+                if node.target is torch.ops.aten.detach_.default:
+                    node.replace_all_uses_with(node.args[0])
+                    graph.graph.erase_node(node)
+            graph.recompile()
+    return module
 
 
 def _first_error(error: BaseException) -> BaseException:

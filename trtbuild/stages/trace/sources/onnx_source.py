@@ -6,7 +6,8 @@ Rules
 2. Inputs are matched by name, and get the manifest's shapes. A dynamic size becomes the manifest's symbol or number. A
    fixed size must be equal to the manifest's size. Outputs keep their names and their order.
 3. Large initializers are weights (`onnx_weights`).
-4. If ONNX's shape inference does not find the size of an output, this size counts as a size that depends on data.
+4. If ONNX's shape inference does not find the size of an output, this size counts as a size that depends on data. If it
+   does not find the number of axes either, the file's number counts. The engine step compares it with the network.
 5. Only ONNX's own operators are supported, and operators of Model Optimizer that can be written as these
    (`onnx_trt_domain`). Functions that the model defines are inlined.
 """
@@ -144,8 +145,17 @@ def _write_function_defaults(model: onnx.ModelProto) -> None:
 
 def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:
     place = job.place("source")
+    functions = {(function.domain, function.name) for function in model.functions}  # those that are not inlined
     for node in all_nodes(model.graph):
         name = f"node {node.name!r}" if node.name else "a node of a nested graph"  # `_name_nodes` leaves these unnamed
+        if (node.domain, node.op_type) in functions:
+            raise SourceError(
+                f"{name} of {job.source.target} calls the function {node.domain}.{node.op_type}, which has another version "
+                "of ONNX's operators than the model",
+                code="onnx",
+                hint="export the function with the opset of the model",
+                **place,
+            )
         if node.domain not in _ONNX_DOMAINS:
             raise SourceError(
                 f"{name} of {job.source.target} is {node.domain}.{node.op_type}, but only ONNX's own operators "
@@ -225,7 +235,10 @@ def _infer_outputs(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.Val
     """Check a model, and return its outputs with their sizes, as far as shape inference finds them (rule 4)."""
     graph = model.graph
     graph.ClearField("value_info")
+    declared_types = {}
     for value in graph.output:
+        if value.type.tensor_type.HasField("shape"):
+            declared_types[value.name] = _without_sizes(value.type)
         value.type.tensor_type.ClearField("shape")
         value.type.tensor_type.shape.SetInParent()  # the checker needs a shape, and many files have no shape here
     try:
@@ -237,8 +250,11 @@ def _infer_outputs(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.Val
             hint=f"onnx {onnx.__version__} checks it; export it again",
             **job.place("source"),
         ) from error
+    constant_types = _constant_types(graph)
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
+        if value.name in constant_types:
+            value.type.CopyFrom(constant_types[value.name])
     try:
         drop_ceil_modes(model)
         inferred_graph = onnx.shape_inference.infer_shapes(
@@ -255,12 +271,14 @@ def _infer_outputs(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.Val
     outputs: list[tuple[onnx.ValueInfoProto, list[Expression]]] = []
     data_sizes = 0
     for value, inferred in zip(graph.output, inferred_graph.output, strict=True):
+        if not inferred.type.tensor_type.HasField("shape") and value.name in declared_types:
+            inferred.type.CopyFrom(declared_types[value.name])
         tensor = inferred.type.tensor_type
         if not tensor.HasField("shape"):
             raise SourceError(
                 f"the number of axes of output {value.name!r} of {job.source.target} is not known",
                 code="onnx",
-                hint="give its operators constant axes and shapes",
+                hint="give its operators constant axes and shapes, or give the output a shape in the file",
                 **job.place("source"),
             )
         sizes: list[Expression] = []
@@ -275,6 +293,19 @@ def _infer_outputs(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.Val
         outputs.append((value, sizes))
         value.type.CopyFrom(inferred.type)
     return outputs
+
+
+def _without_sizes(type_: onnx.TypeProto) -> onnx.TypeProto:
+    """A copy of a tensor type with its number of axes, and without sizes."""
+    return onnx.helper.make_tensor_type_proto(type_.tensor_type.elem_type, [None] * len(type_.tensor_type.shape.dim))
+
+
+def _constant_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
+    """The types of weights and small constants. If such a value is an output, shape inference does not find its type."""
+    types = {value.name: value.type for value in graph.input}
+    for tensor in graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+    return types
 
 
 def _element_type(value: torch.Tensor) -> int:

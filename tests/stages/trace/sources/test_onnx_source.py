@@ -397,3 +397,25 @@ def test_an_undeclared_input_is_an_error(tmp_path: Path) -> None:
     proto = model(nodes=[h.make_node("Mul", ["x", "mask"], ["y"])], inputs=inputs, initializers=[])
     with pytest.raises(SourceError, match="has an input 'mask', which the manifest does not declare"):
         read(tmp_path, proto)
+
+
+def test_a_pooling_in_a_branch_that_leaves_out_its_last_window_has_the_size_of_onnx(tmp_path: Path) -> None:
+    options: Any = {"kernel_shape": [1], "strides": [2], "ceil_mode": 1}
+    branches = {
+        f"{name}_branch": h.make_graph(
+            [h.make_node(operator, ["x"], [f"{name}_x"]), h.make_node("MaxPool", [f"{name}_x"], [name], **options)],
+            name,
+            [],
+            [h.make_tensor_value_info(name, T.FLOAT, None)],
+        )
+        for name, operator in (("then", "Relu"), ("else", "Neg"))
+    }
+    nodes = [
+        h.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        h.make_node("Cast", ["sum"], ["on"], to=T.BOOL),
+        h.make_node("If", ["on"], ["y"], **branches),
+    ]
+    proto = model(nodes=nodes, inputs=[h.make_tensor_value_info("x", T.FLOAT, ["n", 2, 6])], initializers=[])
+    graph = read(tmp_path, proto, {"x": ([1, 2, 6], [2, 2, 6], [4, 2, 6])})
+    assert graph.interface["outputs"][0]["shape"] == [["sym", 0], 2, 3]
+    assert run(graph, [np.ones((2, 2, 6), np.float32)])[0].shape == (2, 2, 3)

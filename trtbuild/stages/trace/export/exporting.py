@@ -53,7 +53,7 @@ from trtbuild.stages.trace.export.guards import arguments_as_input_numbers
 from trtbuild.stages.trace.export.signature import bind_to_forward
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.quantization.fake_quantize import define_fake_kernels
-from trtbuild.stages.trace.user_code.advice import error_text, shape_advice, value_advice
+from trtbuild.stages.trace.user_code.advice import PYTHON_SOURCE, error_text, shape_advice, value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
 #: The range of a torch Dim ends at this size or later, if the model allows it (rule 5).
@@ -102,7 +102,14 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
         raise_model_error(module, job, frames)
         _raise_unknown_output(module, error, job, frames)
         _raise_resize_error(error, job, frames)
-        frames.raise_from(error, "torch.export cannot trace the model", code="export", fallback=job.place("source"))
+        frames.raise_from(
+            error,
+            "torch.export cannot trace the model",
+            code="export",
+            # PyTorch's converter has made a graph that cannot run
+            hint=PYTHON_SOURCE if job.source.kind == "torchscript" else None,
+            fallback=job.place("source"),
+        )
     guards = tuple(getattr(raw, "_guards_code", None) or ())
     try:
         program = functionalize(raw)

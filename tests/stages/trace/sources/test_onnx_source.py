@@ -266,6 +266,18 @@ def test_poolings_that_leave_out_a_last_window_have_the_sizes_of_onnx(tmp_path: 
     assert [axis.dim_value for axis in inferred.dim] == list(expected.shape)
 
 
+def test_resized_sizes_are_those_of_float32(tmp_path: Path) -> None:
+    """The float32 number 1.4 is smaller than 1.4. onnx's inference finds 6 and 8 instead of 7 and 9."""
+    scales = onnx.numpy_helper.from_array(np.array([1, 1, 1.4], np.float32), "scales")
+    nodes = [h.make_node("Resize", [source, "", "scales"], [result]) for source, result in ("xa", "ay")]
+    proto = model(nodes=nodes, inputs=[h.make_tensor_value_info("x", T.FLOAT, [1, 1, 5])], initializers=[scales])
+    graph = read(tmp_path, proto, {"x": [1, 1, 5]})
+    result = run(graph, [np.ones((1, 1, 5), np.float32)])[0]
+    assert graph.interface["outputs"][0]["shape"] == list(result.shape) == [1, 1, 9]
+    blob = onnx.ModelProto.FromString(graph.blob)
+    assert np.array_equal(onnx.numpy_helper.to_array(blob.graph.initializer[0]), np.float32([1, 1, 1.4]))
+
+
 def test_initializers_that_nested_graphs_read_are_kept(tmp_path: Path) -> None:
     two = onnx.numpy_helper.from_array(np.full(64, 2, np.float32), "two")
     branches = {

@@ -28,6 +28,7 @@ from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import SourceError
 from trtbuild.stages.onnx_graphs import all_nodes
 from trtbuild.stages.onnx_pools import drop_ceil_modes
+from trtbuild.stages.onnx_resizes import with_float32_sizes
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.declared_inputs import (
     graph_interface,
@@ -258,7 +259,7 @@ def _infer_outputs(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.Val
     try:
         drop_ceil_modes(model)
         inferred_graph = onnx.shape_inference.infer_shapes(
-            model, check_type=True, strict_mode=True, data_prop=True
+            with_float32_sizes(model), check_type=True, strict_mode=True, data_prop=True
         ).graph
     except Exception as error:
         raise SourceError(

@@ -55,8 +55,8 @@ def drop_ceil_modes(model: onnx.ModelProto) -> None:
 
 
 def _drop_ceil_mode(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer_shapes: _Shapes) -> bool:
-    """Change the first such pooling of a graph and its nested graphs. Returns whether one was changed. `inferred` is the same
-    graph with the results of shape inference."""
+    """Change the first such pooling of a graph and its nested graphs. Returns whether one was changed. `inferred` is the
+    same graph with the results of shape inference."""
     shapes = outer_shapes | {
         value.name: [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
         for value in (*inferred.input, *inferred.value_info)

@@ -32,7 +32,7 @@ def with_float32_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _change_first(model: onnx.ModelProto, resizes: dict[str, np.ndarray]) -> bool:
-    """Change the scales of the first Resize that needs it, and take it out of `resizes`. Returns whether one was changed."""
+    """Change the scales of the first Resize that needs it, and take it out of `resizes`. Returns whether it changed one."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     shapes = {
         value.name: [size.dim_value for size in value.type.tensor_type.shape.dim]  # 0 if it is not known

@@ -12,6 +12,11 @@ import onnx
 import onnx.shape_inference
 from onnx import helper as h
 
+from trtbuild.stages.onnx_graphs import all_nodes
+
+#: Name of a value → its sizes, as far as they are known.
+_Shapes = dict[str, list[int | None]]
+
 _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
 
 
@@ -41,24 +46,34 @@ def last_windows(node: onnx.NodeProto, known_sizes: Sequence[int | None] | None)
 
 
 def drop_ceil_modes(model: onnx.ModelProto) -> None:
-    """Set ``ceil_mode=0`` in place where a pooling of the outer graph leaves out the last windows of its axes. The results
-    are the same, and shape inference then finds the right sizes. Each such pooling changes the sizes of later ones."""
-    pools = {node.output[0]: node for node in model.graph.node if node.op_type in _POOLS and _ceil_modes(node)}
-    while pools:
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-        shapes = {
-            value.name: [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
-            for value in (*graph.input, *graph.value_info)
-            if (tensor := value.type.tensor_type).HasField("shape")
-        }
-        name = next(
-            (name for name, node in pools.items() if last_windows(node, shapes.get(node.input[0])) == (True, False)), ""
-        )
-        if not name:
+    """Set ``ceil_mode=0`` in place where a pooling leaves out the last windows of its axes. The results are the same, and
+    shape inference then finds the right sizes. Each such pooling changes the sizes of later ones."""
+    while any(_ceil_modes(node) for node in all_nodes(model.graph)):
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        if not _drop_ceil_mode(model.graph, inferred.graph, {}):
             return
-        for attribute in _ceil_modes(pools.pop(name)):
-            attribute.i = 0
+
+
+def _drop_ceil_mode(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer_shapes: _Shapes) -> bool:
+    """Change the first such pooling of a graph and its nested graphs. Returns whether one was changed. `inferred` is the
+    same graph with the results of shape inference."""
+    shapes = outer_shapes | {
+        value.name: [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
+        for value in (*inferred.input, *inferred.value_info)
+        if (tensor := value.type.tensor_type).HasField("shape")
+    }
+    for node, inferred_node in zip(graph.node, inferred.node, strict=True):
+        if _ceil_modes(node) and last_windows(node, shapes.get(node.input[0])) == (True, False):
+            for attribute in _ceil_modes(node):
+                attribute.i = 0
+            return True
+        for attribute, inferred_attribute in zip(node.attribute, inferred_node.attribute, strict=True):
+            if attribute.HasField("g") and _drop_ceil_mode(attribute.g, inferred_attribute.g, shapes):
+                return True
+    return False
 
 
 def _ceil_modes(node: onnx.NodeProto) -> list[onnx.AttributeProto]:
+    if node.op_type not in _POOLS:
+        return []
     return [attribute for attribute in node.attribute if attribute.name == "ceil_mode" and attribute.i]

@@ -47,6 +47,6 @@ def test_another_write_to_a_mask_equals_eager(body: str) -> None:
 
 
 def test_indices_of_a_mask_with_an_axis_between_them_equal_eager() -> None:
-    body = "x0.index_put([torch.where(x1)[0], None, torch.where(x1)[1]], torch.tensor(0.0))"
+    body = "torch.ops.aten.index_put(x0, [torch.where(x1)[0], None, torch.where(x1)[1]], torch.tensor(0.0))"
     case = ModuleCase(module_from_text([], body, 2), [("float32", (4, 4, 4)), ("bool", (4, 4))])
     assert not differences(case, build(case, engines=False)).differences

@@ -266,6 +266,18 @@ def test_poolings_that_leave_out_a_last_window_have_the_sizes_of_onnx(tmp_path: 
     assert [axis.dim_value for axis in inferred.dim] == list(expected.shape)
 
 
+def test_resized_sizes_are_those_of_float32(tmp_path: Path) -> None:
+    """The float32 number 1.4 is smaller than 1.4. onnx's inference finds 6 and 8 instead of 7 and 9."""
+    scales = onnx.numpy_helper.from_array(np.array([1, 1, 1.4], np.float32), "scales")
+    nodes = [h.make_node("Resize", [source, "", "scales"], [result]) for source, result in ("xa", "ay")]
+    proto = model(nodes=nodes, inputs=[h.make_tensor_value_info("x", T.FLOAT, [1, 1, 5])], initializers=[scales])
+    graph = read(tmp_path, proto, {"x": [1, 1, 5]})
+    result = run(graph, [np.ones((1, 1, 5), np.float32)])[0]
+    assert graph.interface["outputs"][0]["shape"] == list(result.shape) == [1, 1, 9]
+    blob = onnx.ModelProto.FromString(graph.blob)
+    assert np.array_equal(onnx.numpy_helper.to_array(blob.graph.initializer[0]), np.float32([1, 1, 1.4]))
+
+
 def test_initializers_that_nested_graphs_read_are_kept(tmp_path: Path) -> None:
     two = onnx.numpy_helper.from_array(np.full(64, 2, np.float32), "two")
     branches = {
@@ -397,3 +409,25 @@ def test_an_undeclared_input_is_an_error(tmp_path: Path) -> None:
     proto = model(nodes=[h.make_node("Mul", ["x", "mask"], ["y"])], inputs=inputs, initializers=[])
     with pytest.raises(SourceError, match="has an input 'mask', which the manifest does not declare"):
         read(tmp_path, proto)
+
+
+def test_a_pooling_in_a_branch_that_leaves_out_its_last_window_has_the_size_of_onnx(tmp_path: Path) -> None:
+    options: Any = {"kernel_shape": [1], "strides": [2], "ceil_mode": 1}
+    branches = {
+        f"{name}_branch": h.make_graph(
+            [h.make_node(operator, ["x"], [f"{name}_x"]), h.make_node("MaxPool", [f"{name}_x"], [name], **options)],
+            name,
+            [],
+            [h.make_tensor_value_info(name, T.FLOAT, None)],
+        )
+        for name, operator in (("then", "Relu"), ("else", "Neg"))
+    }
+    nodes = [
+        h.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        h.make_node("Cast", ["sum"], ["on"], to=T.BOOL),
+        h.make_node("If", ["on"], ["y"], **branches),
+    ]
+    proto = model(nodes=nodes, inputs=[h.make_tensor_value_info("x", T.FLOAT, ["n", 2, 6])], initializers=[])
+    graph = read(tmp_path, proto, {"x": ([1, 2, 6], [2, 2, 6], [4, 2, 6])})
+    assert graph.interface["outputs"][0]["shape"] == [["sym", 0], 2, 3]
+    assert run(graph, [np.ones((2, 2, 6), np.float32)])[0].shape == (2, 2, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 import torch
@@ -164,3 +164,16 @@ def test_the_file_is_a_dependency(tmp_path: Path, in_child: Callable[..., ChildT
     traced = in_child(make_job(ROWS, source=Source("torchscript", "net.ts")), project, tmp_path)
     assert traced.error is None
     assert len(traced.observations["file:net.ts"]) == 64
+
+
+class Masked(nn.Module):
+    def forward(self, x: torch.Tensor, mask: Optional[torch.Tensor] = None) -> torch.Tensor:  # noqa: UP045
+        return x if mask is None else x * mask
+
+
+def test_a_conversion_that_cannot_run_is_an_error_with_hints(tmp_path: Path) -> None:
+    save_script(Masked(), tmp_path)
+    inputs = [Input("x"), Input("mask", keyword=True)]
+    with pytest.raises(SourceError, match=r"torch\.export cannot trace the model") as caught:
+        trace_script(tmp_path, {"x": ROWS["x"], "mask": [1, 4]}, inputs)
+    assert caught.value.hint is not None and "python:" in caught.value.hint

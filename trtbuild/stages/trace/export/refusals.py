@@ -16,7 +16,7 @@ from trtbuild.stages.trace.export.constraints import Violation, parse_violations
 from trtbuild.stages.trace.export.custom_operators import raise_missing_fake
 from trtbuild.stages.trace.export.guard_filter import CodeLine
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.user_code.advice import error_text, shape_advice, value_advice
+from trtbuild.stages.trace.user_code.advice import PYTHON_SOURCE, error_text, shape_advice, value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
 
@@ -63,7 +63,14 @@ def raise_refusal(error: BaseException, module: torch.nn.Module, job: TraceJob, 
     raise_model_error(module, job, frames)
     _raise_unknown_output(module, error, job, frames)
     _raise_resize_error(error, job, frames)
-    frames.raise_from(error, "torch.export cannot trace the model", code="export", fallback=job.place("source"))
+    frames.raise_from(
+        error,
+        "torch.export cannot trace the model",
+        code="export",
+        # PyTorch's converter has made a graph that cannot run
+        hint=PYTHON_SOURCE if job.source.kind == "torchscript" else None,
+        fallback=job.place("source"),
+    )
 
 
 def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:

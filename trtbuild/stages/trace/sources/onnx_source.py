@@ -36,6 +36,7 @@ from trtbuild.stages.trace.sources.declared_inputs import (
     size_expression,
 )
 from trtbuild.stages.trace.sources.onnx_quantization import dequantize_biases, refuse_unsupported_quantization
+from trtbuild.stages.trace.sources.onnx_resizes import with_float32_sizes
 from trtbuild.stages.trace.sources.onnx_trt_domain import replace_trt_operators
 from trtbuild.stages.trace.sources.onnx_weights import (
     all_tensors,
@@ -258,7 +259,7 @@ def _infer_outputs(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.Val
     try:
         drop_ceil_modes(model)
         inferred_graph = onnx.shape_inference.infer_shapes(
-            model, check_type=True, strict_mode=True, data_prop=True
+            with_float32_sizes(model), check_type=True, strict_mode=True, data_prop=True
         ).graph
     except Exception as error:
         raise SourceError(

@@ -28,7 +28,7 @@ from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.checks import refuse_training_mode
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.reading import SourceReader
-from trtbuild.stages.trace.user_code.advice import value_advice
+from trtbuild.stages.trace.user_code.advice import PYTHON_SOURCE, value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
 #: Operator of TorchScript → the word for it in a message.
@@ -157,8 +157,7 @@ def _convert(
             error,
             f"PyTorch's converter from TorchScript cannot convert {job.source.target}",
             code="export",
-            hint="export the model from its Python source instead (`python:`), or save it with torch.jit.trace, which "
-            "leaves no branches in the script",
+            hint=PYTHON_SOURCE,
             fallback=job.place("source"),
         )
     return converter.graph
@@ -179,8 +178,7 @@ def _raise_control_flow(error: Exception, script: torch.jit.ScriptModule, job: T
         + (f": {shown}" if shown else "")
         + (f" ({reason})" if reason else ""),
         code="export",
-        hint="export the model from its Python source instead (`python:`), or save it with torch.jit.trace, which "
-        "leaves no branches in the script",
+        hint=PYTHON_SOURCE,
         **job.place("source"),
     ) from error
 

@@ -18,6 +18,12 @@ from trtbuild.core.model.spec import Input
 from trtbuild.core.values.nearest import nearest
 from trtbuild.core.values.value_ranges import is_index_error
 
+#: Advice about a script that PyTorch's converter from TorchScript cannot convert.
+PYTHON_SOURCE = (
+    "export the model from its Python source instead (`python:`), or save it with torch.jit.trace, which leaves no "
+    "branches in the script"
+)
+
 _NO_GPU_TEXT = re.compile(
     r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver|on a CUDA device but|CUDA driver"
 )

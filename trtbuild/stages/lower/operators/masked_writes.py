@@ -59,6 +59,8 @@ def _mask_of(indices: Sequence[torch.fx.Node | None]) -> torch.fx.Node | None:
     no index (``x[rows, :, columns]``), because PyTorch moves such axes."""
     while indices and indices[-1] is None:
         indices = indices[:-1]
+    if None in indices:
+        return None
     if len(indices) == 1 and indices[0].meta["val"].dtype is torch.bool:
         return indices[0]
     columns = indices[0].args[0] if indices and indices[0].target is operator.getitem else None
@@ -68,9 +70,9 @@ def _mask_of(indices: Sequence[torch.fx.Node | None]) -> torch.fx.Node | None:
     if positions.target is not _aten.nonzero.default or argument_of(columns, 1, "dim", 0) not in (1, -1):
         return None
     mask = positions.args[0]
-    numbers = [index.args[1] for index in indices if index.target is operator.getitem and index.args[0] is columns]
+    numbers = [index.args[1] if index.args[:1] == (columns,) else None for index in indices]
     is_mask = mask.meta["val"].dtype is torch.bool and numbers == list(range(mask.meta["val"].dim()))
-    return mask if is_mask and len(indices) == len(numbers) else None
+    return mask if is_mask else None
 
 
 def _sizes(node: torch.fx.Node) -> list[Any]:

@@ -54,7 +54,7 @@ def _choose(node: torch.fx.Node) -> None:
         replace(node, insert_call(node, _aten.where.self, mask, value, source))
 
 
-def _mask_of(indices: Sequence[torch.fx.Node | None]) -> torch.fx.Node | None:
+def _mask_of(indices: Sequence[Any]) -> torch.fx.Node | None:
     """The mask that is the only index, or whose nonzero positions the indices are. None if an axis between two indices has
     no index (``x[rows, :, columns]``), because PyTorch moves such axes."""
     while indices and indices[-1] is None:

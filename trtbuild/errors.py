@@ -11,6 +11,7 @@ An error has the exit status of its base class, if the tree does not name anothe
     * EnvironmentFault
       * ToolchainMissing
       * TargetUnsupported
+  * InterruptError, exit 130
   * FrozenError, exit 3
   * SourceError
   * ConversionRefused
@@ -101,12 +102,6 @@ class UsageError(TrtbuildError):
     exit_code = 2
 
 
-class InterruptError(TrtbuildError):
-    """Ctrl-C or SIGTERM has ended the command."""
-
-    exit_code = 130
-
-
 @dataclass(frozen=True, order=True)
 class Problem:
     """One problem of a manifest. `line` and `column` count from 1."""
@@ -166,6 +161,12 @@ class ToolchainMissing(EnvironmentFault):
 
 class TargetUnsupported(EnvironmentFault):
     """The toolchain cannot build for a requested target on this machine, or with a setting of the model."""
+
+
+class InterruptError(TrtbuildError):
+    """Ctrl-C or SIGTERM has ended the command."""
+
+    exit_code = 130
 
 
 class FrozenError(TrtbuildError):

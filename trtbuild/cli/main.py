@@ -194,6 +194,7 @@ def run(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in words
     had_stdout = terminal.ensure_streams()
+    terminal.forget_result()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends a build as Ctrl-C does
     try:
         if not had_stdout and (as_json or not {"-q", "--quiet"}.intersection(words)):

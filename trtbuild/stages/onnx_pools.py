@@ -1,4 +1,4 @@
-"""Find the pooling operators of an ONNX model whose last window is left out.
+"""Pooling operators of an ONNX model whose last window is left out: find them, and set ``ceil_mode=0``.
 
 With `ceil_mode`, a pooling has a last window that ends after its operand. ONNX leaves this window out if it begins in the
 padding at the end. But onnx's shape inference counts the window, so it finds a size that is too large by one.
@@ -59,7 +59,7 @@ def _drop_ceil_mode(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer_sha
     same graph with the results of shape inference."""
     shapes = outer_shapes | {
         value.name: [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
-        for value in (*inferred.input, *inferred.value_info)
+        for value in (*inferred.input, *inferred.value_info, *inferred.output)
         if (tensor := value.type.tensor_type).HasField("shape")
     }
     for node, inferred_node in zip(graph.node, inferred.node, strict=True):

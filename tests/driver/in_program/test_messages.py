@@ -15,6 +15,10 @@ from trtbuild.driver.in_program.messages import reword
             "if later calls need its value, pass it as an input and return its new value, or do not write to it in forward",
         ),
         (
+            "register it as a buffer and name it in the manifest's `state`, or do not write to it in forward",
+            "pass it as an input and return its new value, or do not write to it in forward",
+        ),
+        (
             "pass the value as an input and return it, or keep it in a buffer that the field `state` names",
             "pass the value as an input and return it",
         ),

@@ -45,6 +45,12 @@ def has_written_result() -> bool:
     return _has_written_result
 
 
+def forget_result() -> None:
+    """A new command begins, which has not written its result."""
+    global _has_written_result
+    _has_written_result = False
+
+
 def write_result(text: str) -> None:
     """Write a command's result to standard output (rule 5). Raises TrtbuildError if the write fails."""
     global _has_written_result

@@ -42,7 +42,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 #: The name of a stage → the version of its step (rule 6).
 STEP_VERSIONS: Mapping[str, int] = {
-    "calibrate": 5,
+    "calibrate": 6,
     "trace": 11,
     "lower": 12,
     "partition": 10,

@@ -3,10 +3,10 @@
 This check runs before every call. It must take much less than a millisecond for a few hundred weights. So it compares no
 values. Torch counts most writes to a tensor, but not these two:
 
-* Fused optimizers, and optimizers that write to ``parameter.data``. Each step of an optimizer counts as a change of the
-  parameters that have a gradient.
+* Fused optimizers, and optimizers that write to ``parameter.data``. Each step of an optimizer counts as a change of all
+  its parameters that require a gradient.
 * The running statistics of a BatchNorm in training mode. The module itself counts these writes, in the buffer
-  ``num_batches_tracked``.
+  ``num_batches_tracked``. This buffer is not found after ``gc.freeze()``.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class KeptWeights:
                 self._with_counted_writes.append((position, tensor, writes, address))
         #: The counters of BatchNorms, and their numbers of writes.
         self._counters = [(counter, counter._version) for counter in _counters_of(weights)]
-        self._ids = frozenset(id(tensor) for _, tensor in weights)
+        self._storages = frozenset(_storage_of(tensor) for _, tensor in weights)
         self._optimizer_has_written = False
         _watch_optimizers()
         with _lock:
             _kept_weights.add(self)
 
-    def note_optimizer_step(self, ids: set[int]) -> None:
-        """An optimizer has written to the tensors with these ids."""
-        if not self._ids.isdisjoint(ids):
+    def note_optimizer_step(self, storages: set[int]) -> None:
+        """An optimizer has written to tensors in these storages."""
+        if not self._storages.isdisjoint(storages):
             self._optimizer_has_written = True
 
     def have_changed(self, arguments: Sequence[Any]) -> bool:
@@ -91,10 +91,19 @@ def _watch_optimizers() -> None:
 
 
 def _note_optimizer_step(optimizer: Any, *_: object) -> None:
-    ids = {id(entry) for group in optimizer.param_groups for entry in group["params"] if entry.grad is not None}
+    parameters = [entry for group in optimizer.param_groups for entry in group["params"]]
+    storages = {_storage_of(entry) for entry in parameters if entry.requires_grad}
     with _lock:
         for kept in _kept_weights:
-            kept.note_optimizer_step(ids)
+            kept.note_optimizer_step(storages)
+
+
+def _storage_of(tensor: Any) -> int:
+    """The address of a tensor's storage. A wrapper subclass has no storage: then, the address of the tensor."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
 
 
 def _counters_of(weights: Sequence[tuple[int, Any]]) -> list[Any]:

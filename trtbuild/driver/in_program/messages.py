@@ -70,6 +70,10 @@ _INPUT_WORDS = (
     ),
     (r"write `state: \[[^\]]*\]` in the manifest, or", "pass it as an input and return its new value, or"),
     (r", or keep it in a buffer that the field `state` names", ""),
+    (
+        r"register it as a buffer and name it in the manifest's `state`, or",
+        "pass it as an input and return its new value, or",
+    ),
     (r"in the manifest\b", "in inputs"),
 )
 _SHAPE_WORDS = (

@@ -237,6 +237,11 @@ def test_a_call_without_an_attribute_gets_the_default_of_the_function(tmp_path: 
     proto.functions.extend(functions)
     (result,) = run(read(tmp_path, proto), [np.full((1, 64), -8, np.float32)])
     assert (result == -1).all()
+    # the function passes on an attribute that its call leaves out
+    proto.functions[1].attribute.append("slope")
+    proto.functions[1].node[0].attribute.add(name="slope", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    with pytest.raises(SourceError, match="passes its attribute 'slope' to Leaky, which has another default"):
+        read(tmp_path, proto)
 
 
 def test_an_old_file_lists_its_initializers_as_inputs(tmp_path: Path) -> None:
@@ -255,9 +260,11 @@ def test_poolings_that_leave_out_a_last_window_have_the_sizes_of_onnx(tmp_path: 
     options: Any = {"kernel_shape": [kernel, kernel], "strides": [kernel + 1, kernel + 1], "ceil_mode": 1}
     nodes = [h.make_node("MaxPool", [source], [result], **options) for source, result in ("xa", "ay")]
     inputs = [h.make_tensor_value_info("x", T.FLOAT, [1, 1, size, size])]
-    graph = read(tmp_path, model(nodes=nodes, inputs=inputs, initializers=[]), {"x": [1, 1, size, size]})
+    proto = model(nodes=nodes, inputs=inputs, initializers=[])
+    proto.graph.output.append(h.make_tensor_value_info("a", T.FLOAT, None))  # its size is not in `value_info` then
+    graph = read(tmp_path, proto, {"x": [1, 1, size, size]})
     x = np.random.default_rng(0).random((1, 1, size, size)).astype(np.float32)
-    (expected,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
+    expected, _ = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
     assert graph.interface["outputs"][0]["shape"] == list(expected.shape)
     assert np.array_equal(run(graph, [x])[0], expected)
     converted = onnx.ModelProto.FromString(convert_to_opset(graph.blob, 20)[0])

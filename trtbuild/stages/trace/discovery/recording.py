@@ -14,8 +14,9 @@ Rules
    there the system goes to the parent of the link's target.
 4. The recorded value of an environment variable is its value at the start of this process, because the next build
    compares its own value at the start. Torch or other installed code may have changed the variable since.
-   As in rule 2, a variable that user code sets and then reads is not a dependency. ``HOME`` is recorded before a file that
-   is in this directory and outside the project: in the home of another user, the code would read another file.
+   As in rule 2, a variable that user code sets and then reads is not a dependency. ``HOME`` is recorded before a file,
+   a link or a listing in this directory and outside the project: in the home of another user, the code would read another
+   one.
 5. If a file belongs to a distribution, the distribution is recorded, not the file. Files of Python, of trtbuild and in
    `owners.IGNORED_PATHS` are not recorded.
 """
@@ -171,6 +172,7 @@ class Recorder:
         for each_path in _path_and_target(absolute):
             is_project = each_path == self._project
             if self.owners.of(each_path).kind == "user" and (is_project or not self._is_project_or_parent(each_path)):
+                self._record_home(each_path)
                 dependency = Dependency("listing", self.dependency_name(each_path))
                 self._pins.setdefault(dependency, listing(each_path, in_project=is_project))
 
@@ -186,6 +188,7 @@ class Recorder:
             or self._is_project_or_parent(absolute)
         ):
             return
+        self._record_home(absolute)
         target = link(absolute, self._project)
         if target != ABSENT:
             self._pins.setdefault(Dependency("link", self.dependency_name(absolute)), target)
@@ -272,13 +275,17 @@ class Recorder:
         if dependency not in self._pins:
             if path in self._written_paths:
                 return
-            home = self._environment.get("HOME", "").rstrip(os.sep)
-            if home and path.startswith(home + os.sep) and not self.is_in_project(path):
-                self.record_variable("HOME")
+            self._record_home(path)
             self._pins[dependency] = _make_pin(path)
         if digest is not None and dependency not in self._digest_pins:
             self._digest_pins.add(dependency)
             self._pins[dependency] = digest
+
+    def _record_home(self, path: str) -> None:
+        """Record ``HOME`` if `path` is in this directory and outside the project (rule 4)."""
+        home = self._environment.get("HOME", "").rstrip(os.sep)
+        if home and path.startswith(home + os.sep) and not self.is_in_project(path):
+            self.record_variable("HOME")
 
     def _is_project_or_parent(self, path: str) -> bool:
         """Whether `path` is the project or a directory above it. These directories exist in every trace, and their names

@@ -47,7 +47,7 @@ MACHINE_VARIABLES = frozenset(
 )
 
 #: Attributes of `os.stat_result` that change without a change of the file's content.
-_TIMES = frozenset({"st_mtime", "st_mtime_ns", "st_ctime", "st_ctime_ns"})
+_TIMES = frozenset({"st_mtime", "st_mtime_ns", "st_ctime", "st_ctime_ns", "ST_MTIME", "ST_CTIME"})
 
 #: Functions of Python that return such an attribute.
 _TIME_FUNCTIONS = frozenset({"getmtime", "getctime"})

@@ -119,7 +119,7 @@ def _violation_of_suggestion(symbol: int, suggestion: str, plan: ShapePlan, inpu
             "each with its own profiles",
             path,
             symbol,
-            largest_size=high,
+            largest_size=high if high is not None and high < declared.max else None,
         )
     relation = _with_manifest_names(suggestion, plan, inputs)
     return Violation(

@@ -36,7 +36,7 @@ def _change_first(model: onnx.ModelProto, resizes: dict[str, np.ndarray]) -> boo
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     shapes = {
         value.name: [size.dim_value for size in value.type.tensor_type.shape.dim]  # 0 if it is not known
-        for value in (*graph.input, *graph.value_info)
+        for value in (*graph.input, *graph.value_info, *graph.output)
     }
     for node in model.graph.node:
         scales, sizes = resizes.get(node.output[0]), shapes.get(node.input[0] if node.input else "", [])

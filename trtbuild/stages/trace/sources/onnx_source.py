@@ -120,7 +120,7 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
             **place,
         ) from error
     if model.functions:
-        _write_function_defaults(model)
+        _write_function_defaults(model, job)
         model = onnx.inliner.inline_local_functions(model)
     for tensor in all_tensors(model.graph):
         location = location_of(tensor)
@@ -134,14 +134,27 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
     return model
 
 
-def _write_function_defaults(model: onnx.ModelProto) -> None:
-    """Give each call of a function the attributes for which the function has defaults. onnx's inliner ignores defaults."""
+def _write_function_defaults(model: onnx.ModelProto, job: TraceJob) -> None:
+    """Give each call of a function the attributes for which the function has defaults. onnx's inliner ignores defaults.
+
+    Raises SourceError if a call passes on an attribute of the calling function that may be missing: then the default of the
+    called function would count, but the inliner drops it."""
     defaults = {(each.domain, each.name, each.overload): each.attribute_proto for each in model.functions}
     for body in (model.graph, *model.functions):
+        maybe_missing = set(body.attribute) if isinstance(body, onnx.FunctionProto) else set()
         for node in all_nodes(body):
-            given_names = {attribute.name for attribute in node.attribute}
-            missing = defaults.get((node.domain, node.op_type, node.overload), ())
-            node.attribute.extend(attribute for attribute in missing if attribute.name not in given_names)
+            given = {attribute.name: attribute.ref_attr_name for attribute in node.attribute}
+            for default in defaults.get((node.domain, node.op_type, node.overload), ()):
+                if default.name not in given:
+                    node.attribute.append(default)
+                elif given[default.name] in maybe_missing:
+                    raise SourceError(
+                        f"the function {body.name} of {job.source.target} passes its attribute {given[default.name]!r} to "
+                        f"{node.op_type}, which has another default for it",
+                        code="onnx",
+                        hint=f"give {body.name} a default for this attribute",
+                        **job.place("source"),
+                    )
 
 
 def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:

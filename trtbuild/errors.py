@@ -166,7 +166,7 @@ class TargetUnsupported(EnvironmentFault):
 class InterruptError(TrtbuildError):
     """Ctrl-C or SIGTERM has ended the command."""
 
-    exit_code = 130
+    exit_code = 130  # as shells do for SIGINT: 128 + 2
 
 
 class FrozenError(TrtbuildError):

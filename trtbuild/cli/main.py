@@ -28,10 +28,7 @@ from trtbuild.cli.commands.show import Flags
 from trtbuild.cli.commands.verify_command import verify
 from trtbuild.cli.commands.worker_command import worker
 from trtbuild.cli.terminal import terminal
-from trtbuild.errors import EnvironmentFault, InternalError, TrtbuildError
-
-#: The exit status after Ctrl-C or SIGTERM, which shells use for SIGINT: 128 + 2.
-INTERRUPTED = 130
+from trtbuild.errors import EnvironmentFault, InternalError, InterruptError, TrtbuildError
 
 
 @click.group(
@@ -209,7 +206,7 @@ def run(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, click.exceptions.Abort) as stop:
         interrupt = stop.__cause__ or stop  # click wraps a KeyboardInterrupt in its own exception
         show.interrupted(unsent=getattr(interrupt, "unsent", 0), as_json=as_json, command=_command(words))
-        return INTERRUPTED
+        return InterruptError.exit_code
     except TrtbuildError as error:
         show.error(error, as_json=as_json, command=_command(words))
         return error.exit_code

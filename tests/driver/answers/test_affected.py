@@ -150,6 +150,17 @@ def test_a_hook_of_a_linked_worktree_finds_the_same_changes(
     assert changed_models(worktree) == "a"
 
 
+def test_a_repository_that_git_dir_names_is_used(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere.git"
+    (repository / ".git").rename(elsewhere)
+    monkeypatch.setenv("GIT_DIR", str(elsewhere))
+    git(repository, "config", "core.worktree", str(repository))
+    (repository / "project/models/a.py").write_text("changed\n")
+    assert changed_models(repository) == "a"
+
+
 def test_a_file_that_git_does_not_track_is_named(repository: Path) -> None:
     project = repository / "project"
     (project / ".gitignore").write_text("weights.bin\n")

@@ -83,6 +83,8 @@ def test_keep_going_builds_the_models_that_need_no_missing_library(
         build(Workspace(Request(tmp_path)), Watcher())
     assert tried == []
     result = build(Workspace(Request(tmp_path, keep_going=True)), Watcher())
-    assert tried == ["other/trace"] and [error.text for error in result.errors] == ["torch is not installed"]
+    assert tried == ["other/trace"] and [error.text for error in result.errors] == [
+        "net is not built: torch is not installed"
+    ]
     with pytest.raises(ToolchainMissing, match="torch is not installed"):  # no model can be built
         build(Workspace(Request(tmp_path, models=("net",), keep_going=True)), Watcher())

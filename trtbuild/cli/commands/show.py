@@ -79,12 +79,16 @@ def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
         if command == "build":
             summary(failure)
         if as_json:
-            with contextlib.suppress(TrtbuildError):  # the error may be about standard output
-                terminal.write_result(json.dumps(encode(failure)) + "\n")
+            _write_failure(failure)
     for warning in problem.warnings if isinstance(problem, FrozenError) else ():
         warn(warning)
     for each_problem in problem.problems if isinstance(problem, (ConfigurationErrors, ManifestErrors)) else (problem,):
         terminal.write_message(f"{terminal.red('error')}: {each_problem}")
+
+
+def _write_failure(failure: Failure) -> None:
+    with contextlib.suppress(TrtbuildError):  # the error may be about standard output
+        terminal.write_result(json.dumps(encode(failure)) + "\n")
 
 
 def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -> None:
@@ -111,9 +115,7 @@ def interrupted(*, unsent: int = 0, as_json: bool = False, command: str = "build
     if as_json and not terminal.has_written_result():
         from trtbuild.driver.answers import report
 
-        failure = report.failure_document(f"trtbuild.{command}/1", InterruptError(message))
-        with contextlib.suppress(TrtbuildError):
-            terminal.write_result(json.dumps(encode(failure)) + "\n")
+        _write_failure(report.failure_document(f"trtbuild.{command}/1", InterruptError(message)))
     terminal.write_message(message)
 
 

@@ -133,6 +133,8 @@ def _unfit_errors(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> dict[
         errors = {name: workspace.environment_error({name: plan}) for name, plan in plans.items()}
         unfit = {name: error for name, error in errors.items() if error is not None}
         if len(unfit) < len(plans):
+            for name, error in unfit.items():
+                error.text = f"{name} is not built: {error.text}"
             return unfit
     workspace.check_environment(plans)
     return {}

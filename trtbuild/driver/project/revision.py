@@ -7,8 +7,8 @@ Rules
    changed, too.
 3. git is called without external diff programs and without a pager. Each call has a time limit.
 4. In a hook of a linked worktree, git sets ``GIT_DIR``. Then git takes the working directory as the root of the
-   repository, so a project in a folder would have other paths. The variables of hooks are left out, unless
-   ``GIT_WORK_TREE`` names the root.
+   repository, so a project in a folder would have other paths. The variables of hooks are left out if git finds the same
+   repository without them. ``GIT_DIR`` may also name another repository, which the user means.
 """
 
 from __future__ import annotations
@@ -114,9 +114,7 @@ def _git(folder: Path, *arguments: str, problem: UsageError | None = None) -> by
 
     Raises an error with git's message if `problem` is None, or if git distrusts the repository's owner."""
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *arguments]
-    left_out = () if "GIT_WORK_TREE" in os.environ else _HOOK_VARIABLES
-    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
-    environment = {**inherited, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    environment = {**_git_variables(folder), "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
         result = subprocess.run(command, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False)
     except FileNotFoundError:
@@ -133,6 +131,21 @@ def _git(folder: Path, *arguments: str, problem: UsageError | None = None) -> by
             f"git refuses the repository: {message.splitlines()[0]}", hint="git's safe.directory allows it"
         )
     raise problem or EnvironmentFault(f"git {arguments[0]} failed: {message}", hint=f"try it: {' '.join(command)}")
+
+
+def _git_variables(folder: Path) -> dict[str, str]:
+    """The environment of git in `folder`: that of this process, without the variables of a hook (rule 4)."""
+    inherited = dict(os.environ)
+    if "GIT_DIR" not in inherited or "GIT_WORK_TREE" in inherited:
+        return inherited
+    without_hook = {name: value for name, value in inherited.items() if name not in _HOOK_VARIABLES}
+    command = ["git", "-C", str(folder), "rev-parse", "--absolute-git-dir"]
+    try:
+        found = subprocess.run(command, env=without_hook, capture_output=True, timeout=_TIMEOUT_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):  # the command itself then has a better error
+        return inherited
+    is_same = os.path.realpath(os.fsdecode(found.strip())) == os.path.realpath(inherited["GIT_DIR"])
+    return without_hook if is_same else inherited
 
 
 def _items(output: bytes) -> list[str]:

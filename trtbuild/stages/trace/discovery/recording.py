@@ -188,9 +188,9 @@ class Recorder:
             or self._is_project_or_parent(absolute)
         ):
             return
-        self._record_home(absolute)
         target = link(absolute, self._project)
         if target != ABSENT:
+            self._record_home(absolute)
             self._pins.setdefault(Dependency("link", self.dependency_name(absolute)), target)
 
     def record_write(self, path: Any) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+#: The largest allowed error of float32 models, and of models that compute in float16, relative to the largest number.
+TOLERANCE, HALF_TOLERANCE = 1e-4, 1e-2
+
 
 class Gpu:
     """TensorRT, and the memory of the GPU."""
@@ -68,19 +71,20 @@ def rows(gpu: Gpu, model: Path) -> Iterator[dict[str, Any]]:
     """Build an engine for a model, and compare its outputs with those of onnxruntime."""
     cases = [(file.name, dict(np.load(file))) for file in sorted(model.parent.glob(f"{model.stem}.*.npz"))]
     try:
-        engine = _engine(gpu, model.read_bytes(), [arrays for _, arrays in cases])
+        network, engine = _build(gpu, model.read_bytes(), [arrays for _, arrays in cases])
     except ValueError as error:
         yield {"model": model.stem, "refused": str(error)}
         return
+    tolerance = HALF_TOLERANCE if _computes_in_float16(gpu, network) else TOLERANCE
     context = engine.create_execution_context()
     for name, arrays in cases:
         for output, actual in _run(gpu, engine, context, arrays).items():
-            found = difference(actual, arrays[f"out:{output}"])
+            found = difference(actual, arrays[f"out:{output}"], tolerance)
             yield {"model": model.stem, "case": name, "output": output, **({"wrong": found} if found else {})}
 
 
-def _engine(gpu: Gpu, model: bytes, cases: list[dict[str, npt.NDArray[Any]]]) -> Any:
-    """Raises ValueError with the message of TensorRT."""
+def _build(gpu: Gpu, model: bytes, cases: list[dict[str, npt.NDArray[Any]]]) -> tuple[Any, Any]:
+    """The network of a model, and its engine. Raises ValueError with the message of TensorRT."""
     trt = gpu.trt
     builder = trt.Builder(gpu.log)
     # TensorRT 10 and later have no other kind of network
@@ -101,7 +105,16 @@ def _engine(gpu: Gpu, model: bytes, cases: list[dict[str, npt.NDArray[Any]]]) ->
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise ValueError("TensorRT could not build an engine")
-    return trt.Runtime(gpu.log).deserialize_cuda_engine(plan)
+    return network, trt.Runtime(gpu.log).deserialize_cuda_engine(plan)
+
+
+def _computes_in_float16(gpu: Gpu, network: Any) -> bool:
+    """Whether a layer has a float16 result. Float32 outputs of such a model are as inexact as float16."""
+    return any(
+        network.get_layer(number).get_output(0).dtype == gpu.trt.float16
+        for number in range(network.num_layers)
+        if network.get_layer(number).num_outputs
+    )
 
 
 def _run(gpu: Gpu, engine: Any, context: Any, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
@@ -127,7 +140,7 @@ def _dtype(gpu: Gpu, engine: Any, name: str) -> Any:
     return gpu.trt.nptype(engine.get_tensor_dtype(name))
 
 
-def difference(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> str:
+def difference(actual: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float) -> str:
     """How two arrays differ. Empty if they agree: integers exactly, and floats relative to the largest number."""
     if actual.shape != expected.shape:
         return f"the shape {actual.shape}, not {expected.shape}"
@@ -137,7 +150,6 @@ def difference(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> str:
         got, wanted = actual.astype(np.float64), expected.astype(np.float64)
         finite = np.isfinite(wanted)
         scale = max(np.abs(wanted[finite]).max(initial=0.0), 1e-30)
-        tolerance = 1e-2 if expected.dtype == np.float16 else 1e-4
         with np.errstate(invalid="ignore"):
             near = np.abs(got - wanted) <= tolerance * scale
         wrong = np.flatnonzero(~(near | (got == wanted) | (np.isnan(got) & np.isnan(wanted))))

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from benchmarks.gpu.cases import cases
 from benchmarks.gpu.converted import __main__ as converted
 from benchmarks.gpu.converted import recording
-from benchmarks.gpu.converted.process import difference
+from benchmarks.gpu.converted.process import TOLERANCE, difference
 from benchmarks.gpu.converted.project import write_rows
 from benchmarks.gpu.project import Hardware
 from tests.operators.rows import CHUNKS
@@ -72,7 +72,7 @@ def test_a_recorded_case_has_the_results_of_onnxruntime(tmp_path: Path, monkeypa
     ],
 )
 def test_a_difference_names_the_elements(actual: Any, expected: Any, text: str) -> None:
-    found = difference(actual, expected)
+    found = difference(actual, expected, TOLERANCE)
     assert found.startswith(text) and bool(found) == bool(text)
 
 

@@ -2,21 +2,26 @@
 
 Each finding is printed with the seed of its case, which ``--only`` repeats. A finding is a difference, a crash, an
 InternalError, or a case that takes too long. The exit status is 1 if there is a finding.
+
+``--samples float32`` tries each operator that has samples of this dtype instead. The seed of a case is then the number of
+the operator, and ``-n`` and ``--seed`` choose operators: ``-n 100 --seed 500`` are the operators 500 to 599.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 
 import torch
 
 from tests.fuzz.children import MOST_CASES, Child
 from tests.fuzz.operators import operators
+from tests.fuzz.samples import try_samples
 from tests.fuzz.trying import FINDINGS, Outcome, try_seed
 from trtbuild.stages.program.translations import decomposition_table
 from trtbuild.stages.trace.run import prepare
@@ -28,14 +33,16 @@ CASES_PER_SEED = 1_000_000
 _PROGRESS_CASES = 50
 
 
-def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
-    """The outcome of each case, in the order in which the cases end."""
+def run(
+    seeds: Sequence[int], jobs: int, limit_s: float, try_one: Callable[[int], Outcome] | None = None
+) -> Iterator[Outcome]:
+    """The outcome of each case, in the order in which the cases end. Without `try_one`, the cases are random."""
     waiting = iter(seeds)
     children: list[Child] = []
     try:
         while True:
             while len(children) < jobs and (seed := next(waiting, None)) is not None:
-                child = Child(try_seed)
+                child = Child(try_one or try_seed)
                 child.start_case(seed)
                 children.append(child)
             if not children:
@@ -58,6 +65,14 @@ def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
     finally:
         for child in children:
             child.close()
+
+
+def load_libraries() -> None:
+    """Load libraries once, before the children are forked. This takes seconds."""
+    torch.set_num_threads(1)
+    prepare()
+    decomposition_table()
+    operators()
 
 
 def outcome_text(outcome: Outcome) -> str:
@@ -88,21 +103,28 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("-n", type=int, default=1000, help="how many cases (1000)")
+    parser.add_argument("-n", type=int, help="how many cases (1000, or all operators)")
     parser.add_argument("--seed", type=int, default=0, help="which cases (0)")
+    parser.add_argument("--samples", metavar="DTYPE", help="try the operators that have samples of this dtype")
     parser.add_argument("--only", type=int, metavar="CASE", help="try one case again, by its own seed")
     parser.add_argument("-j", type=int, default=1, choices=(1, 2), help="processes at a time (1)")
-    parser.add_argument("--limit", type=float, default=120, metavar="S", help="seconds that a case may take (120)")
+    parser.add_argument("--limit", type=float, metavar="S", help="seconds that a case may take (120, or 900)")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    first = options.seed * CASES_PER_SEED
-    seeds = range(first, first + options.n) if options.only is None else [options.only]
-    prepare()  # these three calls load libraries once, before the children are forked
-    decomposition_table()
-    operators()
+    load_libraries()
+    seeds: Sequence[int]
+    if options.samples:
+        try_one = functools.partial(try_samples, dtype=options.samples)
+        seeds = range(len(operators()))[options.seed :][: options.n]
+    else:
+        try_one = try_seed
+        first = options.seed * CASES_PER_SEED
+        seeds = range(first, first + (options.n or 1000))
+    if options.only is not None:
+        seeds = [options.only]
+    limit_s = options.limit or (900 if options.samples else 120)
     outcomes = []
     started = time.monotonic()
-    for outcome in run(seeds, options.j, options.limit):
+    for outcome in run(seeds, options.j, limit_s, try_one):
         outcomes.append(outcome)
         if outcome.verdict in FINDINGS or options.only is not None:
             print(outcome_text(outcome), flush=True)

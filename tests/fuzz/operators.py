@@ -37,7 +37,10 @@ EXCLUDED: Mapping[str, str] = {
 }  # fmt: skip
 
 #: Operators that kill the process in eager PyTorch (2.13), with the reason.
-_KILLS: Mapping[str, str] = {"lu_unpack": "writes out of bounds where a pivot is larger than the matrix"}
+_KILLS: Mapping[str, str] = {
+    "lu_unpack": "writes out of bounds where a pivot is larger than the matrix",
+    "_batch_norm_with_update": "writes out of bounds where the statistics have another size than the channels",
+}
 
 #: Dtype → its relative frequency, among the dtypes that an operator supports.
 _DTYPES = {
@@ -101,7 +104,7 @@ def operator_case(seed: int) -> ModuleCase:
 
 
 @dataclass(frozen=True)
-class _OperatorCall:
+class OperatorCall:
     """A call of an operator. ``{0}`` in `text` is the first of `tensors`. `names` are further names that `text` can use."""
 
     text: str
@@ -109,15 +112,26 @@ class _OperatorCall:
     names: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _sample(op: Any, rng: random.Random, seed: int) -> _OperatorCall:
+def _sample(op: Any, rng: random.Random, seed: int) -> OperatorCall:
     """A call with a random sample of `op_db`, in a random dtype. Raises UnusableCase if there is no usable sample."""
     dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in op.supported_dtypes("cpu")}
     weights = {name: weight for name, weight in _DTYPES.items() if name in dtypes}
-    if op.name in _KILLS:
-        raise UnusableCase(f"process: {op.name} {_KILLS[op.name]}")
     if not weights:
         raise UnusableCase(f"dtypes: {op.name} supports none of the tried dtypes")
     dtype = dtypes[rng.choices(list(weights), list(weights.values()))[0]]
+    calls = list(calls_of(op, dtype, seed))
+    rng.shuffle(calls)
+    if rng.random() < 0.85:  # usually prefer calls without empty tensors, which a third of the samples have
+        calls.sort(key=lambda call: not all(tensor.numel() for tensor in call.tensors))
+    return calls[0]
+
+
+def calls_of(op: Any, dtype: torch.dtype, seed: int) -> list[OperatorCall]:
+    """A call for each small sample of `op_db`. Raises UnusableCase if there is no usable sample."""
+    if op.name in _KILLS:
+        raise UnusableCase(f"process: {op.name} {_KILLS[op.name]}")
+    if dtype not in op.supported_dtypes("cpu"):
+        raise UnusableCase(f"dtypes: {op.name} does not support {dtype}")
     torch.manual_seed(seed)
     random.seed(seed)
     try:
@@ -125,17 +139,14 @@ def _sample(op: Any, rng: random.Random, seed: int) -> _OperatorCall:
             samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), _MOST_SAMPLES))
     except Exception as error:
         raise UnusableCase(f"samples: {op.name} has no samples of {dtype}: {type(error).__name__}") from error
-    rng.shuffle(samples)
     calls = [call for call in (_call_text(op, sample) for sample in samples) if call is not None]
     calls = [call for call in calls if sum(tensor.numel() for tensor in call.tensors) <= _MOST_ELEMENTS]
-    if rng.random() < 0.85:  # usually prefer calls without empty tensors, which a third of the samples have
-        calls.sort(key=lambda call: not all(tensor.numel() for tensor in call.tensors))
     if not calls:
         raise UnusableCase(f"samples: {op.name} has no small sample with dense tensors")
-    return calls[0]
+    return calls
 
 
-def _call_text(op: Any, sample: Any) -> _OperatorCall | None:
+def _call_text(op: Any, sample: Any) -> OperatorCall | None:
     """The call as text. None if an argument cannot be written as text, or if no argument has a tensor."""
     tensors: list[torch.Tensor] = []
     try:
@@ -149,8 +160,8 @@ def _call_text(op: Any, sample: Any) -> _OperatorCall | None:
         function = getattr(function, part, None)
     if function is not op.op:
         name = f"op_{op.name.replace('.', '_')}"
-        return _OperatorCall(f"{name}({', '.join(arguments)})", tuple(tensors), {name: op.op}) if tensors else None
-    return _OperatorCall(f"{name}({', '.join(arguments)})", tuple(tensors)) if tensors else None
+        return OperatorCall(f"{name}({', '.join(arguments)})", tuple(tensors), {name: op.op}) if tensors else None
+    return OperatorCall(f"{name}({', '.join(arguments)})", tuple(tensors)) if tensors else None
 
 
 def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
@@ -177,7 +188,7 @@ def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
 # -- the module, and ranges
 
 
-def _case(call: _OperatorCall, rng: random.Random, attempt: int) -> ModuleCase:
+def _case(call: OperatorCall, rng: random.Random, attempt: int) -> ModuleCase:
     """A case of a call. The tensors that are not inputs are constants."""
     inputs = [k for k in range(len(call.tensors)) if k == 0 or (attempt < _FIRST_INPUT_ONLY and rng.random() < 0.7)]
     if attempt >= _RANDOM_INPUT_ONLY:
@@ -224,7 +235,7 @@ def _takes(kind: str, dtype: torch.dtype) -> bool:
 
 def _result_after_operator(
     statements: list[str],
-    call: _OperatorCall,
+    call: OperatorCall,
     inputs: Sequence[torch.Tensor],
     rng: random.Random,
     parts: Mapping[str, Any],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -114,15 +114,15 @@ class Built:
     layers: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build(case: ModuleCase, *, engines: bool = True) -> Built:
-    """Trace, lower, partition and convert. Raises the error of a step.
+def build(case: ModuleCase, *, engines: bool = True, target: Target = TARGET) -> Built:
+    """Trace, lower, partition and convert for a target. Raises the error of a step.
 
     With `engines`, also compare the lowered program with the traced program, and compile the engines.
     """
     model, shapes, store = case.model, case.shapes, MemoryStore()
     traced = _traced(case.module.eval(), model, shapes)
     weights = tuple(_weight(value, store) for _, value in sorted(traced.weights, key=lambda pair: pair[0]))
-    steps = _Steps(model, shapes, weights, store)
+    steps = _Steps(model, shapes, weights, store, target)
     lowered = steps.lower(traced, compare=engines)
     partitions, programs, onnx = steps.partition(lowered)
     jobs = {part.name: steps.engine_job(part, onnx) for part in partitions.partitions if part.kind == "tensorrt"}
@@ -150,9 +150,11 @@ def _traced(module: torch.nn.Module, model: Model, shapes: ShapePlan) -> TraceRe
 class _Steps:
     """Runs the steps after the trace: makes their jobs, and calls the handlers of workers."""
 
-    def __init__(self, model: Model, shapes: ShapePlan, weights: Sequence[Weight], store: MemoryStore) -> None:
+    def __init__(
+        self, model: Model, shapes: ShapePlan, weights: Sequence[Weight], store: MemoryStore, target: Target
+    ) -> None:
         self._model, self._shapes, self._weights, self._store = model, shapes, weights, store
-        self._facts = toolchain_facts(TARGET)
+        self._target, self._facts = target, toolchain_facts(target)
         self._context = Context(store, Path.cwd())  # type: ignore[arg-type]
         (profile,) = model.profiles
         symbol_sizes = dict.fromkeys(profile_sizes(shapes, profile, which) for which in ("min", "opt", "max"))
@@ -174,11 +176,12 @@ class _Steps:
             program=lowered["program"].sha256,
             graph_kind="program",
             settings=self._model.partition,
-            toolchain=TARGET.toolchain,
+            toolchain=self._target.toolchain,
             toolchain_version=self._facts.version,
             opset=self._facts.opset,
             versions=self._versions,
             points=self._points,
+            stand_in=self._facts.stand_in and asdict(self._facts.stand_in),
         )
         results = handlers.partition(job, self._context)
         partitions = Partitions.from_bytes(self._store.get_bytes(results.outputs["partitions"].sha256))
@@ -195,7 +198,7 @@ class _Steps:
         """The job of an engine. Optimization level 0 compiles fastest, and does not change types or shapes."""
         settings = BuilderSettings(workspace=self._facts.workspace, optimization_level=0)
         return engine_job(
-            self._model, self._shapes, part, onnx[part.graph], self._weights, settings, TARGET, self._facts.version
+            self._model, self._shapes, part, onnx[part.graph], self._weights, settings, self._target, self._facts.version
         )
 
     def engine(self, job: EngineJob) -> Any:

@@ -49,11 +49,14 @@ def try_seed(seed: int) -> Outcome:
         return try_case(case, seed)
 
 
-def try_case(case: ModuleCase, seed: int = -1) -> Outcome:
-    """Build a case and compare it with PyTorch. An InternalError, or an error that is not a TrtbuildError, is a crash."""
+def try_case(case: ModuleCase, seed: int = -1, *, engines: bool = True) -> Outcome:
+    """Build a case, with or without engines, and compare it with PyTorch.
+
+    An InternalError, or an error that is not a TrtbuildError, is a crash.
+    """
     text = case_text(case)
     try:
-        built = build(case)
+        built = build(case, engines=engines)
         comparison = differences(case, built)
     except InternalError as error:
         return Outcome(seed, "crashed", "InternalError", (str(error),), text)

@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu.converted write DIR              on any machine, with torch and onnxruntime
     python -m benchmarks.gpu.converted record DIR CASES       there, too: DIR may be any project
+    python -m benchmarks.gpu.converted samples CASES          instead of these two: calls from PyTorch's own tests
     python -m benchmarks.gpu.converted measure CASES          on the GPU host, which needs no torch
 
 `write` makes a project of all rows of docs/aten-operators.md. `record` builds the project up to its conversions, and runs
@@ -38,6 +39,14 @@ def main(arguments: list[str] | None = None) -> int:
         from benchmarks.gpu.converted.recording import record
 
         count = record(options.project.absolute(), options.cases)
+        print(f"{count} models")
+        return 0 if count else 1
+    if options.command == "samples":
+        from benchmarks.gpu.converted.samples import record_samples
+        from trtbuild.core.model.spec import Target
+
+        target = Target("gpu", options.sm, options.toolchain, options.version)
+        count = record_samples(options.cases, options.dtype, target)
         print(f"{count} models")
         return 0 if count else 1
     return measure(sorted(options.cases.glob("*.onnx")), options.processes, options.json)
@@ -85,13 +94,17 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     write = commands.add_parser("write", help="write the project of all rows")
     write.add_argument("project", type=Path, metavar="DIR")
-    write.add_argument("--sm", type=int, default=90, help="the SM of the GPU; default %(default)s")
-    write.add_argument("--toolchain", default="tensorrt", choices=["tensorrt", "tensorrt-rtx"])
-    write.add_argument("--version", help="the toolchain's version, if this machine has no toolchain or another version")
     write.add_argument("--no-tactic-sources", action="store_true", help="the GPU host has neither cuBLAS nor cuDNN")
     record = commands.add_parser("record", help="run the conversions with onnxruntime")
     record.add_argument("project", type=Path, metavar="DIR")
     record.add_argument("cases", type=Path, metavar="CASES")
+    samples = commands.add_parser("samples", help="convert calls of all operators, and run them with onnxruntime")
+    samples.add_argument("cases", type=Path, metavar="CASES")
+    samples.add_argument("--dtype", default="float32", help="the dtype of the samples; default %(default)s")
+    for command in (write, samples):
+        command.add_argument("--sm", type=int, default=90, help="the SM of the GPU; default %(default)s")
+        command.add_argument("--toolchain", default="tensorrt", choices=["tensorrt", "tensorrt-rtx"])
+        command.add_argument("--version", help="the toolchain's version, if another one or none is installed here")
     measure = commands.add_parser("measure", help="run the conversions with TensorRT")
     measure.add_argument("cases", type=Path, metavar="CASES")
     measure.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one for each core")

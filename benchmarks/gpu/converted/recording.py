@@ -40,16 +40,21 @@ def record(project: Path, folder: Path) -> int:
     store = LocalStore(project / "cache")
     count = 0
     for name, digest in _conversions(project):
-        cases = list(_cases(store.get_bytes(digest)))
-        if not cases:
-            continue
-        count += 1
-        (folder / f"{name}.onnx").write_bytes(store.get_bytes(digest))
-        for size, kind, inputs, outputs in cases:
-            arrays = {f"in:{key}": value for key, value in inputs.items()}
-            arrays |= {f"out:{key}": value for key, value in outputs.items()}
-            np.savez(folder / f"{name}.{size}.{kind}.npz", **arrays)
+        count += record_model(folder, name, store.get_bytes(digest))
     return count
+
+
+def record_model(folder: Path, name: str, model: bytes) -> bool:
+    """Write the model and its cases. Returns False, and writes nothing, if there is no case."""
+    cases = list(_cases(model))
+    if not cases:
+        return False
+    (folder / f"{name}.onnx").write_bytes(model)
+    for size, kind, inputs, outputs in cases:
+        arrays = {f"in:{key}": value for key, value in inputs.items()}
+        arrays |= {f"out:{key}": value for key, value in outputs.items()}
+        np.savez(folder / f"{name}.{size}.{kind}.npz", **arrays)
+    return True
 
 
 def _conversions(project: Path) -> Iterator[tuple[str, str]]:

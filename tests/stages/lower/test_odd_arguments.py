@@ -305,6 +305,8 @@ def test_as_strided_of_an_unknown_memory_is_refused(lower_module: Any, text: str
         ("torch.special.erfcx(x0)", "aten.special_erfcx"),
         ("torch.erfc(x0)", "aten.erfc"),
         ("torch.signbit(x0)", "aten.signbit"),
+        ("torch.var(x0, dim=0, correction=2.5)", "prims.var"),
+        ("torch.std_mean(x0, dim=1, correction=-1)[0]", "prims.var"),
         ("F.pad(x0[None, None], (-3, 4, 0, 0), mode='replicate')", "aten.pad"),
         ("F.pad(x0[None], (-1, 2), mode='reflect')", "aten.pad"),
         ("torch.clamp(x0, max=float('nan'))", "aten.clamp"),

@@ -34,6 +34,8 @@
 20. `grid_sample` in the mode nearest: if a place is exactly between two elements, TensorRT selects another one than
     PyTorch (measured with TensorRT 8.6).
 21. signbit: the translation compares with 0, so the sign of a negative zero is lost.
+22. Variance with a correction above the number of elements, or below 0: PyTorch divides by a number of at least 0, and the
+    translation by a negative number. It ignores a correction below 0.
 """
 
 from __future__ import annotations
@@ -63,6 +65,9 @@ _INTERPOLATIONS = frozenset((
 ))  # fmt: skip
 #: Operators that compute a remainder, or a quotient from a remainder (17).
 _REMAINDERS = frozenset(("floor_divide", "fmod", "remainder"))
+
+#: Operators with a correction, which is subtracted from the number of elements (22).
+_VARIANCES = frozenset(("var", "std", "var_mean", "std_mean"))
 
 
 def is_mistranslated(node: torch.fx.Node) -> bool:
@@ -111,6 +116,8 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return may_exceed_topk_limit(arguments["k"] if name == "topk" else axis_size)
     if name.startswith("clamp"):  # 14
         return any(isinstance(bound, float) and math.isnan(bound) for bound in arguments.values())
+    if name in _VARIANCES:  # 22
+        return _has_unusual_correction(node, arguments)
     if "batch_norm" in name:  # 2
         return arguments.get("training") is True and arguments.get("running_mean") is not None
     return False
@@ -118,6 +125,22 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
 
 def _has_negative(amounts: Sequence[Any] | None) -> bool:
     return any(isinstance(amount, int) and amount < 0 for amount in amounts or ())
+
+
+def _has_unusual_correction(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:
+    """Whether the correction is below 0, or may be above the number of elements, which is at least 1."""
+    correction = arguments.get("correction")
+    if correction is None:
+        return False
+    if not isinstance(correction, int | float):
+        return True  # it depends on a size
+    if 0 <= correction <= 1:
+        return False
+    shape = node.args[0].meta["val"].shape
+    axes = arguments.get("dims") or arguments.get("dim")
+    sizes = [shape[axis] for axis in axes or range(len(shape))]
+    smallest_count = math.prod(size if isinstance(size, int) else 1 for size in sizes)
+    return bool(correction < 0 or correction > smallest_count)
 
 
 def _may_leave_out_windows(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:

@@ -39,7 +39,10 @@ EXCLUDED: Mapping[str, str] = {
 #: Operators that kill the process in eager PyTorch (2.13), with the reason.
 _KILLS: Mapping[str, str] = {
     "lu_unpack": "writes out of bounds where a pivot is larger than the matrix",
-    "_batch_norm_with_update": "writes out of bounds where the statistics have another size than the channels",
+    **dict.fromkeys(
+        ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"),
+        "writes out of bounds where the statistics have another size than the channels",
+    ),
 }
 
 #: Dtype → its relative frequency, among the dtypes that an operator supports.

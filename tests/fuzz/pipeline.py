@@ -198,7 +198,14 @@ class _Steps:
         """The job of an engine. Optimization level 0 compiles fastest, and does not change types or shapes."""
         settings = BuilderSettings(workspace=self._facts.workspace, optimization_level=0)
         return engine_job(
-            self._model, self._shapes, part, onnx[part.graph], self._weights, settings, self._target, self._facts.version
+            self._model,
+            self._shapes,
+            part,
+            onnx[part.graph],
+            self._weights,
+            settings,
+            self._target,
+            self._facts.version,
         )
 
     def engine(self, job: EngineJob) -> Any:

@@ -106,7 +106,7 @@ def test_the_summary_counts_outcomes_and_groups_reasons() -> None:
 def test_an_error_gives_a_verdict_and_a_group(
     monkeypatch: pytest.MonkeyPatch, error: Exception, verdict: str, group: str
 ) -> None:
-    def fails(case: ModuleCase) -> None:
+    def fails(case: ModuleCase, *, engines: bool) -> None:
         raise error
 
     monkeypatch.setattr(trying, "build", fails)

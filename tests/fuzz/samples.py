@@ -1,8 +1,8 @@
 """Tries all operators of `op_db` that support a dtype, with their samples. The cases of `operators` are random instead.
 
 Rules
-1. A call is an operator with one sample. Of samples that differ only in their values and sizes, one is tried, and of many
-   samples `_MOST_CALLS`. Samples with empty tensors are left out: a profile has no size 0.
+1. A call is an operator with one sample. Of samples that differ only in their values and sizes, the first is tried. There
+   are at most `_MOST_CALLS`. Samples with empty tensors are left out, because a profile has no size 0.
 2. The inputs of a call have dynamic axes. The axes that have the same size in the sample have the same size in each run.
 3. If PyTorch cannot run a call at all sizes, or if trtbuild refuses it, simpler `Form`s of the call are tried.
 4. Calls with the same form are tried together in one module, because this is faster. If the module has a finding, or is

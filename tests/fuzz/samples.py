@@ -1,10 +1,10 @@
 """Tries all operators of `op_db` that support a dtype, with their samples. The cases of `operators` are random instead.
 
 Rules
-1. A call is an operator with one sample. Of samples that differ only in their values and sizes, the first is tried. There
-   are at most `_MOST_CALLS`. Samples with empty tensors are left out, because a profile has no size 0.
+1. A call is an operator with one sample. If samples differ only in their values and sizes, the first is used. An operator
+   has at most `_MOST_CALLS`. Samples with empty tensors are left out, because a profile has no size 0.
 2. The inputs of a call have dynamic axes. The axes that have the same size in the sample have the same size in each run.
-3. If PyTorch cannot run a call at all sizes, or if trtbuild refuses it, simpler `Form`s of the call are tried.
+3. If PyTorch cannot run a call at all its sizes, or if trtbuild refuses the call, a simpler `Form` of the call is tried.
 4. Calls with the same form are tried together in one module, because this is faster. If the module has a finding, or is
    refused, each of its calls is tried alone.
 """
@@ -105,7 +105,7 @@ def _outcomes(calls: Sequence[OperatorCall], try_one: Callable[[ModuleCase], Out
 
 def _usable_forms(call: OperatorCall, forms: Sequence[Form]) -> Iterator[Form]:
     """The forms that PyTorch can run. Raises UnusableCase, with the last reason, after the last form."""
-    reason = UnusableCase("forms: there is none")
+    reason = UnusableCase("forms: the call has no usable form")
     for form in forms:
         try:
             check_usable(_case([call], form))

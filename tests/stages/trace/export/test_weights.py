@@ -14,6 +14,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.trace.export.weights import ModuleWeights, fill_unset_weights
 from trtbuild.stages.trace.run import trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.owners import FileOwners
@@ -236,6 +237,32 @@ def test_the_proof_works_with_uninitialized_weights_that_a_file_will_fill(
     with pytest.raises(SourceError) as caught:
         traced(Branch(), job_of(SHAPES, weights=weight_table(Branch())))
     assert caught.value.code == "frozen-branch"
+
+
+_INF, _NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.float8_e4m3fn])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [0.0, 0.0],
+        [0.0, 2.0],
+        [2.0, -2.0],  # their sum is 0
+        [400.0] * 200,  # their sum is above the largest float16
+        [_NAN, 2.0],
+        [_INF, -_INF],  # float8 has no infinity
+        [2.0, _INF],
+    ],
+)
+def test_weights_without_useful_values_are_filled(dtype: torch.dtype, numbers: list[float]) -> None:
+    module = nn.Module()
+    module.register_buffer("w", torch.tensor(numbers).to(dtype))
+    before = module.w.double()
+    fill_unset_weights(ModuleWeights(module))
+    after = module.w.double()
+    assert torch.equal(after, before) == bool(before.isfinite().all() and before.any())
+    assert after.isfinite().all() and after.any()
 
 
 def test_a_forked_process_stores_the_weights(job_of) -> None:

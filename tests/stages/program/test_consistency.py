@@ -203,6 +203,15 @@ def test_accepts_a_stride_that_torch_simplifies(axes: list[Any]) -> None:
     assert not differences(case, build(case)).differences
 
 
+def test_a_size_that_divides_by_zero_is_refused() -> None:
+    """At size 1, the result has no row, and the decomposition of the pooling divides by the number of rows."""
+    module = module_from_text([], "F.interpolate(x0, scale_factor=0.6, mode='area')", 1)
+    axes = (1, 4, 9)
+    case = ModuleCase(module, [("float32", [1, 2, axes, axes])], (NamedDim("d", (("x0", 2), ("x0", 3))),))
+    with pytest.raises(InconsistentShapes, match="after lower"):
+        build(case, engines=False)
+
+
 def test_points_are_the_requested_point_both_ends_and_at_least_one_point_between() -> None:
     program = exported("x0 * 2")
     sizes = [tuple(point.values()) for point in points_of(program, [[5]])]

@@ -133,12 +133,16 @@ class PointEvaluator:
         self._results: dict[Any, Any] = {}
 
     def size(self, size: Any) -> int | None:
-        """The number of a size at the point; None if it depends on data; `_UNKNOWN_SIZE` for an unknown symbol."""
+        """The number of a size at the point; None if it depends on data; `_UNKNOWN_SIZE` for an unknown symbol, and for a
+        division by zero."""
         if isinstance(size, int):
             return size
         expression = size.node.expr
         if expression not in self._sizes:
-            number = sympy.sympify(expression).xreplace(self._numbers)
+            try:
+                number = sympy.sympify(expression).xreplace(self._numbers)
+            except ZeroDivisionError:
+                number = sympy.nan
             if number.is_Integer:
                 self._sizes[expression] = int(number)
             elif any(symbol_is_type(symbol, _DATA_SYMBOL_TYPES) for symbol in number.free_symbols):
@@ -216,7 +220,7 @@ class PointEvaluator:
             return _UNKNOWN_VALUE if isinstance(value, torch.SymFloat | torch.SymBool) else value
         sizes = [self.size(size) for size in value.shape]
         strides = [self.size(step) for step in value.stride()] if value.layout is torch.strided else []
-        if None in sizes or None in strides or _UNKNOWN_SIZE in sizes:
+        if None in (*sizes, *strides) or _UNKNOWN_SIZE in (*sizes, *strides):
             return _UNKNOWN_VALUE
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device=_META_DEVICE)
 

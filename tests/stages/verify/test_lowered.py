@@ -99,3 +99,11 @@ def test_rejects_an_operator_whose_type_torch_infers_wrongly(monkeypatch: pytest
             build(case("torch.copysign(x0, -x0)"))
     finally:
         decomposition_table.cache_clear()
+
+
+def test_rejects_a_lowered_program_that_divides_by_zero() -> None:
+    """With one column, the result has one column. PyTorch's decomposition divides by the number of columns minus 1."""
+    scale = "scale_factor=1.7, mode='linear', align_corners=True, recompute_scale_factor=True"
+    module = module_from_text([], f"F.interpolate(x0, {scale})", 1)
+    with pytest.raises(InconsistentShapes, match="fails at its smallest sizes: float division by zero"):
+        build(ModuleCase(module, [("float32", [2, 3, (1, 4, 9)])]))

@@ -83,6 +83,9 @@ def refuse_another_model(
             code="wrong-type",
             hint="use another operator: PyTorch declares a wrong type or wrong sizes for the result of this one",
         ) from error
+    except Exception as error:  # the traced program runs at this point
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InconsistentShapes(f"the lowered program fails at {comparison.name}: {reason}") from error
     tolerance_of = tolerances("onnxruntime")
     before, after = output_precisions(traced), output_precisions(lowered)
     allowed = [

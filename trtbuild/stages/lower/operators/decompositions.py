@@ -19,6 +19,8 @@ Rules
    pairs if a size is dynamic, so the graph does not depend on the example.
 8. Neither PyTorch nor the exporter can write out ``searchsorted``. `_searchsorted` takes the steps of eager PyTorch's
    binary search, or counts as in rule 6. PyTorch sorts the values itself if there is a sorter: such a call stays there.
+9. TensorRT has no ``Col2Im``. If the windows of ``fold`` tile the result, it moves elements and adds none, so `_fold` only
+   reorders axes. Other calls stay in PyTorch.
 """
 
 from __future__ import annotations
@@ -183,6 +185,26 @@ def _searchsorted(
     return first.to(dtype)
 
 
+def _fold(
+    x: torch.Tensor,
+    output_size: Sequence[Any],
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> torch.Tensor:
+    """``col2im`` if the windows tile the result."""
+    tiles = list(kernel_size) == list(stride) and set(dilation) == {1} and set(padding) == {0}
+    if not tiles or not all(
+        statically_known_true(size % width == 0) for size, width in zip(output_size, kernel_size, strict=True)
+    ):
+        return NotImplemented
+    (height, width), (rows, columns) = output_size, kernel_size
+    channels = x.shape[-2] // (rows * columns)
+    windows = x.reshape(-1, channels, rows, columns, height // rows, width // columns)
+    return windows.permute(0, 1, 4, 2, 5, 3).reshape(*x.shape[:-2], channels, height, width)
+
+
 def _isin(
     elements: torch.Tensor, tests: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
 ) -> torch.Tensor:
@@ -200,6 +222,7 @@ DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten._pdist_forward.default: _pair_distances,
     _aten._reshape_copy.default: _reshape,
     _aten.bucketize.Tensor: _bucketize,
+    _aten.col2im.default: _fold,
     _aten.diagonal.default: _diagonal,
     _aten.diagonal_copy.default: _diagonal,
     _aten.diagonal_scatter.default: _diagonal_scatter,

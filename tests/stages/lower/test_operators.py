@@ -11,7 +11,8 @@ import torch
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import ModuleCase, build
-from trtbuild.stages.lower.operators.decompositions import _distances, _pool
+from trtbuild.core.model.spec import NamedDim
+from trtbuild.stages.lower.operators.decompositions import _distances, _pool, _searchsorted
 from trtbuild.stages.program.functional import Program
 
 BATCH = (2, 3, 8)
@@ -44,6 +45,47 @@ def test_bucketize_equals_eager_for_every_number_of_boundaries(right: bool) -> N
     built = build(case)
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
     assert not differences(case, built).differences
+
+
+@pytest.mark.parametrize("count", [6, (3, 5, 40)])
+def test_searchsorted_equals_eager_for_every_number_of_boundaries(count: Any) -> None:
+    body = (
+        "torch.searchsorted(y, x0), torch.searchsorted(y, x0, right=True, out_int32=True),"
+        "torch.searchsorted(y[0], x0.unsqueeze(-1), side='right'), torch.searchsorted(y[0], x0[0, 0])"
+    )
+    module = module_from_text(["y = x1.abs().cumsum(-1)"], body, 2)
+    case = ModuleCase(module, [("int64", [2, 6]), ("int64", [2, count])])
+    built = build(case)
+    assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
+    assert not differences(case, built).differences
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+@pytest.mark.parametrize("right", [False, True])
+def test_a_search_takes_the_steps_of_eager_pytorch(count: int, right: bool) -> None:
+    """Even if the boundaries are not sorted: the end of a row may be filled with zeros or NaN."""
+    boundaries = torch.randn(3, count).sort(-1).values
+    boundaries[1, count // 2 :], boundaries[2, count // 2 :] = 0, float("nan")
+    values = torch.cat([torch.randn(3, 20), boundaries, torch.tensor([[0.0, float("inf"), float("nan")]] * 3)], -1)
+    expected = torch.searchsorted(boundaries, values.contiguous(), right=right)
+    assert torch.equal(_searchsorted(boundaries, values, right=right), expected)
+
+
+def test_windows_that_tile_the_result_of_fold_are_in_the_engine() -> None:
+    body = (
+        "F.fold(x0, (2 * (x0.shape[2] // 4), 12), (2, 3), stride=(2, 3)),"
+        "F.fold(x0[0], (4, 3 * (x0.shape[2] // 2)), (2, 3), stride=(2, 3))"
+    )
+    dims = (NamedDim("n", (("x0", 2),), multiple_of=4),)
+    case = ModuleCase(module_from_text([], body, 1), [("float32", [2, 12, (4, 8, 24)])], dims=dims)
+    built = build(case)
+    assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
+    assert not differences(case, built).differences
+
+
+def test_windows_of_fold_that_overlap_stay_in_pytorch() -> None:
+    case = ModuleCase(module_from_text([], "F.fold(x0, (4, 8), 2)", 1), [("float32", [2, 12, 21])])
+    assert "torch" in [part.kind for part in build(case).partitions.partitions]
 
 
 def test_isin_equals_eager_for_every_number_of_tests() -> None:

@@ -17,6 +17,10 @@ Rules
    `_bucketize` counts the boundaries before a value if their number is dynamic.
 7. PyTorch decomposes ``isin`` into comparisons or into a sort, whichever is faster for the example. `_isin` compares all
    pairs if a size is dynamic, so the graph does not depend on the example.
+8. Neither PyTorch nor the exporter can write out ``searchsorted``. `_searchsorted` takes the steps of eager PyTorch's
+   binary search, or counts as in rule 6. PyTorch sorts the values itself if there is a sorter: such a call stays there.
+9. TensorRT has no ``Col2Im``. If the windows of ``fold`` tile the result, it moves elements and adds none, so `_fold` only
+   reorders axes. Other calls stay in PyTorch.
 """
 
 from __future__ import annotations
@@ -138,10 +142,67 @@ def _bucketize(
     if isinstance(boundaries.shape[0], int) and values.dim():
         search = get_decompositions([_aten.bucketize.Tensor])[_aten.bucketize.Tensor]
         return search(values, boundaries, out_int32=out_int32, right=right)
-    # with `~`, NaN comes after all boundaries, as in eager PyTorch
-    column = values.unsqueeze(-1)
-    is_before = ~(boundaries > column if right else boundaries >= column)
-    return is_before.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+    return _is_before(boundaries, values.unsqueeze(-1), right).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def _is_before(boundaries: torch.Tensor, values: torch.Tensor, right: bool) -> torch.Tensor:
+    """Whether each boundary comes before the value. With `~`, NaN comes after all boundaries, as in eager PyTorch."""
+    return ~(boundaries > values if right else boundaries >= values)
+
+
+def _searchsorted(
+    boundaries: torch.Tensor,
+    values: torch.Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: torch.Tensor | None = None,
+) -> torch.Tensor:
+    if sorter is not None:
+        return NotImplemented
+    right = right or side == "right"
+    dtype = torch.int32 if out_int32 else torch.int64
+    count = boundaries.shape[-1]
+    if not isinstance(count, int):
+        rows = boundaries if boundaries.dim() == 1 else boundaries.unsqueeze(-2)
+        return _is_before(rows, values.unsqueeze(-1), right).sum(-1, dtype=dtype)
+    first = torch.zeros_like(values, dtype=torch.int64)
+    end = torch.full_like(values, count, dtype=torch.int64)
+    for _ in range(count.bit_length()):
+        middle = first + (end - first) // 2
+        places = middle.clamp(max=count - 1)
+        if boundaries.dim() == 1:
+            boundary = boundaries.index_select(0, places.flatten()).reshape(values.shape)
+        else:
+            boundary = boundaries.gather(-1, places)
+        is_open = first < end
+        is_before = _is_before(boundary, values, right)
+        first, end = (
+            torch.where(is_open & is_before, middle + 1, first),
+            torch.where(is_open & ~is_before, middle, end),
+        )
+    return first.to(dtype)
+
+
+def _fold(
+    x: torch.Tensor,
+    output_size: Sequence[Any],
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> torch.Tensor:
+    """``col2im`` if the windows tile the result."""
+    tiles = list(kernel_size) == list(stride) and set(dilation) == {1} and set(padding) == {0}
+    if not tiles or not all(
+        statically_known_true(size % width == 0) for size, width in zip(output_size, kernel_size, strict=True)
+    ):
+        return NotImplemented
+    (height, width), (rows, columns) = output_size, kernel_size
+    channels = x.shape[-2] // (rows * columns)
+    windows = x.reshape(-1, channels, rows, columns, height // rows, width // columns)
+    return windows.permute(0, 1, 4, 2, 5, 3).reshape(*x.shape[:-2], channels, height, width)
 
 
 def _isin(
@@ -161,10 +222,12 @@ DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten._pdist_forward.default: _pair_distances,
     _aten._reshape_copy.default: _reshape,
     _aten.bucketize.Tensor: _bucketize,
+    _aten.col2im.default: _fold,
     _aten.diagonal.default: _diagonal,
     _aten.diagonal_copy.default: _diagonal,
     _aten.diagonal_scatter.default: _diagonal_scatter,
     _aten.isin.Tensor_Tensor: _isin,
+    _aten.searchsorted.Tensor: _searchsorted,
 }
 
 #: Pooling to a number of cells → its decomposition for dynamic axes.

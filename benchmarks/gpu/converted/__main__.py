@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 _PATIENCE_S = 300
+_PROGRESS_MODELS = 50
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,7 +57,9 @@ def measure(models: Sequence[Path], process_count: int, file: Path | None) -> in
     """Run the models in `process_count` processes at a time. Prints each difference, and the number of equal outputs."""
     found: list[dict[str, Any]] = []
     with ThreadPoolExecutor(process_count) as pool:
-        for part in pool.map(lambda model: list(_rows_of_process(model)), models):
+        for number, part in enumerate(pool.map(lambda model: list(_rows_of_process(model)), models), 1):
+            if number % _PROGRESS_MODELS == 0:
+                print(f"{number} of {len(models)} models", file=sys.stderr, flush=True)
             found += part
             for row in part:
                 if problem := next(

@@ -25,9 +25,9 @@ from trtbuild.core.values.encoding import Value, digest, encode
 GOLDEN = {
     "calibrate": "a481f3df9ea3e08cce11ebaf2386e43b4dc6aa6e4d4c146d7f19d0124c5a11f8",
     "trace": "2e84dd66ba2bbfa6654b7afbec3b3f095f311ebbac88853361e985022a3a1476",
-    "lower": "eefe1c78bb91bad3feba92a61a9c02eb8748f1387b1374a459f799f08106460b",
-    "partition": "a100cd46cf8b0d091ebed859c05d3ea689823f7b1e217f0e019b5b2144889978",
-    "convert": "a656e70f511a7139813209a875b5fdc3e52123554718ce6b0e4c3da56284490b",
+    "lower": "953ba2ce5aeb2ac39f557348096208897f904d5265143a837da0df274fa4619a",
+    "partition": "dc6234478eafb58237a29f78af8e7a9b79964714625629b042701e82678177a3",
+    "convert": "850e312893443ae646663768bdfbac5f1f8ab438a9ac4391b5647050e239e11f",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
     "weights": "ee334ce59d985f8058c5cc1e68a8cc86ee0c0624d32ee7c2f250e8ef5e085686",
@@ -48,7 +48,7 @@ def test_every_stage_has_a_golden_key() -> None:
 def test_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
     assert build.trace().key == "09bf8f7123d8432f5cd255a1204c0416cfa7d509d2e43a09ac680f179b91e336"
-    assert build.recipes()["partition"].key == "6aac1a9a8c4c72a55818652a5d91a24f6501fba70e0a006256de468a18125e85"
+    assert build.recipes()["partition"].key == "27fdd91805801aabc2c58e6f8917e713e47c3744d1d718353dc67af3bbaed395"
     assert (
         with_any_versions(build.trace(versions=None)).key
         == "a5765ae08566cf88efd1766b4fcfeb4f3ae1b5569200c7c09ab70a437f480d33"

@@ -104,6 +104,29 @@ def test_a_pooling_that_may_have_a_window_outside_is_refused(node: onnx.NodeProt
         parser_form(_model(node, shape, 19), 19)
 
 
+@pytest.mark.parametrize(
+    ("mode", "padding", "shape", "problem"),
+    [
+        ("bicubic", "border", ["n", 3, 8, 8], "cubic interpolation and the padding border"),
+        ("cubic", "border", ["n", 3, 8, 8], "cubic interpolation and the padding border"),
+        ("bilinear", "zeros", ["n", 3, 4, 8, 8], "its input has four axes"),
+        ("bicubic", "zeros", ["n", 3, 8, 8], ""),
+        ("bilinear", "border", ["n", 3, 8, 8], ""),
+    ],
+)
+def test_grids_that_tensorrt_samples_differently_are_refused(
+    mode: str, padding: str, shape: list[int | str], problem: str
+) -> None:
+    node = h.make_node("GridSample", ["x", "grid"], ["y"], mode=mode, padding_mode=padding)
+    model = _model(node, shape, 16)
+    model.graph.input.append(h.make_tensor_value_info("grid", T.FLOAT, ["n", *shape[2:], len(shape) - 2]))
+    if problem:
+        with pytest.raises(ConversionRefused, match=problem):
+            parser_form(model, 16)
+    else:
+        assert parser_form(model, 16) == model
+
+
 def test_a_remainder_of_floats_is_refused_unless_the_quotient_is_exact() -> None:
     with pytest.raises(ConversionRefused, match="fmod=1"):
         parser_form(_model(h.make_node("Mod", ["x", "tenth"], ["y"], fmod=1), ["n", 4], 19), 19)

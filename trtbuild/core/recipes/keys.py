@@ -44,9 +44,9 @@ from trtbuild.core.values.value_ranges import ValueRange
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 6,
     "trace": 11,
-    "lower": 12,
-    "partition": 10,
-    "convert": 7,
+    "lower": 13,
+    "partition": 11,
+    "convert": 8,
     "engine": 2,
     "package": 3,
     "weights": 1,

@@ -20,6 +20,7 @@ _FORMS: Mapping[str, Callable[[onnx.NodeProto, ModelFacts], Iterable[onnx.NodePr
     "ConvTranspose": windows.write_padding,
     "GRU": loops.refuse_batch_first,
     "GlobalLpPool": windows.add_absolute,
+    "GridSample": windows.refuse_grids,
     "LSTM": loops.refuse_batch_first,
     "LogSoftmax": log_sums.write_out_log_softmax,
     "Loop": loops.refuse_early_end,

@@ -1,4 +1,4 @@
-"""Write operators that move a window over their operand: pooling, ConvTranspose and Resize.
+"""Write operators that move a window over their operand: pooling, ConvTranspose, Resize and GridSample.
 
 Rules
 1. Pooling with `ceil_mode`: ONNX leaves out a last window that begins in the padding at the end. The parser's layer has
@@ -12,6 +12,8 @@ Rules
    the end. With an automatic padding, the parser ignores `output_shape`. So the padding is written out.
 5. Resize with ``tf_half_pixel_for_nn``: the parser computes half pixels instead. For the mode nearest, it selects a
    rounding that makes both equal. So the other modes are refused.
+6. GridSample: with cubic interpolation and the padding border, TensorRT 8.6 gave other results at most places. It ended
+   the process for an input with five axes. Both are refused.
 """
 
 from __future__ import annotations
@@ -60,6 +62,25 @@ def refuse_tensorflow_pixels(node: onnx.NodeProto, facts: ModelFacts) -> Iterato
         raise ConversionRefused(
             f"Resize has the mode {mode.decode()} and the coordinates tf_half_pixel_for_nn: TensorRT computes half_pixel",
             hint="export the model with half_pixel, if the model means these coordinates",
+        )
+    yield node
+
+
+def refuse_grids(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Apply rule 6."""
+    sizes = facts.sizes(node.input[0])
+    if sizes is not None and len(sizes) != 4:
+        raise ConversionRefused(
+            "TensorRT's GridSample samples images: its input has four axes",
+            hint="sample each slice of the volume alone",
+        )
+    if (
+        attribute_of(node, "mode", b"") in (b"bicubic", b"cubic")
+        and attribute_of(node, "padding_mode", b"") == b"border"
+    ):
+        raise ConversionRefused(
+            "TensorRT's GridSample with cubic interpolation and the padding border gives other results than ONNX",
+            hint="use linear interpolation, or another padding",
         )
     yield node
 

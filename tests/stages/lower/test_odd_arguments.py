@@ -309,6 +309,7 @@ def test_as_strided_of_an_unknown_memory_is_refused(lower_module: Any, text: str
         ("F.grid_sample(x0[None, None, None], torch.ones(1, 1, 2, 2, 3), align_corners=True)", "aten.grid_sampler"),
         ("torch.var(x0, dim=0, correction=2.5)", "prims.var"),
         ("torch.std_mean(x0, dim=1, correction=-1)[0]", "prims.var"),
+        ("torch.var(x0.sum(), dim=0, correction=2) + x0", "prims.var"),
         ("F.pad(x0[None, None], (-3, 4, 0, 0), mode='replicate')", "aten.pad"),
         ("F.pad(x0[None], (-1, 2), mode='reflect')", "aten.pad"),
         ("torch.clamp(x0, max=float('nan'))", "aten.clamp"),

@@ -140,7 +140,7 @@ def _has_unusual_correction(node: torch.fx.Node, arguments: Mapping[str, Any]) -
         return False
     shape = node.args[0].meta["val"].shape
     axes = arguments.get("dims") or arguments.get("dim")
-    sizes = [shape[axis] for axis in axes or range(len(shape))]
+    sizes = [shape[axis] for axis in axes or range(len(shape))] if shape else []
     smallest_count = math.prod(size if isinstance(size, int) else 1 for size in sizes)
     return bool(correction < 0 or correction > smallest_count)
 

@@ -18,7 +18,8 @@ Rules
 7. PyTorch decomposes ``isin`` into comparisons or into a sort, whichever is faster for the example. `_isin` compares all
    pairs if a size is dynamic, so the graph does not depend on the example.
 8. Neither PyTorch nor the exporter can write out ``searchsorted``. `_searchsorted` takes the steps of eager PyTorch's
-   binary search, or counts as in rule 6. PyTorch sorts the values itself if there is a sorter: such a call stays there.
+   binary search, which gives the same results for a row whose end is not sorted (zeros, NaN). A count would not. So calls
+   with a dynamic number of boundaries, or with a sorter, stay in PyTorch.
 9. TensorRT has no ``Col2Im``. If the windows of ``fold`` tile the result, it moves elements and adds none, so `_fold` only
    reorders axes. Other calls stay in PyTorch.
 """
@@ -142,12 +143,10 @@ def _bucketize(
     if isinstance(boundaries.shape[0], int) and values.dim():
         search = get_decompositions([_aten.bucketize.Tensor])[_aten.bucketize.Tensor]
         return search(values, boundaries, out_int32=out_int32, right=right)
-    return _is_before(boundaries, values.unsqueeze(-1), right).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
-
-
-def _is_before(boundaries: torch.Tensor, values: torch.Tensor, right: bool) -> torch.Tensor:
-    """Whether each boundary comes before the value. With `~`, NaN comes after all boundaries, as in eager PyTorch."""
-    return ~(boundaries > values if right else boundaries >= values)
+    # with `~`, all boundaries come before NaN, as in eager PyTorch
+    column = values.unsqueeze(-1)
+    is_before = ~(boundaries > column if right else boundaries >= column)
+    return is_before.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
 def _searchsorted(
@@ -159,14 +158,10 @@ def _searchsorted(
     side: str | None = None,
     sorter: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    if sorter is not None:
+    count = boundaries.shape[-1]
+    if sorter is not None or not isinstance(count, int):
         return NotImplemented
     right = right or side == "right"
-    dtype = torch.int32 if out_int32 else torch.int64
-    count = boundaries.shape[-1]
-    if not isinstance(count, int):
-        rows = boundaries if boundaries.dim() == 1 else boundaries.unsqueeze(-2)
-        return _is_before(rows, values.unsqueeze(-1), right).sum(-1, dtype=dtype)
     first = torch.zeros_like(values, dtype=torch.int64)
     end = torch.full_like(values, count, dtype=torch.int64)
     for _ in range(count.bit_length()):
@@ -177,12 +172,12 @@ def _searchsorted(
         else:
             boundary = boundaries.gather(-1, places)
         is_open = first < end
-        is_before = _is_before(boundary, values, right)
+        is_before = ~(boundary > values if right else boundary >= values)  # `~`: all boundaries come before NaN
         first, end = (
             torch.where(is_open & is_before, middle + 1, first),
             torch.where(is_open & ~is_before, middle, end),
         )
-    return first.to(dtype)
+    return first.to(torch.int32 if out_int32 else torch.int64)
 
 
 def _fold(

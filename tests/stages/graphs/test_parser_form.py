@@ -123,6 +123,9 @@ def test_grids_that_tensorrt_samples_differently_are_refused(
     if problem:
         with pytest.raises(ConversionRefused, match=problem):
             parser_form(model, 16)
+        model.graph.input[0].type.tensor_type.ClearField("shape")
+        with pytest.raises(ConversionRefused, match=problem):
+            parser_form(model, 16)
     else:
         assert parser_form(model, 16) == model
 

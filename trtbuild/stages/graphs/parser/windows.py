@@ -68,7 +68,7 @@ def refuse_tensorflow_pixels(node: onnx.NodeProto, facts: ModelFacts) -> Iterato
 
 def refuse_grids(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
     """Apply rule 6."""
-    sizes = facts.sizes(node.input[0])
+    sizes = facts.sizes(node.input[0]) or facts.sizes(node.input[1])  # both have the same number of axes
     if sizes is not None and len(sizes) != 4:
         raise ConversionRefused(
             "TensorRT's GridSample samples images: its input has four axes",

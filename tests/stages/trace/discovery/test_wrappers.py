@@ -75,6 +75,21 @@ def test_a_variable_that_a_settings_library_reads_for_user_code_is_recorded(
     assert not recorder.storage_refusals
 
 
+@pytest.mark.parametrize(
+    "read",
+    [os.environ.get, os.getenv, lambda name: os.environ[name], lambda name: name in os.environ],
+    ids=["get", "getenv", "item", "in"],
+)
+def test_a_variable_of_the_machine_is_recorded_if_user_code_itself_reads_it(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, read: Callable[[str], object]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/data")
+    os.path.expanduser("~")  # noqa: PTH111
+    assert not recorder.observations()  # the standard library reads it
+    read("XDG_CACHE_HOME")
+    assert [seen.dependency.part for seen in recorder.observations()] == ["environment:XDG_CACHE_HOME"]
+
+
 @pytest.mark.parametrize("declares_variables", [False, True])
 def test_a_settings_library_that_reads_all_variables_needs_declared_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declares_variables: bool

@@ -332,7 +332,7 @@ def _is_variable_recorded(recorder: Recorder, name: str) -> bool:
         return True
     frame: Any = sys._getframe(2)  # the caller of ``os.environ.__getitem__``
     while frame is not None and os.path.basename(frame.f_code.co_filename).startswith(
-        ("os.py", "<frozen os", "_collections")
+        ("os.py", "<frozen os", "_collections", "<frozen _collections")
     ):
         frame = frame.f_back
     return frame is not None and owners.is_user(frame.f_code.co_filename)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import torch
@@ -280,3 +282,21 @@ def test_a_fork_is_uncacheable_unless_the_files_are_declared(recorder: Recorder,
     finally:
         hooks.set_recorder(None)
     assert ["starts a process" in text for text in recorder.storage_refusals] == [True] * (not declares_files)
+
+
+@pytest.mark.parametrize(
+    "uri", ["file:{}", "file:{}?mode=ro", "file://{}?mode=ro&immutable=1", "file://localhost{}"], ids=str
+)
+def test_a_database_that_is_opened_by_a_uri_is_recorded_by_its_path(
+    recorder: Recorder, project: Path, uri: str
+) -> None:
+    path = project / "my data.db"
+    sqlite3.connect(path).close()
+    path.write_bytes(b"")
+    hooks.set_recorder(recorder)
+    try:
+        sqlite3.connect(uri.format(quote(str(path))), uri=True).close()
+        sqlite3.connect("file::memory:?cache=shared", uri=True).close()
+    finally:
+        hooks.set_recorder(None)
+    assert list(parts(recorder)) == ["file:my data.db"]

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.owners import FileOwners
@@ -110,8 +111,10 @@ def _record_database(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
     path = arguments[0]
     if isinstance(path, str | bytes | os.PathLike):
         name = os.fsdecode(path)
+        if name.startswith("file:"):
+            name = unquote(urlsplit(name).path)
         if name not in ("", ":memory:"):
-            recorder.record_file(name.removeprefix("file:").split("?", 1)[0])
+            recorder.record_file(name)
 
 
 def _record_change(recorder: Recorder, arguments: tuple[Any, ...]) -> None:

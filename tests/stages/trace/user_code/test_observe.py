@@ -114,6 +114,25 @@ def test_a_distribution_is_observed_by_its_version(project: Path, monkeypatch: p
     assert installed_version("my-dist-x") == "1.5+local"
 
 
+@pytest.mark.parametrize(
+    "module", ["cv2_like/__init__.py", "cv2_like.py", "cv2_like.abi3.so", "cv2_like.cpython-311-x86_64-linux-gnu.so"]
+)
+def test_the_installation_of_a_module_whose_distribution_has_another_name_is_noticed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    site = project / "venv" / "site-packages"
+    (site / "opencv_like-1.0.dist-info").mkdir(parents=True)
+    os.utime(site, ns=(1, 1))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(project), str(site)])
+    (project / "cv2_like.py").write_text("")  # a file of the user, which has its own dependency
+    assert observed("distribution", "cv2-like", project) == "absent"
+    (site / module).parent.mkdir(exist_ok=True)
+    (site / module).write_text("")
+    assert observed("distribution", "cv2-like", project) == "module"
+    assert observed("distribution", "opencv-like", project) == "1.0"
+    assert installed_version("cv2-like") is None
+
+
 def test_another_build_of_a_local_distribution_is_another_state_though_its_version_is_the_same(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,8 @@ Planning also uses this module, so torch is not imported here.
 * The state of a distribution is its version, which is in the name of its ``.dist-info`` or ``.egg-info`` entry. If
   several entries of ``sys.path`` contain the distribution, the first one counts. If it was installed from a directory,
   a file or a repository (``pip install .``), the state also has a digest of its RECORD, because there each build often
-  has the same version.
+  has the same version. If there is no distribution, but an installed module of this name, the state is `MODULE`: the
+  distribution opencv-python has the module ``cv2``.
 * The state of an import is the path that Python finds before user code changes ``sys.path``. The entries of ``PYTHONPATH``
   are searched before those of the installation. A module of Python or of an installed distribution is ``absent``.
 """
@@ -49,6 +50,9 @@ IGNORED_IN_PROJECT: dict[str, str] = {
 #: The state of a path that is neither a file nor a directory: a pipe, a socket, a device.
 SPECIAL = "special"
 
+#: The state of a distribution that is not installed, if an installed module has its name.
+MODULE = "module"
+
 #: Prefixes of environment variables that workers do not inherit, because they may contain credentials. User code cannot
 #: read them, so their state is always `ABSENT`.
 HIDDEN_PREFIXES = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE", "TRTBUILD_WORKERS")
@@ -64,6 +68,9 @@ _METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?
 
 #: Directory → (its mtime_ns, normalized name of a distribution → version and name of the metadata entry).
 _versions: dict[str, tuple[int, dict[str, tuple[str, str]]]] = {}
+
+#: Directory of installed distributions → (its mtime_ns, the normalized names of its modules).
+_modules: dict[str, tuple[int, frozenset[str]]] = {}
 
 
 def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str | None]) -> str:
@@ -178,10 +185,10 @@ def installed_version(name: str) -> str | None:
 
 
 def installed_state(name: str) -> str:
-    """The state of a distribution, by its normalized name: its version, and for some a digest; or ``absent``."""
+    """The state of a distribution, by its normalized name: its version, and for some a digest; `MODULE` or ``absent``."""
     found = _find_installed(name)
     if found is None:
-        return ABSENT
+        return MODULE if _is_installed_module(name) else ABSENT
     version, metadata = found
     files = _files_of_direct_install(metadata)
     return version if files is None else f"{version} {hashlib.sha256(files).hexdigest()}"
@@ -202,6 +209,25 @@ def _find_installed(name: str) -> tuple[str, str] | None:
             version, entry = versions[name]
             return version, os.path.join(directory, entry)
     return None
+
+
+def _is_installed_module(name: str) -> bool:
+    """Whether a directory of installed distributions on ``sys.path`` has a module with this normalized name."""
+    for directory in sys.path:
+        if os.path.basename(directory) not in _INSTALLED_FOLDERS:
+            continue  # the user's files are other dependencies
+        try:
+            modified_ns = os.stat(directory).st_mtime_ns
+            cached_modified_ns, modules = _modules.get(directory, (None, frozenset()))
+            if cached_modified_ns != modified_ns:
+                # the name of a module has no dot: `name.py`, `name.cpython-311-x86_64-linux-gnu.so`, `name`
+                modules = frozenset(normalized(entry.split(".", 1)[0]) for entry in os.listdir(directory))
+                _modules[directory] = (modified_ns, modules)
+        except OSError:
+            continue
+        if name in modules:
+            return True
+    return False
 
 
 def _files_of_direct_install(metadata: str) -> bytes | None:

@@ -9,7 +9,8 @@ code. The kinds of dependencies are:
 * ``listing``: the name is the path of a directory. The state is the SHA-256 of its sorted entry names without some, such as
   ``__pycache__``, or ``absent``.
 * ``distribution``: the name is the normalized name of an installed package. The state is its version, or ``absent``, or
-  ``module`` if only an installed module has this name.
+  ``module`` if only an installed module has this name. The name ``*`` means all installed packages, and its state is a
+  digest of their names and states.
 * ``environment``: the name is the name of an environment variable. The state is the SHA-256 of its value, or ``absent``.
 * ``import``: the name is the name of a module. The state is the path of the user's file or directory that an import finds
   through ``PYTHONPATH`` or an editable install. It is ``absent`` if such a search finds none.

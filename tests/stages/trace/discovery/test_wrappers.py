@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import mmap
 import os
 from collections.abc import Callable, Iterator
@@ -107,6 +108,24 @@ def test_a_settings_library_that_reads_all_variables_needs_declared_ones(
         wrappers.remove()
     assert ["in `env` of the source" in text for text in recorder.storage_refusals] == [True] * (not declares_variables)
     assert "environment:MODEL_WIDTH" not in [seen.dependency.part for seen in recorder.observations()]
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        lambda: importlib.metadata.entry_points(group="my.models"),
+        lambda: list(importlib.metadata.distributions()),
+        importlib.metadata.packages_distributions,
+    ],
+    ids=["entry_points", "distributions", "packages_distributions"],
+)
+def test_user_code_that_searches_all_distributions_depends_on_all_of_them(
+    recorder: Recorder, search: Callable[[], object]
+) -> None:
+    importlib.metadata.version("numpy")
+    assert "distribution:*" not in [seen.dependency.part for seen in recorder.observations()]
+    search()
+    assert "distribution:*" in [seen.dependency.part for seen in recorder.observations()]
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,26 @@ def test_the_installation_of_a_module_whose_distribution_has_another_name_is_not
     assert installed_version("cv2-like") is None
 
 
+def test_the_state_of_all_distributions_changes_with_each_installation_and_upgrade(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = project / "site-packages"
+    site.mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(project), str(site)])
+    states = [observed("distribution", "*", project)]
+    for name in ("plugin-1.0.dist-info", "plugin-2.0.dist-info", "other-1.0.dist-info"):
+        for earlier in site.glob(name.split("-")[0] + "-*"):
+            earlier.rmdir()
+        (site / name).mkdir()
+        os.utime(site, ns=(len(states), len(states)))
+        states.append(observed("distribution", "*", project))
+    assert len(set(states)) == 4
+    (
+        project / "own-1.0.dist-info"
+    ).mkdir()  # a trace has the directories of the project on its path, and a plan has not
+    assert observed("distribution", "*", project) == states[-1]
+
+
 def test_another_build_of_a_local_distribution_is_another_state_though_its_version_is_the_same(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

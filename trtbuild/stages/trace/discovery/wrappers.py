@@ -16,7 +16,8 @@ Rules
    for it, the trace is cacheable if the manifest declares `env`.
 3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
    A function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is recorded as a write of this process.
-4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed.
+4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed. If user
+   code searches all distributions, for example for entry points, their names and versions are a dependency.
 5. Reads of other processes are not recorded. So the result is not stored if ``multiprocessing`` starts a process (a
    DataLoader with workers), unless the manifest declares `deps`.
 """
@@ -34,7 +35,7 @@ from typing import Any
 
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.frames import find_caller, find_calling_frame
-from trtbuild.stages.trace.user_code.observe import normalized
+from trtbuild.stages.trace.user_code.observe import ALL_DISTRIBUTIONS, normalized
 
 #: Variables about the machine and its user, not about a model.
 MACHINE_VARIABLES = frozenset(
@@ -309,6 +310,17 @@ class ReaderWrappers:
             return original(name)
 
         self._replace(importlib.metadata.Distribution, "from_name", classmethod(from_name))
+        discover_originally = importlib.metadata.Distribution.discover
+
+        def discover(cls: Any, **kwargs: Any) -> Any:
+            frame = find_caller(recorder.owners)
+            with recorder.ignore_own_reads() as outermost:
+                is_search = outermost and kwargs.get("name") is None
+                if is_search and frame is not None and recorder.owners.is_user(frame[0]):
+                    recorder.record_distribution(ALL_DISTRIBUTIONS)
+            return discover_originally(**kwargs)
+
+        self._replace(importlib.metadata.Distribution, "discover", classmethod(discover))
 
     def _wrap_processes(self) -> None:
         recorder, process_class = self._recorder, multiprocessing.process.BaseProcess

@@ -50,6 +50,9 @@ IGNORED_IN_PROJECT: dict[str, str] = {
 #: The state of a path that is neither a file nor a directory: a pipe, a socket, a device.
 SPECIAL = "special"
 
+#: The name of a dependency on the names and versions of all installed distributions.
+ALL_DISTRIBUTIONS = "*"
+
 #: The state of a distribution that is not installed, if an installed module has its name.
 MODULE = "module"
 
@@ -185,7 +188,12 @@ def installed_version(name: str) -> str | None:
 
 
 def installed_state(name: str) -> str:
-    """The state of a distribution, by its normalized name: its version, and for some a digest; `MODULE` or ``absent``."""
+    """The state of a distribution, by its normalized name: its version, and for some a digest; `MODULE` or ``absent``.
+
+    The state of `ALL_DISTRIBUTIONS` is a digest."""
+    if name == ALL_DISTRIBUTIONS:
+        states = [f"{each} {installed_state(each)}\n" for each in sorted(_installed_names())]
+        return hashlib.sha256("".join(states).encode()).hexdigest()
     found = _find_installed(name)
     if found is None:
         return MODULE if _is_installed_module(name) else ABSENT
@@ -197,18 +205,30 @@ def installed_state(name: str) -> str:
 def _find_installed(name: str) -> tuple[str, str] | None:
     """The version and the metadata directory of a distribution; None if it is not installed."""
     for directory in sys.path:
-        try:
-            modified_ns = os.stat(directory or ".").st_mtime_ns
-        except OSError:
-            continue
-        cached_modified_ns, versions = _versions.get(directory, (None, {}))
-        if cached_modified_ns != modified_ns:
-            versions = _read_installed_versions(directory or ".")
-            _versions[directory] = (modified_ns, versions)
+        versions = _installed_versions(directory)
         if name in versions:
             version, entry = versions[name]
             return version, os.path.join(directory, entry)
     return None
+
+
+def _installed_names() -> set[str]:
+    """The normalized names of the distributions in the directories of installed distributions on ``sys.path``."""
+    directories = [entry for entry in sys.path if os.path.basename(entry) in _INSTALLED_FOLDERS]
+    return {name for directory in directories for name in _installed_versions(directory)}
+
+
+def _installed_versions(directory: str) -> dict[str, tuple[str, str]]:
+    """Normalized name of a distribution in an entry of ``sys.path`` → version and name of the metadata entry."""
+    try:
+        modified_ns = os.stat(directory or ".").st_mtime_ns
+    except OSError:
+        return {}
+    cached_modified_ns, versions = _versions.get(directory, (None, {}))
+    if cached_modified_ns != modified_ns:
+        versions = _read_installed_versions(directory or ".")
+        _versions[directory] = (modified_ns, versions)
+    return versions
 
 
 def _is_installed_module(name: str) -> bool:

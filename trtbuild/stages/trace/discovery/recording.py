@@ -234,12 +234,13 @@ class Recorder:
                 "(num_workers=0), or name the files in `deps` of the source"
             )
 
-    def refuse_time(self) -> None:
-        """Refuse to store the result, because user code reads a time of a file. With `declares_files`, do nothing."""
+    def refuse_time(self, file: str, line: int) -> None:
+        """Refuse to store the result, because user code reads a time of a file at this place. With `declares_files`, do
+        nothing."""
         if not self.declares_files:
             self.refuse_storage(
-                "the project's code reads the time of a file, which differs in each checkout: choose the file by its name, "
-                "or name the files in `deps` of the source"
+                f"{self.dependency_name(file)}:{line} reads the time of a file, which differs in each checkout: choose the "
+                "file by its name, or name the files in `deps` of the source"
             )
 
     @property

@@ -5,7 +5,8 @@ Rules
    inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four functions. Calls by
    ``inspect``, ``linecache`` and ``os.path.samefile`` are not recorded. When Python resolves a path (``realpath``), only
    the symbolic links that it follows are recorded. A time of a file differs in each checkout, so it is not a dependency.
-   If user code reads one, the trace is not cacheable, unless the manifest declares `deps`.
+   If user code reads one, by these functions or by ``os.fstat``, the trace is not cacheable, unless the manifest declares
+   `deps`.
 2. ``os.environ``: a variable is recorded when user code reads it, even if installed code has set it: code often sets a
    variable only if it does not exist (``os.environ.setdefault``), so the value may still come from outside.
    Reads by installed code (``HF_HOME``, ``OMP_NUM_THREADS``) are not recorded, because these values differ between
@@ -127,6 +128,7 @@ class ReaderWrappers:
             self._replace(
                 os, name, self._wrap_path_function(getattr(os, name), follows_links=name in ("stat", "access"))
             )
+        self._wrap_fstat()
         self._wrap_environment()
         self._wrap_metadata()
         self._wrap_processes()
@@ -198,8 +200,7 @@ class ReaderWrappers:
                 with recorder.ignore_own_reads() as outermost:
                     if outermost and self._is_path_recorded(path):
                         recorder.record_file(path)
-                        if self._is_time_read():
-                            recorder.refuse_time()
+                        self._refuse_time_read()
                     is_link_test = not follows_links or kwargs.get("follow_symlinks") is False  # Path.is_symlink
                     if outermost and is_link_test and self._is_link_recorded(path):
                         recorder.record_link(path)
@@ -224,13 +225,25 @@ class ReaderWrappers:
         except (TypeError, ValueError):
             return False
 
-    def _is_time_read(self) -> bool:
-        """Whether user code calls ``os.stat`` to read a time of a file (rule 1), as far as the names in its code show."""
+    def _wrap_fstat(self) -> None:
+        recorder, original = self._recorder, os.fstat
+
+        def fstat(fd: int) -> os.stat_result:
+            with recorder.ignore_own_reads() as outermost:
+                if outermost:
+                    self._refuse_time_read()
+            return original(fd)
+
+        self._replace(os, "fstat", fstat)
+
+    def _refuse_time_read(self) -> None:
+        """Refuse to store the result if user code reads a time of a file (rule 1), as far as the names in its code show."""
         frame = find_calling_frame(self._recorder.owners)
         if frame is None or not self._recorder.owners.is_user(frame.f_code.co_filename):
-            return False
+            return
         caller: Any = sys._getframe(2)  # the caller of the wrapped function
-        return not _TIMES.isdisjoint(frame.f_code.co_names) or caller.f_code.co_name in _TIME_FUNCTIONS
+        if not _TIMES.isdisjoint(frame.f_code.co_names) or caller.f_code.co_name in _TIME_FUNCTIONS:
+            self._recorder.refuse_time(frame.f_code.co_filename, frame.f_lineno)
 
     def _is_link_recorded(self, path: Any) -> bool:
         """Whether the current read of a symbolic link is recorded: user code makes it, or the link is in the project. Links

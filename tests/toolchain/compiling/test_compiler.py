@@ -217,7 +217,7 @@ def test_rejects_another_version_than_the_job_names(mlp_job: Any) -> None:
 
 def test_rejects_an_empty_plan(mlp_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorRT 8.6.0 returns an empty plan if it cannot put the lean runtime into a version-compatible plan."""
-    monkeypatch.setattr(tensorrt_rtx.Builder, "build_serialized_network_to_stream", lambda *_: True)
+    monkeypatch.setattr(tensorrt_rtx.Builder, "build_serialized_network", lambda *_: b"")
     with pytest.raises(ToolchainError, match="cannot build for SM 89: the plan is empty"):
         compile_engine(mlp_job.job, mlp_job.read)
 

@@ -162,7 +162,7 @@ def bench(
     profile, and those of --shape.
     """
     from trtbuild.cli.screens import latency_plot, runs
-    from trtbuild.driver.project.wiring import STATE_FOLDER
+    from trtbuild.driver.project.folders import STATE_FOLDER
     from trtbuild.driver.running import bench as bench_driver
     from trtbuild.driver.running.kept import keep_bench
     from trtbuild.driver.workers.stopwatch import Budget

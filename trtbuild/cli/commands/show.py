@@ -141,7 +141,7 @@ def recording_watcher(flags: Flags) -> Watcher:
     from trtbuild.driver.building.progress.recorder import Recorder
     from trtbuild.driver.event_log.kept import KeptEvents
     from trtbuild.driver.event_log.lines import EventFile, Sink
-    from trtbuild.driver.project.wiring import STATE_FOLDER
+    from trtbuild.driver.project.folders import STATE_FOLDER
 
     requested = request(flags)
     sinks: list[Sink] = []

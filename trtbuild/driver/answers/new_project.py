@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.driver.answers.documents import InstalledToolchain, NewFile, NewProject
-from trtbuild.driver.project import wiring
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.errors import UsageError
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms
@@ -39,7 +39,7 @@ ARCHITECTURES = {
 DEFAULT_SM = 89
 
 #: The directories that a build creates in the project, as lines of .gitignore.
-CREATED_DIRECTORIES = (f"{wiring.STATE_FOLDER}/", "dist/", "cache/")
+CREATED_DIRECTORIES = (f"{STATE_FOLDER}/", "dist/", "cache/")
 
 EXAMPLE_MODEL = '''\
 """An example model. `trtbuild build` calls the function that the manifest names, and traces the returned module."""

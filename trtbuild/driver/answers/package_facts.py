@@ -31,6 +31,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.packages.lookup import directory_of
 from trtbuild.driver.project import wiring
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.driver.project.history import History
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, PackageError, RecordUntrusted, StoreUnavailable, UsageError
@@ -225,7 +226,7 @@ def facts_of_package(project: Path, package: Package, title: str, *, offline: bo
     try:
         effective = wiring.load_configuration(project)
         store = wiring.open_store(project, replace(effective, remotes=()) if offline else effective)
-        history = History(project / wiring.STATE_FOLDER)
+        history = History(project / STATE_FOLDER)
         record = _find_package_record(store, history, facts.model, package.digest)
         return facts if record is None else _add_records(facts, record, store, history)
     except (StoreUnavailable, BlobMissing, EntryCorrupt):

@@ -8,10 +8,12 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Step, stages_until
 from trtbuild.core.planning.locks import LOCK_FILE
 from trtbuild.core.planning.priorities import weights_bytes
+from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.driver.answers.report import BuildResult
 from trtbuild.driver.building.execution import memory
 from trtbuild.driver.building.execution.estimates import Estimates
@@ -26,10 +28,8 @@ from trtbuild.driver.building.steps import refused_nodes
 from trtbuild.driver.building.steps.run_step import run_step
 from trtbuild.driver.building.steps.unchecked import UncheckedSteps
 from trtbuild.driver.building.write_outputs import write_outputs
-from trtbuild.driver.farm.farm import Farm
-from trtbuild.driver.farm.limit import MOST_JOBS, FarmLimit
-from trtbuild.driver.project import wiring
 from trtbuild.driver.project.blame import place_in_manifest
+from trtbuild.driver.project.folders import LOG_FOLDER
 from trtbuild.driver.project.history import LastRun
 from trtbuild.driver.project.locked import differing_engines, unlocked_results
 from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput
@@ -47,6 +47,9 @@ from trtbuild.errors import (
     ToolchainError,
     TrtbuildError,
 )
+
+if TYPE_CHECKING:
+    from trtbuild.driver.farm.farm import Farm
 
 __all__ = ["Request", "Workspace", "build"]
 
@@ -242,21 +245,31 @@ def _execute_steps(
     # the command line turns the garbage collector off (cli/main.py), but a build runs for a long time and makes many plans
     gc.freeze()
     gc.enable()
+    threads, limit = _threads_and_limit(farm, gpus, jobs)
     watcher.build_started(jobs, estimates.last_duration_s)
     try:
         execute(
             outcome,
             Callbacks(workspace.plan, run, write, abort, estimates.last_duration_s),
-            jobs=jobs if farm is None else jobs + MOST_JOBS,
+            jobs=threads,
             watcher=watcher,
             keep_going=request.keep_going,
-            limit=gpus if farm is None else FarmLimit(farm, gpus, jobs),
+            limit=limit,
             rebuild_lost=not request.frozen,
         )
     finally:
         pool.close(kill=True)
         for step_id in unchecked.unpublished_ids:  # they count as not run, because no later build finds their records
             outcome.ran.pop(step_id, None)
+
+
+def _threads_and_limit(farm: Farm | None, gpus: GpuLimit, jobs: int) -> tuple[int, ResourceLimit]:
+    """The number of threads that run steps, and the limit on the steps that run at the same time."""
+    if farm is None:
+        return jobs, gpus
+    from trtbuild.driver.farm.limit import MOST_JOBS, FarmLimit
+
+    return jobs + MOST_JOBS, FarmLimit(farm, gpus, jobs)
 
 
 def _run_and_keep_log(
@@ -266,7 +279,7 @@ def _run_and_keep_log(
 
     An error also gets a line of the manifest, the log file, and the operators that TensorRT refused.
     """
-    folder = workspace.project / wiring.LOG_FOLDER
+    folder = workspace.project / LOG_FOLDER
     try:
         ran = _run_with_typed_errors(step, start, is_local=is_local)
     except TrtbuildError as error:

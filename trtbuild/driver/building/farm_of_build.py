@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
 
 from trtbuild.core.planning.graph import Step
 from trtbuild.driver.building.progress.events import Watcher
-from trtbuild.driver.farm.farm import Farm
-from trtbuild.driver.farm.opening import open_farm
 from trtbuild.driver.project.workspace import Workspace
+
+if TYPE_CHECKING:
+    from trtbuild.driver.farm.farm import Farm
 
 
 @contextlib.contextmanager
@@ -33,6 +35,7 @@ def connected_farm(workspace: Workspace, address: str, watcher: Watcher, message
 
     Messages about the workers are shown at once, and are added to `messages`. Raises UsageError or EnvironmentFault.
     """
+    from trtbuild.driver.farm.opening import open_farm  # takes 0.1 s, and few builds have a scheduler
 
     def report(text: str) -> None:
         messages.append(text)

@@ -25,7 +25,7 @@ from trtbuild.atomic import replace_file, write_all
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.answers.documents import Build
 from trtbuild.driver.cache.documents import CacheHistory, CachePeriod
-from trtbuild.driver.project import wiring
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.regular import read_regular
 
 FILE = "build_history.jsonl"
@@ -65,7 +65,7 @@ def note_build(project: Path, document: Build) -> None:
         built_s=round(sum(step.duration_s for step in missed), 1),
         reasons=dict(Counter(step.reason.code for step in missed)),
     )
-    path = project / wiring.STATE_FOLDER / FILE
+    path = project / STATE_FOLDER / FILE
     line = json.dumps(encode(build), separators=(",", ":")).encode() + b"\n"
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def read_builds(project: Path) -> list[NotedBuild]:
     """The noted builds of a project, the oldest first. Invalid lines are left out."""
     builds = []
     try:
-        data = read_regular(project / wiring.STATE_FOLDER / FILE)
+        data = read_regular(project / STATE_FOLDER / FILE)
     except OSError:
         return []
     for line in data.split(b"\n"):

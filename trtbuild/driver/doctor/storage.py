@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 from trtbuild.driver.project import wiring
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.errors import StoreUnavailable
 from trtbuild.store.digests.index import Index
 from trtbuild.store.local.layout import Layout, list_folder
@@ -133,7 +134,7 @@ def _is_older(entry: os.DirEntry[str], limit_s: float) -> bool:
 
 def check_state(project: Path) -> Iterator[Finding]:
     """Yield findings about ``.trtbuild/`` and the index of file digests in it. Both can be deleted at any time."""
-    folder = project / wiring.STATE_FOLDER
+    folder = project / STATE_FOLDER
     why_not = (
         _reason_not_writable(_nearest_directory(folder))
         if not folder.exists() or folder.is_dir()

@@ -24,7 +24,7 @@ from trtbuild.driver.gpu_comparisons import engines as engines_here
 from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind, kind_here
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.driver.packages.machine import this_machine
-from trtbuild.driver.project import wiring
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.errors import EnvironmentFault, NotCompared
 from trtbuild.runtime.packages.choice import choose_target
 from trtbuild.runtime.packages.package import INDEX_NAME, open_package
@@ -81,7 +81,7 @@ def compare(job: ComparisonJob, store: LocalStore, project: Path) -> ComparisonR
         raise NotCompared(reason)
     _require_engines(index, job)
     choose_target(index, this_machine(job.gpu.sm, ORDINAL), job.target)
-    state = project / wiring.STATE_FOLDER
+    state = project / STATE_FOLDER
     state.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="comparison-", dir=state) as name:
         folder = Path(name)

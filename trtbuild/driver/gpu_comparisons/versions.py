@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from importlib import metadata
 
 from trtbuild.errors import ToolchainMissing
 
@@ -15,6 +14,8 @@ _DISTRIBUTIONS = {"onnxruntime": _ONNXRUNTIME_DISTRIBUTIONS, "torch": ("torch",)
 
 def reference_versions() -> dict[str, str]:
     """Return the versions of the installed modules among onnxruntime, torch and onnx. Nothing is imported."""
+    from importlib import metadata  # takes 20 ms, and few commands need it
+
     versions = {}
     for name, candidates in _DISTRIBUTIONS.items():
         for candidate in candidates:

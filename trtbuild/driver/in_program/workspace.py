@@ -27,6 +27,7 @@ from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.outputs import OutputFile
 from trtbuild.driver.outputs.packages import INDEX
 from trtbuild.driver.project import environment, wiring
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.driver.project.history import History
 from trtbuild.driver.project.outcome import WrittenOutput
 from trtbuild.driver.project.workspace import Request, Workspace
@@ -52,7 +53,7 @@ class ProgramWorkspace(Workspace):
         self.facts = environment.gather_facts([model])
         root = None if cache_dir is None else Path(cache_dir).expanduser().absolute()
         self.store = wiring.open_store(working_directory, self.configuration, root)
-        self.history = History(self.project / wiring.STATE_FOLDER)
+        self.history = History(self.project / STATE_FOLDER)
         self.digests = wiring.file_digests(self.project)
         self.lookups = wiring.create_lookups(self.project, self.store, self.history, self.digests, force=False)
         self.files: dict[str, OutputFile] = {}

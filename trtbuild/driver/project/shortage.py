@@ -11,9 +11,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trtbuild.driver.outputs import OutputFile
 from trtbuild.errors import InsufficientResources
+
+if TYPE_CHECKING:
+    from trtbuild.driver.outputs import OutputFile
 
 _CACHE_HINT = "free some space, run `trtbuild cache gc`, or set TRTBUILD_CACHE_DIR to a directory on a larger disk"
 _OUTPUTS_HINT = (

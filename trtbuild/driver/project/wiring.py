@@ -11,6 +11,7 @@ from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.recipes.trust import Trust, TrustAll
 from trtbuild.driver import configuration as configurations
 from trtbuild.driver.configuration import Configuration, TrustSettings
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.driver.project.history import History
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.trail import Trail
@@ -22,15 +23,6 @@ from trtbuild.store.local.local import LocalStore
 if TYPE_CHECKING:
     from trtbuild.store.remote.store import RemoteStore
     from trtbuild.store.transports.settings import RemoteSettings
-
-#: The directory of a project's local state. It may be deleted, and is never shared.
-STATE_FOLDER = ".trtbuild"
-
-#: The directory of TensorRT's timing caches, which have the measured times of kernels.
-TIMING_FOLDER = f"{STATE_FOLDER}/timing"
-
-#: The directory of the workers' logs, with one file for each step.
-LOG_FOLDER = f"{STATE_FOLDER}/logs"
 
 
 def store_root(project: Path) -> Path:

@@ -19,6 +19,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver import outputs
 from trtbuild.driver.project import environment, locked, wiring
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.driver.project.history import History
 from trtbuild.driver.project.locked import LockFile, LockGuard
 from trtbuild.driver.project.lookups import StoreLookups
@@ -85,7 +86,7 @@ class Workspace:
         self.store: LayeredStore = wiring.open_store(self.project, self.configuration)
         if lock is not None and not request.relock:
             self.store.lock_refusal = LockGuard(lock, frozen=request.frozen).refusal
-        self.history = History(self.project / wiring.STATE_FOLDER)
+        self.history = History(self.project / STATE_FOLDER)
         self.digests: FileDigests = wiring.file_digests(self.project)
         self.lookups: StoreLookups = wiring.create_lookups(
             self.project, self.store, self.history, self.digests, force=request.force

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trtbuild.driver.event_log.events import Event
-from trtbuild.driver.project import wiring
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.driver.reports.cached import CachedFacts
 from trtbuild.driver.reports.comparison import compare
 from trtbuild.driver.reports.critical_path import with_waits
@@ -53,7 +53,7 @@ def make_report(project: Path, log: Sequence[Event], before: Sequence[Event]) ->
         engines=views.engines,
         layers=views.layers,
         layers_left_out=views.left_out,
-        benches=kept_benches(project / wiring.STATE_FOLDER, {row.model for row in rows}),
+        benches=kept_benches(project / STATE_FOLDER, {row.model for row in rows}),
         comparison=compare(replay(before), build) if before else None,
         notes=views.notes,
     )

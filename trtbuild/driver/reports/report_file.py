@@ -12,7 +12,7 @@ from trtbuild.atomic import replace_file
 from trtbuild.driver.event_log.events import Event
 from trtbuild.driver.event_log.kept import kept_builds
 from trtbuild.driver.event_log.lines import read_events
-from trtbuild.driver.project import wiring
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.driver.reports.documents import Report, Status
 from trtbuild.driver.reports.making import make_report
 from trtbuild.errors import UsageError
@@ -66,12 +66,12 @@ def write_report(project: Path, path: str, number: int, render: Render) -> Writt
     """
     project, target = project.absolute(), Path(path).absolute()
     check_writable(target, f"-o {path}")
-    builds = kept_builds(project / wiring.STATE_FOLDER)
+    builds = kept_builds(project / STATE_FOLDER)
     if not builds:
-        raise UsageError(f"no build is kept in {wiring.STATE_FOLDER}/builds", hint="trtbuild build")
+        raise UsageError(f"no build is kept in {STATE_FOLDER}/builds", hint="trtbuild build")
     if not 1 <= number <= len(builds):
         raise UsageError(
-            f"there is no build number {number}: {wiring.STATE_FOLDER}/builds has {len(builds)}",
+            f"there is no build number {number}: {STATE_FOLDER}/builds has {len(builds)}",
             hint=f"choose a number from 1 (the last build) to {len(builds)}",
         )
     report = make_report(project, _events_of(project, number - 1), _events_of(project, number))
@@ -93,7 +93,7 @@ def check_writable(path: Path, flag: str) -> None:
 
 def _events_of(project: Path, index: int) -> Sequence[Event]:
     """The events of the kept build `index` (0 is the newest one); empty if there is no such build."""
-    builds = kept_builds(project / wiring.STATE_FOLDER)
+    builds = kept_builds(project / STATE_FOLDER)
     try:
         return read_events(builds[index]) if index < len(builds) else []
     except OSError:

@@ -14,7 +14,7 @@ from trtbuild.core.planning.graph import ModelPlan
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.gpu_comparisons.job import recipe_of
-from trtbuild.driver.project import wiring
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.verification import records
 from trtbuild.driver.verification.document import Options
@@ -22,7 +22,7 @@ from trtbuild.driver.verification.jobs import PartitioningJob
 from trtbuild.driver.verification.replay import replayed_point
 
 #: The folder for the inputs with the largest errors, relative to the project.
-WORST_INPUTS_FOLDER = f"{wiring.STATE_FOLDER}/verify"
+WORST_INPUTS_FOLDER = f"{STATE_FOLDER}/verify"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from trtbuild.driver.gpu_comparisons.engines import order_of_sm
 from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob, reference_library
 from trtbuild.driver.packages import provenance_file
-from trtbuild.driver.project import wiring
+from trtbuild.driver.project.folders import LOG_FOLDER
 from trtbuild.driver.verification.engine_comparisons import NO_PACKAGE, OnThisMachine, job_of_target
 from trtbuild.driver.verification.jobs import PartitioningJob
 from trtbuild.driver.verification.verified_model import (
@@ -120,7 +120,7 @@ class OnWorkers:
             return self._compare_on_worker(model, partitioning, package, jobs[0])
         except TrtbuildError as error:
             log_file = logs.keep(
-                model.workspace.project / wiring.LOG_FOLDER, f"{model.name}/verify/{target}", error.worker_log
+                model.workspace.project / LOG_FOLDER, f"{model.name}/verify/{target}", error.worker_log
             )
             if log_file is not None:
                 error.log_file = str(log_file.relative_to(model.workspace.project))

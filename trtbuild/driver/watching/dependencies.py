@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trtbuild import null_build
 from trtbuild.driver.project import wiring
+from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import TrtbuildError
 
@@ -29,7 +30,7 @@ def dependencies(request: Request) -> Dependencies:
     not valid, `outside` is empty.
     """
     project = request.project.resolve()  # the notifier reports paths without links
-    written = [project / wiring.STATE_FOLDER, wiring.store_root(project)]
+    written = [project / STATE_FOLDER, wiring.store_root(project)]
     names: list[str] = []
     try:
         workspace = Workspace(request)

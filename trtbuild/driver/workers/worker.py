@@ -175,7 +175,7 @@ def job_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> 
         raise ValueError(f"there is no kind of worker {kind!r}")
     from trtbuild.core.recipes.record import Output
     from trtbuild.core.values.codec import encode
-    from trtbuild.driver.project.wiring import TIMING_FOLDER
+    from trtbuild.driver.project.folders import TIMING_FOLDER
     from trtbuild.driver.workers import tasks
     from trtbuild.driver.workers.results import Context
     from trtbuild.store.local.local import LocalStore

@@ -120,7 +120,7 @@ def compile_to(
             plan_copy = bytearray()
             if parts:  # `_quantization` reads the whole plan
                 write = _writing_to_both(write, plan_copy)
-            plan_bytes = serialize_network(trt, builder, defined.network, config, write)
+            plan_bytes = serialize_network(trt, builder, defined.network, config, write, weights_bytes=weights_bytes)
             clock.end_phase("build_s")
             if timing_path is not None and plan_bytes is not None:
                 timing_cache.save_cache(config, timing_path)

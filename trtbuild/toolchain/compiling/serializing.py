@@ -1,7 +1,8 @@
 """Build the plan of a network, and pass it on in pieces, so that a large plan need not be in memory as a whole.
 
-TensorRT-RTX 1.7 gives pieces of at most 64 MiB (IBuilder::buildSerializedNetworkToStream). A library without IStreamWriter
-gives the plan in one piece. The bytes are the same.
+TensorRT-RTX 1.7 gives pieces of at most 64 MiB (IBuilder::buildSerializedNetworkToStream). Python copies each piece. The
+plan of a network with less than `PIECE_BYTES` of weights would be one piece. So it is built in memory, without the copy. A
+library without IStreamWriter builds every plan in memory. The bytes are the same.
 """
 
 from __future__ import annotations
@@ -12,11 +13,18 @@ from typing import Any
 #: Receives the pieces of a plan, in order. The memory of a piece may be freed after the call.
 WritePlan = Callable[[bytes | memoryview], None]
 
+#: The largest piece of a plan.
+PIECE_BYTES = 64 << 20
 
-def serialize_network(trt: Any, builder: Any, network: Any, config: Any, write: WritePlan) -> int | None:
-    """Build the plan, and call `write` with its pieces. Returns the size of the plan in bytes, or None if the library
-    refuses the network. Raises the errors of `write`."""
-    if not hasattr(builder, "build_serialized_network_to_stream") or not hasattr(trt, "IStreamWriter"):
+
+def serialize_network(
+    trt: Any, builder: Any, network: Any, config: Any, write: WritePlan, *, weights_bytes: int
+) -> int | None:
+    """Build the plan, and call `write` with its pieces. `weights_bytes` is the size of the network's weights.
+
+    Returns the size of the plan in bytes, or None if the library refuses the network. Raises the errors of `write`."""
+    has_streams = hasattr(builder, "build_serialized_network_to_stream") and hasattr(trt, "IStreamWriter")
+    if weights_bytes < PIECE_BYTES or not has_streams:
         plan = builder.build_serialized_network(network, config)
         if plan is None:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.shapes import pairs_of_separate_symbols, proof_points
@@ -20,7 +21,6 @@ from trtbuild.driver.building.steps.pointers import (
     publish_partitions_for_any_parser,
 )
 from trtbuild.driver.building.steps.unchecked import Publication
-from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.outcome import StepRun
 from trtbuild.driver.workers.pool import WorkerPool
@@ -31,6 +31,9 @@ from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.toolchain.libraries.table import FLAVOURS
+
+if TYPE_CHECKING:
+    from trtbuild.driver.farm.farm import Farm
 
 #: Stage → past participle, for messages.
 _PARTICIPLES = {"calibrate": "calibrated", "trace": "traced"}

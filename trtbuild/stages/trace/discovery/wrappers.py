@@ -325,7 +325,7 @@ class ReaderWrappers:
         self._replace(importlib.metadata.Distribution, "from_name", classmethod(from_name))
         discover_originally = importlib.metadata.Distribution.discover
 
-        def discover(cls: Any, **kwargs: Any) -> Any:
+        def discover(cls: Any, /, **kwargs: Any) -> Any:
             frame = find_caller(recorder.owners)
             with recorder.ignore_own_reads() as outermost:
                 is_search = outermost and kwargs.get("name") is None

@@ -88,7 +88,8 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
         raise_refusal(error, module, job, frames)
     guards = tuple(getattr(raw, "_guards_code", None) or ())
     try:
-        program = functionalize(raw)
+        with exporter.guard_filter.answer_stride_questions():
+            program = functionalize(raw)
     except Exception as error:
         frames.raise_from(
             error, "torch cannot functionalize the traced model", code="export", fallback=job.place("source")

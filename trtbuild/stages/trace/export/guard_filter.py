@@ -13,8 +13,10 @@ Rules
    at size 1. If such a guard fails only where the computed size is 1, the guard is removed, too. It is then one of
    `assumptions`, and `proof` compares model and program at sizes that break it.
 3. Every other guard stays. If torch reports it, the error names the line of user code that caused the guard.
+4. `contiguity` answers a question about strides if its guard holds at some sizes only. The guard and its opposite are then
+   `assumptions`, too.
 
-Two functions of torch are replaced while this thread exports a model. They are not public. If a version of torch lacks one
+Some functions of torch are replaced while this thread exports a model. They are not public. If a version of torch lacks one
 of them, no guard is removed, and errors name no line of user code.
 """
 
@@ -35,6 +37,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
 from torch.utils._sympy.printers import PythonPrinter
 
 from trtbuild.core.model.shapes import SymbolAxis
+from trtbuild.stages.trace.export.contiguity import Replacement, StrideQuestions
 from trtbuild.stages.trace.export.guards import Guard, axis_of
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -72,36 +75,34 @@ class GuardFilter:
         """Filter the guards of the call of torch.export inside the block. The frame `outermost` makes this call, so user
         code runs in frames below it."""
         self.assumptions, self.places = [], {}
-        names = ((torch.export._trace, "produce_guards_and_solve_constraints"), (ShapeEnv, "_get_sloc"))
-        if not all(hasattr(holder, name) for holder, name in names):
-            yield
-            return
         thread = threading.get_ident()
-        with _PATCH_LOCK:
-            original_solve, original_locate = (
-                torch.export._trace.produce_guards_and_solve_constraints,
-                ShapeEnv._get_sloc,
-            )
+        original: dict[str, Any] = {}
 
-            def filter_and_solve(fake_mode: Any, *args: Any, **kwargs: Any) -> Any:
-                if threading.get_ident() == thread:
-                    self._remove_harmless_guards(fake_mode.shape_env)
-                return original_solve(fake_mode, *args, **kwargs)
+        def filter_and_solve(fake_mode: Any, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == thread:
+                self._remove_harmless_guards(fake_mode.shape_env)
+            return original["produce_guards_and_solve_constraints"](fake_mode, *args, **kwargs)
 
-            def locate_in_user_code(env: ShapeEnv, *args: Any, **kwargs: Any) -> SLoc:
-                location = original_locate(env, *args, **kwargs)
-                if threading.get_ident() != thread:
-                    return location
-                place = self._frames.place_between(sys._getframe(1), outermost)
-                return _UserLocation(location.framework_loc, location.maybe_user_loc, place)
+        def locate_in_user_code(env: ShapeEnv, *args: Any, **kwargs: Any) -> SLoc:
+            location = original["_get_sloc"](env, *args, **kwargs)
+            if threading.get_ident() != thread:
+                return location
+            place = self._frames.place_between(sys._getframe(1), outermost)
+            return _UserLocation(location.framework_loc, location.maybe_user_loc, place)
 
-            torch.export._trace.produce_guards_and_solve_constraints = filter_and_solve
-            ShapeEnv._get_sloc = locate_in_user_code
-            try:
-                yield
-            finally:
-                torch.export._trace.produce_guards_and_solve_constraints = original_solve
-                ShapeEnv._get_sloc = original_locate
+        replacements = [
+            (torch.export._trace, "produce_guards_and_solve_constraints", filter_and_solve),
+            (ShapeEnv, "_get_sloc", locate_in_user_code),
+        ]
+        with _replaced(replacements, original), self.answer_stride_questions():
+            yield
+
+    @contextlib.contextmanager
+    def answer_stride_questions(self) -> Iterator[None]:
+        """Inside the block, torch assumes no guards about strides (rule 4)."""
+        original: dict[str, Any] = {}
+        with _replaced(StrideQuestions(self._assume_if_varying).replacements(original), original):
+            yield
 
     def _remove_harmless_guards(self, env: ShapeEnv) -> None:
         axes = _axis_expressions(env)
@@ -146,6 +147,23 @@ class GuardFilter:
             self.assumptions.append(_guard_code(expression, axes))
         return False
 
+    def _assume_if_varying(self, env: ShapeEnv, expression: Any) -> bool:
+        """Whether a condition holds at some declared sizes and fails at others, apart from sizes of 1. If so, the condition
+        and its opposite are added to `assumptions` (rule 4)."""
+        axes = _axis_expressions(env)
+        expression = env.simplify(expression).xreplace(self._representatives(axes))
+        if not expression.free_symbols or not expression.free_symbols <= axes.keys():
+            return False
+        guard = self._parse_guard(expression, axes)
+        if guard is None or not guard.varies():
+            return False
+        if len(guard.symbols) == 1:
+            failing_sizes = guard.all_failing_sizes()
+            if failing_sizes is None or self._fails_only_at_size_one(expression, axes, failing_sizes):
+                return False
+        self.assumptions += [_guard_code(part, axes) for part in (expression, sympy.Not(expression))]
+        return True
+
     def _fails_only_at_size_one(self, expression: Any, axes: Mapping[Any, str], failing_sizes: Sequence[int]) -> bool:
         """Whether a guard compares a size with a number, and this size is 1 wherever the guard fails (rule 2)."""
         if not isinstance(expression, sympy.core.relational.Relational):
@@ -166,10 +184,30 @@ class GuardFilter:
             self.places.setdefault(axis.symbol, place)
 
 
+@contextlib.contextmanager
+def _replaced(replacements: Sequence[Replacement], original: dict[str, Any]) -> Iterator[None]:
+    """Replace functions of torch inside the block. `original` has the replaced functions by name.
+
+    If torch lacks one of them, nothing is replaced."""
+    if not all(hasattr(holder, name) for holder, name, _ in replacements):
+        yield
+        return
+    with _PATCH_LOCK:
+        original.update((name, getattr(holder, name)) for holder, name, _ in replacements)
+        for holder, name, replacement in replacements:
+            setattr(holder, name, replacement)
+        try:
+            yield
+        finally:
+            for holder, name, _ in replacements:
+                setattr(holder, name, original[name])
+
+
 def _guard_code(expression: Any, axes: Mapping[Any, str]) -> str:
-    """A guard on one symbol as a Python expression over the axis of an argument."""
-    (symbol,) = expression.free_symbols
-    return re.sub(rf"\b{symbol.name}\b", lambda _: axes[symbol], PythonPrinter().doprint(expression))
+    """A guard as a Python expression over axes of arguments."""
+    axis_of_name = {symbol.name: axes[symbol] for symbol in expression.free_symbols}
+    names = "|".join(map(re.escape, axis_of_name))
+    return re.sub(rf"\b({names})\b", lambda match: axis_of_name[match[0]], PythonPrinter().doprint(expression))
 
 
 def _axis_expressions(env: ShapeEnv) -> dict[Any, str]:

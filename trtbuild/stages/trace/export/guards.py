@@ -34,6 +34,8 @@ from trtbuild.stages.trace.export.pairs import failing_pairs
 MAX_SIZES = 1_000_000
 #: About this many sizes at most are tried for any other guard.
 _MAX_TRIED_SIZES = 4_000
+#: `Guard.varies` tries this number of the smallest and of the largest sizes of each symbol.
+_FEW = 3
 #: After this number of new points for guards, each further guard has one. New points for assumptions do not count.
 _MAX_FAILURES = 12
 
@@ -156,6 +158,19 @@ class Guard:
         (symbol,) = (self._plan.symbols[number] for number in self.symbols)
         sizes = _all_sizes(symbol)
         return None if len(sizes) > MAX_SIZES else [size for size in sizes if not self.holds([size])]
+
+    def varies(self) -> bool:
+        """Whether the guard is found to hold at some sizes and to fail at others. Sizes of 1 do not count.
+
+        A guard on one symbol is tried at every size (if it has at most `MAX_SIZES`), another guard at few."""
+        symbols = [self._plan.symbols[number] for number in self.symbols]
+        ranges: list[Sequence[int]] = [
+            _all_sizes(symbol)[int(symbol.min == symbol.multiple_of) :] for symbol in symbols
+        ]
+        if len(ranges) > 1 or len(ranges[0]) > MAX_SIZES:
+            ranges = [sorted({*sizes[:_FEW], *sizes[-_FEW:]}) for sizes in ranges]
+        found = {self.holds(values) for values in itertools.islice(itertools.product(*ranges), MAX_SIZES)}
+        return len(found) == 2
 
     def failing_sizes(self) -> list[tuple[int, ...]]:
         """Sizes at which the guard fails, smallest first; an empty list if no such sizes are found.

@@ -42,8 +42,8 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 #: The name of a stage → the version of its step (rule 6).
 STEP_VERSIONS: Mapping[str, int] = {
-    "calibrate": 6,
-    "trace": 11,
+    "calibrate": 7,
+    "trace": 12,
     "lower": 13,
     "partition": 11,
     "convert": 8,

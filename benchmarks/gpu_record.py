@@ -163,8 +163,8 @@ def _note_call(folder: Path, name: str, call: str = "", before: dict[str, Any] |
 def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
     """Return all answers, and the library and GPU that gave them. `worker` starts a program that calls `ask_probes`."""
     answers: dict[str, Any] = {}
-    # A process usually answers a question or tries a sample before it crashes. The limit ends the loop if processes crash
-    # earlier again and again.
+    # Usually, each process answers a question or builds a sample's engine before it crashes. The limit ends the loop if
+    # processes keep crashing before that.
     most_processes = 2 * len(probes.PROBES) + len(SAMPLES)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

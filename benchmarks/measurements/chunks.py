@@ -1,4 +1,4 @@
-"""Measure how much space the cache saves by splitting files into chunks, if it stores equal chunks once.
+"""Measure how much space the cache saves because it splits files into chunks and stores equal chunks only once.
 
 One module is built for three GPU architectures and two sets of profiles. A plain folder of build products would contain
 the six engines' plans and one copy of the weights. The benchmark compares the sum of their sizes with the total length of

@@ -47,7 +47,7 @@ RULES = (
     ),
     Rule(
         r"\b(is|are|was|were|be|has|have|gives?|knows?|there) none\b",
-        "`none` needs the sentence before to be understood",
+        "a reader understands `none` only with the sentence before it",
         "A link that leads nowhere is none.",
         "A link that leads nowhere is not followed.",
     ),
@@ -89,7 +89,7 @@ RULES = (
     ),
     Rule(
         r"\b(afar|anew|aside|lest|thereof|hitherto|mended|strangers?|in vain|kin|comes? to stand|by itself alone)\b",
-        "the word is rare, or means something here only",
+        "the word is rare, or has a special meaning in this project",
         "The file is set aside.",
         "The file is moved to the quarantine.",
     ),

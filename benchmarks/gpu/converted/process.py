@@ -1,6 +1,8 @@
-"""``python -m benchmarks.gpu.converted.process MODEL.onnx…`` builds an engine for each model, and runs the cases beside it.
+"""``python -m benchmarks.gpu.converted.process MODEL.onnx…`` builds an engine for each model, and runs it with its cases.
 
-The process prints one JSON object for each output of each case, and one for a model without an engine. Torch is not used.
+The cases of a model are the files ``MODEL.*.npz`` in its folder: inputs, and the outputs of onnxruntime. The process prints
+one JSON object for each output of each case, one (`refused`) for a model without an engine, and one (`failed`) for a model
+that raises another error. Torch is not used.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Gpu:
         return array
 
     def output_allocator(self) -> Any:
-        """An output of a shape that TensorRT knows after the run only: the address and the shape."""
+        """Return an allocator for one output. After the run, it has the address and the shape of the output.
+
+        TensorRT knows some shapes only after the run."""
         gpu = self
 
         class Output(self.trt.IOutputAllocator):  # type: ignore[misc, name-defined]

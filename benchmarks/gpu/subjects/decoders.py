@@ -28,7 +28,8 @@ Generate = Callable[[], list[int]]
 
 
 def rows(host: Host) -> Iterator[Row]:
-    # a Python with another version of torch would trace the models again
+    # A Python without torch builds the engines, if there is one. The host's torch may have another version than the torch
+    # that has traced the models. It would trace them again.
     build = host.trtbuild(
         host.decoders, "build", "--json", "--keep-going", without_torch=host.python_without_torch is not None
     )

@@ -174,7 +174,7 @@ def test_without_configuration_no_module_is_imported(home: Home) -> None:
 @pytest.mark.parametrize("name", configuration.VARIABLES)
 def test_an_empty_variable_counts_as_not_set_except_for_remotes_and_trusted_keys(home: Home, name: str) -> None:
     if name == "TRTBUILD_TRUSTED_KEYS":
-        assert "would trust every signature" in str(home.load_error(ALL_ENTRIES, TRTBUILD_TRUSTED_KEYS=" "))
+        assert "every record would be trusted" in str(home.load_error(ALL_ENTRIES, TRTBUILD_TRUSTED_KEYS=" "))
     elif name == "TRTBUILD_REMOTES":
         assert home.load(ALL_ENTRIES, TRTBUILD_REMOTES="").remotes == ()
         assert home.load(ALL_ENTRIES, TRTBUILD_REMOTES="").trust == home.load(ALL_ENTRIES).trust

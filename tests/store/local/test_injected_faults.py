@@ -1,7 +1,8 @@
 """Errors of the kernel: injected at the system calls that write, and real ones on full and on read-only disks.
 
 `tests.faults.enumeration` describes how errors are injected. ``python -m tests.faults.enumeration error`` injects each
-error at each call. These tests inject fewer errors, unless ``TRTBUILD_KILLS`` is 100 or more.
+error at each call. These tests inject fewer errors, unless ``TRTBUILD_KILLS`` (the number of kills in `tests.faults.kills`)
+is 100 or more.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from trtbuild.store.collection.check import verify
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
-#: The largest number of injected errors for each operation. If there are more pairs of a call and an error, each call gets
-#: at most one error, and evenly spread calls get one.
+#: The largest number of injected errors for each operation. If an operation has more pairs (call, error), no call gets more
+#: than one error. If it also has more calls, only evenly spread calls get an error.
 MAX_ERRORS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
 
 

@@ -47,7 +47,7 @@ def plan(models: tuple[str, ...], matrix_form: str | None, job_duration_s: int |
 
 
 def _print_plan(models: tuple[str, ...], flags: dict[str, Any]) -> int:
-    """Print the plan. If no step has to run, also write a snapshot, which `trtbuild.null_build` prints next time."""
+    """Print the plan. `keep_plan` may write a snapshot of it, which `trtbuild.null_build` prints next time."""
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
     from trtbuild.driver.up_to_date import snapshot

@@ -58,7 +58,7 @@ def _trusted_keys(sources: Sources) -> tuple[TrustedKey, ...]:
     if "TRTBUILD_TRUSTED_KEYS" in sources.environ and not sources.environ["TRTBUILD_TRUSTED_KEYS"].strip():
         sources.add_problem(
             Place(variable="TRTBUILD_TRUSTED_KEYS"),
-            "it is set and empty, which would trust every signature",
+            "it is set and empty: without trusted keys, every record would be trusted",
             "unset it, or give it the keys; CI passes an empty string for a secret that it does not know",
         )
         return ()

@@ -39,7 +39,10 @@ _SETTING_WORDS = (
     ),
 )
 _INPUT_WORDS = (
-    (r"these are the first profile's opt (.+?): correct the profiles", r"these are its opt_shape \1: correct inputs"),
+    (
+        r"these shapes are the opt of the first profile (.+?): correct the profiles",
+        r"these shapes are its opt_shape \1: correct inputs",
+    ),
     (r"the manifest has (\d+) positional inputs", r"inputs has \1 entries"),
     (
         r"or write `keyword: true` for inputs that are passed by name",

@@ -59,7 +59,7 @@ def _failures(model: ModelEntry | PackageEntry) -> Iterator[tuple[str, str]]:
             yield "\n  ".join([text, *advice_lines(entry)]), _hint(model.model, cut)
         # wrong partitions explain a wrong whole model, but not a wrong lowered program
         whole_model = () if wrong else ((cut.whole, ""),)
-        for whole, suffix in (*whole_model, (cut.lowered, ", in its precision and by PyTorch itself,")):
+        for whole, suffix in (*whole_model, (cut.lowered, ", lowered and run by PyTorch without engines,")):
             if whole.status == "wrong":
                 text = f"model {model.model!r}{suffix} {error_text(whole)}"
                 yield "\n  ".join([text, *advice_lines(whole)]), _hint(model.model, cut)

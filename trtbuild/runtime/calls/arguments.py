@@ -6,8 +6,8 @@ Rules
 1. Arguments are passed as to the original ``forward``: positional inputs in order, keyword inputs by name. A positional
    input may also be passed by name.
 2. Another dtype, rank or device is an error: nothing is converted. A tensor that is not contiguous is accepted. It is
-   copied later, before an engine reads it (`trtbuild.runtime.engines.runs`). A tensor whose memory does not contain its
-   values is copied here (`ArrayOperations.materialize`).
+   copied later, before an engine reads it (`trtbuild.runtime.engines.runs`). A tensor whose memory has its values
+   with the opposite sign (``Tensor.is_neg`` of torch) is copied here (`ArrayOperations.materialize`).
 3. All axes of a dim must have the same size, which must be a multiple of the dim's `multiple_of`. One profile must allow
    the sizes of all dims.
 4. If the shapes were checked in an earlier call, only dtypes, devices and memory (rule 2) are checked again.

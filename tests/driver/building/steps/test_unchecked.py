@@ -106,7 +106,7 @@ def test_a_failed_check_drops_the_records_after_it_and_no_others() -> None:
         build.run(other)
         raise SourceError("the traced program is not the model")
     assert build.stored == ["n/engine/e"]
-    assert {*build.lookups.records} == {key_of(other)}, "plans use none of the results"
+    assert {*build.lookups.records} == {key_of(other)}, "plans use no result of the failed trace, or of a step after it"
     build.run(ENGINE)  # this step ends after the failed check
     assert build.stored == ["n/engine/e"]
     assert build.steps.unpublished_ids == {"m/lower/l", "m/engine/e"}

@@ -1,4 +1,4 @@
-"""``client.py SOCKET COMMAND…``: a process in place of a worker, for which the server at this socket forks the worker.
+"""``client.py SOCKET COMMAND…``: a process that stands for a worker. It asks a server to fork the worker, and waits for it.
 
 SOCKET is the number of a connected socket, or the path of a socket. COMMAND is the command line of the worker. The client
 sends its streams, directory, umask, environment and command to the server (`server.py`). It ends with the exit status of

@@ -4,8 +4,8 @@ A guard is a condition on sizes that torch assumes while it traces a model. If a
 dim's range, torch.export reports it. It does not report three kinds of guards (found by experiment, torch 2.13):
 * guards on a multiple of a dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``),
 * relations between two dims (``h <= w``),
-* assumptions that a size is not 1. If the size is computed (``x.shape[0] - 1``), torch.export would report the guard, but
-  `guard_filter` has removed it.
+* assumptions that a size is not 1. torch.export would report one about a computed size (``x.shape[0] - 1``), but
+  `guard_filter` removes it before.
 
 This module evaluates the guards over the ranges. `proof` tries sizes at which a guard fails. If model and program agree
 there, the guard does no harm.
@@ -32,12 +32,12 @@ from trtbuild.stages.trace.export.pairs import failing_pairs
 
 #: A guard on one symbol is tried at every size, if the symbol has at most this many sizes.
 MAX_SIZES = 1_000_000
-#: About this many sizes at most are tried for any other guard.
+#: The approximate limit of points for a guard that is tried neither at every size nor at all pairs of sizes (`pairs`).
 _MAX_TRIED_SIZES = 4_000
 #: `Guard.varies` tries this number of the smallest and of the largest sizes of each symbol.
 _FEW = 3
-#: After this number of new points for guards, each further guard has one. New points for assumptions do not count.
-_MAX_FAILURES = 12
+#: If guards have added this many new points, each further guard adds at most one. Points that assumptions add do not count.
+_MAX_NEW_POINTS = 12
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ def guard_failures(
     """Find points at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
     instead of each tensor.
 
-    The proof tries `points` in any case. If one of `guards` fails at one of them, or at the point of an earlier result,
-    this point is its only result, unless one of the guard's dims has size 1 there. Otherwise up to three new points are
-    added. After `_MAX_FAILURES` new points, each further guard has at most one.
+    The proof tries `points` in any case. They and the points of earlier results are *known*. If a guard fails at a known
+    point where none of its dims has its smallest possible size (1, or `multiple_of`), this point is its only result. For
+    any other guard that fails, up to three new points are added. After `_MAX_NEW_POINTS` new points, it is at most one.
 
     `assumptions` are guards that `guard_filter` has removed. New points are always added for an assumption that fails."""
     results: list[GuardFailure] = []
@@ -76,7 +76,7 @@ def guard_failures(
             continue
         known_points = [sizes for sizes in tried if not guard.holds([sizes[s] for s in guard.symbols])]
         if known_points and not is_assumed:
-            # Both branches often give the same result at size 1: a softmax over one element, for example.
+            # At size 1, both branches often give the same result: a softmax over one element, for example.
             telling_points = [sizes for sizes in known_points if not _has_size_one(sizes, guard.symbols, plan)]
             results.append(GuardFailure((telling_points or known_points)[0], guard.text, guard.hint()))
             if telling_points:
@@ -87,7 +87,7 @@ def guard_failures(
         smallest, middle, largest = failures[0], failures[len(failures) // 2], failures[-1]
         hint = guard.hint()
         # after the limit, the largest sizes alone
-        is_limited = new_points >= _MAX_FAILURES and not is_assumed
+        is_limited = new_points >= _MAX_NEW_POINTS and not is_assumed
         for values in dict.fromkeys((largest,) if is_limited else (smallest, middle, largest)):
             sizes = [symbol.example for symbol in plan.symbols]
             for symbol, size in zip(guard.symbols, values, strict=True):
@@ -268,7 +268,7 @@ def arguments_as_input_numbers(signature: inspect.Signature, inputs: Sequence[In
 
 
 def _has_size_one(sizes: Sequence[int], symbols: Sequence[int], plan: ShapePlan) -> bool:
-    """Whether one of `symbols` has size 1 (in units) at a point."""
+    """Whether one of `symbols` has its smallest possible size at a point: 1, or `multiple_of`."""
     return any(sizes[symbol] == plan.symbols[symbol].multiple_of for symbol in symbols)
 
 

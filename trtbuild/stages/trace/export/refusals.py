@@ -90,8 +90,8 @@ def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) ->
                 error,
                 job.inputs,
                 value_advice(error, job.inputs)
-                or "these are the first profile's opt (or a larger size, where it is too small for torch.export): "
-                "correct the profiles, or the model",
+                or "these shapes are the opt of the first profile (with larger sizes, if torch.export cannot trace "
+                "its sizes): correct the profiles, or the model",
             ),
             fallback=job.place("source"),
         )

@@ -4,8 +4,8 @@ Rules
 1. The converter is ``torch._export.converter.TS2EPConverter`` (torch 2.9 to 2.13). Its last step exports the graph with
    ``Dim.AUTO``, which drops guards. So this step is left out, and the graph is exported with the manifest's dims, like
    every other source.
-2. A call of the module runs the script; only torch.export uses the converted graph. So the trace compares its program with
-   the script itself, at the min and max of every profile.
+2. The result is a module (`make_script_module`). If it is called, it runs the script. If torch.export traces it, it runs
+   the converted graph. So the proof compares the program with the script itself.
 3. The converter changes its script, so it gets a copy. Weights have the script's names. The converter also makes buffers
    for tensors of the graph that are not weights. A weights file does not contain these buffers.
 """
@@ -53,7 +53,7 @@ class TorchScriptSource(SourceReader):
 
 
 def module_of_script(script: torch.jit.ScriptModule, job: TraceJob, frames: Frames) -> torch.nn.Module:
-    """The module of `make_script_module` for a copy of `script`, which does not change. Raises SourceError."""
+    """The module that `make_script_module` makes from copies of `script`. Raises SourceError."""
     buffer = io.BytesIO()
     try:
         torch.jit.save(script, buffer)
@@ -205,8 +205,8 @@ def _output_structure(
             f"the model itself fails at the example shapes: {shapes}",
             code="eager",
             hint=value_advice(error, job.inputs)
-            or "these are the first profile's opt (or a larger size, where it is too small for torch.export): "
-            "correct the profiles, or the model",
+            or "these shapes are the opt of the first profile (with larger sizes, if torch.export cannot trace "
+            "its sizes): correct the profiles, or the model",
             fallback=job.place("source"),
         )
     return pytree.tree_flatten(result)[1]

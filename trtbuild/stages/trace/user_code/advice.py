@@ -1,7 +1,7 @@
 """Give advice about an exception of user code, if the exception shows what to do next.
 
 Rules
-1. Advice is a command or an edit. Advice that would only repeat the error is not given.
+1. Advice says what to do next, or names the fact that shows it. Advice that would only repeat the error is not given.
 2. Advice depends on the exception's type. It depends on the text only if torch has no separate type for the error.
 """
 
@@ -62,8 +62,8 @@ def shape_advice(error: BaseException, inputs: Sequence[Input], default_advice: 
         return f"the manifest declares {declared}: indices are integers, such as `{inputs[0].name}: {{dtype: int64}}`"
     if _DTYPE_TEXT.search(text):
         return (
-            f"the manifest declares {declared}: write the dtype that the model takes (only `precision` sets what "
-            "engines compute in)"
+            f"the manifest declares {declared}: write the dtype that the model takes (this does not change the "
+            "precision of the engines, which `precision` sets)"
         )
     is_input_error = isinstance(error, RuntimeError | ValueError | IndexError | AssertionError)
     return default_advice if is_input_error and not isinstance(error, NotImplementedError | RecursionError) else None
@@ -137,7 +137,8 @@ def _advice_on_process_end(error: BaseException, failing_file: str | None) -> st
 def _advice_on_missing_gpu(error: BaseException, failing_file: str | None) -> str | None:
     if isinstance(error, AssertionError | RuntimeError) and _NO_GPU_TEXT.search(error_text(error)):
         return (
-            "models are traced on the CPU, without access to a GPU: build them there (no .cuda(), map_location='cpu')"
+            "models are traced on the CPU, and no GPU is visible: create the model on the CPU (no .cuda(); torch.load with "
+            "map_location='cpu')"
         )
     return None
 

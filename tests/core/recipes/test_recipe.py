@@ -25,7 +25,7 @@ from trtbuild.core.values.encoding import Value, digest, encode
 GOLDEN = {
     "calibrate": "d76fca708a14b7447b0b113d1322cd21e7504260275f2bf2bd44884e8be2e29b",
     "trace": "dd4cbd8bd992cdb152ba1a1f93a79711b3b442c244ab24b3140f371104770ba6",
-    "lower": "953ba2ce5aeb2ac39f557348096208897f904d5265143a837da0df274fa4619a",
+    "lower": "9fb9418ed70d97ff723f5d38a0ea694a731f181a082fe6ea6249d85c6ae993c7",
     "partition": "dc6234478eafb58237a29f78af8e7a9b79964714625629b042701e82678177a3",
     "convert": "850e312893443ae646663768bdfbac5f1f8ab438a9ac4391b5647050e239e11f",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",

@@ -174,6 +174,18 @@ def test_a_term_with_the_factor_zero_is_not_read(lower_module: Any, text: str) -
         torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("alpha", [0.5, 2])
+def test_factors_of_a_product_of_integers_are_cast_to_integers(alpha: float) -> None:
+    calls = [
+        f"torch.addmv(x0[0], x1, x0[0], beta=0.2, alpha={alpha})",
+        f"torch.addbmm(x0, x2, x2, alpha={alpha})",
+        f"torch.baddbmm(x2, x2, x2, beta=0, alpha={alpha})",
+    ]
+    inputs = [("int64", [4, 4]), ("int64", [4, 4]), ("int64", [(2, 3, 8), 4, 4])]
+    case = ModuleCase(module_from_text([], ", ".join(calls), 3), inputs)
+    assert not differences(case, build(case)).differences
+
+
 def _run_partition(case: ModuleCase, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """The result of the only partition of a model, in onnxruntime. It rounds after each node."""
     built = build(case, engines=False)

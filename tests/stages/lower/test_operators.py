@@ -71,6 +71,18 @@ def test_a_search_takes_the_steps_of_eager_pytorch(count: int, right: bool) -> N
     assert torch.equal(_searchsorted(boundaries, values, right=right), expected)
 
 
+def test_linspace_of_an_integer_dtype_casts_its_ends_first() -> None:
+    calls = [
+        "torch.linspace(x0[0, 0] - 2.7, 50, 20, dtype=torch.int64)",
+        "torch.linspace(-2.7, x0[0, 0].abs() * 30, 20, dtype=torch.int64)",
+        "torch.linspace(-2.7, 57.3, 20, dtype=torch.int64) + x0.shape[0]",
+        "torch.linspace(-2, x0.shape[0] * 13, 20, dtype=torch.int64)",
+        "torch.linspace(-2.7, 57.3, 20) + x0[0, 0], torch.linspace(x0[0, 0], 9.5, 7)",
+    ]
+    case = ModuleCase(module_from_text([], ", ".join(calls), 1), [("float32", [BATCH, 6])])
+    assert not differences(case, build(case)).differences
+
+
 def test_windows_that_tile_the_result_of_fold_are_in_the_engine() -> None:
     body = (
         "F.fold(x0, (2 * (x0.shape[2] // 4), 12), (2, 3), stride=(2, 3)),"

@@ -44,7 +44,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 7,
     "trace": 12,
-    "lower": 13,
+    "lower": 14,
     "partition": 11,
     "convert": 8,
     "engine": 2,

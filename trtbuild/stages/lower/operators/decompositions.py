@@ -22,6 +22,8 @@ Rules
    with a dynamic number of boundaries, or with a sorter, stay in PyTorch.
 9. TensorRT has no ``Col2Im``. If the windows of ``fold`` tile the result, it moves elements and adds none, so `_fold` only
    reorders axes. Other calls stay in PyTorch.
+10. ``linspace`` of an integer dtype first casts its two ends to this dtype. PyTorch's decomposition does not. `_linspace`
+   casts numbers. Calls with tensors or with computed floats stay in PyTorch.
 """
 
 from __future__ import annotations
@@ -210,6 +212,16 @@ def _isin(
     return ~is_in if invert else is_in
 
 
+def _linspace(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+        if any(isinstance(number, torch.Tensor | torch.SymFloat) for number in (start, end)):
+            return NotImplemented
+        start, end = (int(number) if isinstance(number, float) else number for number in (start, end))
+    return get_decompositions([_aten.linspace.default])[_aten.linspace.default](
+        start, end, steps, dtype=dtype, **options
+    )
+
+
 #: Operator → its decomposition, for all sizes.
 DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten._adaptive_avg_pool3d.default: _pool,
@@ -222,6 +234,10 @@ DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten.diagonal_copy.default: _diagonal,
     _aten.diagonal_scatter.default: _diagonal_scatter,
     _aten.isin.Tensor_Tensor: _isin,
+    _aten.linspace.default: _linspace,
+    _aten.linspace.Scalar_Tensor: _linspace,
+    _aten.linspace.Tensor_Scalar: _linspace,
+    _aten.linspace.Tensor_Tensor: _linspace,
     _aten.searchsorted.Tensor: _searchsorted,
 }
 

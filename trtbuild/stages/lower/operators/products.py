@@ -6,6 +6,8 @@ Rules
 2. If `alpha` is between 0 and 1, both matrices are multiplied by its square root before the product. (If `alpha` is
    negative, the root is that of its absolute value, and `a` is negated.) PyTorch multiplies before it rounds the product.
    The translation rounds the product first, so scores of attention in float16 could become infinite.
+3. Products of integers and of complex numbers are not rewritten, because they stay in PyTorch. For integers, PyTorch casts
+   both factors to integers.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ def write_out_factors(program: Program, request: Request) -> Program:
 
 
 def _write_out(node: torch.fx.Node) -> None:
+    if not node.meta["val"].dtype.is_floating_point:
+        return
     _multiply_matrices(node)
     if node.target is _aten.addr.default:  # its translation does not read a term with the factor 0
         return

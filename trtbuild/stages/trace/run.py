@@ -237,7 +237,7 @@ def _export_and_prove(
     from trtbuild.stages.trace.export.changing_sizes import changing_size_error
     from trtbuild.stages.trace.export.custom_operators import checked_program, refuse_custom_calls
     from trtbuild.stages.trace.export.exporting import export
-    from trtbuild.stages.trace.export.guards import arguments_as_input_numbers, guard_failures
+    from trtbuild.stages.trace.export.guards.guard import arguments_as_input_numbers, guard_failures
     from trtbuild.stages.trace.export.interface import interface
     from trtbuild.stages.trace.export.state import refuse_state
     from trtbuild.stages.trace.proof.proving import Proof

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trtbuild.core.model.spec import NamedDim
-from trtbuild.stages.trace.export.guards import guard_failures
+from trtbuild.stages.trace.export.guards.guard import guard_failures
 
 SHAPES = {"x": ((1, 4, 3), (8, 8, 3), (64, 32, 3))}
 DIMS = [NamedDim("batch", (("x", 0),)), NamedDim("width", (("x", 1),), 4)]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.stages.trace.conftest import make_job
 from trtbuild.core.model.spec import NamedDim
-from trtbuild.stages.trace.export.guards import Guard
+from trtbuild.stages.trace.export.guards.guard import Guard
 
 X, Y = "L['x'].size()[0]", "L['x'].size()[1]"
 

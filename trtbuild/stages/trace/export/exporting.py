@@ -44,8 +44,8 @@ from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.constraints import Violation, torch_name
 from trtbuild.stages.trace.export.decomposing import decompose_without_retrace
 from trtbuild.stages.trace.export.default_dtype import write_default_dtype
-from trtbuild.stages.trace.export.guard_filter import GuardFilter
-from trtbuild.stages.trace.export.guards import arguments_as_input_numbers
+from trtbuild.stages.trace.export.guards.guard import arguments_as_input_numbers
+from trtbuild.stages.trace.export.guards.guard_filter import GuardFilter
 from trtbuild.stages.trace.export.refusals import raise_refusal, raise_violations, violations_in
 from trtbuild.stages.trace.export.signature import bind_to_forward
 from trtbuild.stages.trace.job import TraceJob

@@ -14,7 +14,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.constraints import Violation, parse_violations
 from trtbuild.stages.trace.export.custom_operators import raise_missing_fake
-from trtbuild.stages.trace.export.guard_filter import CodeLine
+from trtbuild.stages.trace.export.guards.guard_filter import CodeLine
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.advice import PYTHON_SOURCE, error_text, shape_advice, value_advice
 from trtbuild.stages.trace.user_code.frames import Frames

@@ -16,7 +16,7 @@ from trtbuild.errors import OperatorMismatch, SourceError
 from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.checks import mutation_error, refuse_output_storage
-from trtbuild.stages.trace.export.guards import GuardFailure
+from trtbuild.stages.trace.export.guards.guard import GuardFailure
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
 from trtbuild.stages.trace.export.refusals import raise_model_error
 from trtbuild.stages.trace.job import TraceJob

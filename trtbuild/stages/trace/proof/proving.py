@@ -39,7 +39,7 @@ import torch
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
-from trtbuild.stages.trace.export.guards import GuardFailure
+from trtbuild.stages.trace.export.guards.guard import GuardFailure
 from trtbuild.stages.trace.export.weights import identity, stored_form
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.proof.at_point import (

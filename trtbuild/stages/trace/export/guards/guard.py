@@ -28,7 +28,7 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, axes_of_symbol
 from trtbuild.core.model.spec import Input
-from trtbuild.stages.trace.export.pairs import failing_pairs
+from trtbuild.stages.trace.export.guards.pairs import failing_pairs
 
 #: A guard on one symbol is tried at every size, if the symbol has at most this many sizes.
 MAX_SIZES = 1_000_000

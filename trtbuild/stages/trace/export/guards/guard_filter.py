@@ -37,8 +37,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
 from torch.utils._sympy.printers import PythonPrinter
 
 from trtbuild.core.model.shapes import SymbolAxis
-from trtbuild.stages.trace.export.contiguity import Replacement, StrideQuestions
-from trtbuild.stages.trace.export.guards import Guard, axis_of
+from trtbuild.stages.trace.export.guards.contiguity import Replacement, StrideQuestions
+from trtbuild.stages.trace.export.guards.guard import Guard, axis_of
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.frames import Frames
 

@@ -23,6 +23,7 @@ from tests.fuzz.children import MOST_CASES, Child
 from tests.fuzz.operators import operators
 from tests.fuzz.samples import try_samples
 from tests.fuzz.trying import FINDINGS, Outcome, try_seed
+from trtbuild.core.values.element_types import ELEMENT_TYPES
 from trtbuild.stages.program.translations import decomposition_table
 from trtbuild.stages.trace.run import prepare
 
@@ -105,7 +106,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.partition("\n\n")[0])
     parser.add_argument("-n", type=int, help="how many cases (1000, or all operators)")
     parser.add_argument("--seed", type=int, default=0, help="which cases (0)")
-    parser.add_argument("--samples", metavar="DTYPE", help="try the operators that have samples of this dtype")
+    parser.add_argument(
+        "--samples", metavar="DTYPE", choices=ELEMENT_TYPES, help="try the operators that have samples of this dtype"
+    )
     parser.add_argument("--only", type=int, metavar="CASE", help="try one case again, by its own seed")
     parser.add_argument("-j", type=int, default=1, choices=(1, 2), help="processes at a time (1)")
     parser.add_argument("--limit", type=float, metavar="S", help="seconds that a case may take (120, or 900)")

@@ -13,15 +13,19 @@ from tests.fuzz.pipeline import ModuleCase, build
 from tests.fuzz.samples import try_samples
 from tests.fuzz.trying import Outcome, reason_group
 from trtbuild.core.model.spec import Target
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import InternalError, TrtbuildError
 
 #: An operator that takes longer is left out.
 _LIMIT_S = 300
 
 
 def record_samples(folder: Path, dtype: str, target: Target) -> int:
-    """Write the models and cases (`record_model`) of all operators. Returns the number of models."""
+    """Write the models and cases (`record_model`) of all operators into an empty folder. Returns the number of models.
+
+    Raises FileExistsError if the folder is not empty."""
     folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty")
     load_libraries()
     record = functools.partial(_record_operator, folder=folder, dtype=dtype, target=target)
     outcomes = list(run(range(len(operators())), jobs=1, limit_s=_LIMIT_S, try_one=record))
@@ -35,9 +39,11 @@ def _record_operator(number: int, folder: Path, dtype: str, target: Target) -> O
     def record(case: ModuleCase) -> Outcome:
         try:
             built = build(case, engines=False, target=target)
+        except InternalError as error:
+            return Outcome(number, "crashed", reason_group(error), (str(error),))
         except TrtbuildError as error:
             return Outcome(number, "refused", reason_group(error), (str(error),))
-        for digest in set(built.onnx.values()) - digests:
+        for digest in sorted(set(built.onnx.values()) - digests):
             op = operators()[number]
             record_model(folder, f"{op.name}.{dtype}.{number}.{len(digests)}", built.store.get_bytes(digest))
             digests.add(digest)

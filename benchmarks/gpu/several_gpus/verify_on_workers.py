@@ -30,7 +30,11 @@ def rows(machine: Machine, project: Path, models: Sequence[str], gpus: int) -> I
     """Verify the models of `project`. The project's cache has the engines."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing or not (project / "cache").is_dir():
-        found = f"{', '.join(missing)} not installed" if missing else f"{project} was not built: add the part workers"
+        found = (
+            f"{', '.join(missing)} not installed"
+            if missing
+            else f"{project} was not built: measure the part `workers`, too"
+        )
         yield Check("the engines are verified on the workers", False, found)
         return
     bare = without_torch(machine)

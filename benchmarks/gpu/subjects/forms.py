@@ -1,4 +1,4 @@
-"""Run a package with CUDA graphs, in several threads, as a `.pt2` file in another process, and by commands.
+"""Run a package with CUDA graphs, in several threads and by commands, and a `.pt2` file of its model in another process.
 
 The commands are ``run``, ``bench`` and ``inspect --memory``. The results of the other forms are compared with those of
 eager PyTorch.

@@ -1,4 +1,4 @@
-"""The import of a bundle: the number of records in its error, and records that the lock file refuses."""
+"""The import of a bundle: an error says how many records were imported, and the lock file may refuse records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that the exporter alone would translate wrongly equal eager PyTorch in ONNX, or are refused."""
+"""The exporter alone would translate these calls wrongly. With trtbuild, they equal eager PyTorch, or are refused."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_clamp_by_a_tensor_keeps_infinities(lower_module: Any) -> None:
 
 
 def test_no_negative_index_of_a_dynamic_axis_reaches_the_parser(lower_module: Any, calls: Any) -> None:
-    """TensorRT's gather layer defines no result for it, and onnxruntime takes it."""
+    """TensorRT's gather layer defines no result for a negative index. onnxruntime does, so a comparison finds nothing."""
     text = (
         "x0[-1], x0.select(0, -2), x0[x1], x0[x1, torch.arange(2)], x0[[-1, 0]], x0[[1, 0]], "
         "x0.index_put((x1,), x0[:2] * 0), x0[:, -1], x0.t().select(-1, -1), x0[torch.arange(0, 2, x1.shape[0])]"
@@ -609,7 +609,7 @@ def test_a_clamp_with_one_bound_keeps_infinities(lower_module: Any, text: str) -
     ],
 )
 def test_more_elements_than_topk_gives_are_sorted_in_pytorch(text: str, largest: int, kinds: list[str]) -> None:
-    """The parser accepts any number of elements. The builder refuses a larger number only if it is static."""
+    """TensorRT's TopK returns at most 3840 elements. Its parser accepts more. Its builder refuses static numbers above it."""
     case = ModuleCase(module_from_text([], text, 1), [("float32", [2, (300, 2000, largest)])])
     built = build(case, engines=False)
     assert [part.kind for part in built.partitions.partitions] == kinds

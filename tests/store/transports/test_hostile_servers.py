@@ -117,7 +117,7 @@ def test_a_late_response_with_a_hanging_body_does_not_double_the_patience() -> N
     with Server(answer_late) as server:
         begun = time.monotonic()
         assert_fails(RemoteDown, lambda: remote(server.url, patience_s=2.0).get("cas", NAME, LIMIT))
-        assert time.monotonic() - begun < 3.3, "the patience did not begin again"
+        assert time.monotonic() - begun < 3.3, "the patience must not begin again with the body"
         assert len(server.requests) == 1
 
 

@@ -34,7 +34,7 @@ def interface(
 ) -> dict[str, Any]:
     """The interface of a program. `exported` is the program before `arrange_program`: it still has the output structure.
 
-    `ties` are the pairs of declared symbols that must be equal. In `job`, the two symbols of a pair are one symbol. The
+    `ties` are the pairs of the manifest's symbols that must be equal. `job` has one symbol in place of each pair. The
     last inputs of `job` are those of `state`, and the last outputs of the program are the new states. Raises SourceError
     for an output that a package cannot return."""
     program = arranged.program
@@ -123,7 +123,7 @@ def _constant_leaf(value: Any, job: TraceJob) -> dict[str, Any]:
 
 
 def _structure(spec: pytree.TreeSpec, leaves: Iterator[Any], job: TraceJob) -> dict[str, Any]:
-    """The JSON form of an output structure, given those of its leaves in order."""
+    """The JSON form of an output structure. `leaves` are the JSON forms of its leaves, in order."""
     if spec.is_leaf():
         return dict(next(leaves))
     items = [_structure(child, leaves, job) for child in spec.children()]

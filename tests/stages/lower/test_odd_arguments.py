@@ -609,7 +609,7 @@ def test_a_clamp_with_one_bound_keeps_infinities(lower_module: Any, text: str) -
     ],
 )
 def test_more_elements_than_topk_gives_are_sorted_in_pytorch(text: str, largest: int, kinds: list[str]) -> None:
-    """TensorRT's TopK returns at most 3840 elements. Its parser accepts more. Its builder refuses more if they are static."""
+    """TensorRT's TopK returns at most 3840 elements. Its builder refuses a larger number only if it is static."""
     case = ModuleCase(module_from_text([], text, 1), [("float32", [2, (300, 2000, largest)])])
     built = build(case, engines=False)
     assert [part.kind for part in built.partitions.partitions] == kinds

@@ -4,7 +4,7 @@ The Python bindings of TensorRT 8.6 release the GIL in ``infer_shapes`` and ``se
 library rejects the call, the bindings set a Python error without the GIL, and the process ends by SIGSEGV.
 
 In the names of calls, "the other" is profile 1, and "it" or "its" refers to the context of the call before. "in order"
-returns the text of the stream's error, which is empty if there is no error.
+returns the error of the stream as text, or an empty text.
 """
 
 from __future__ import annotations

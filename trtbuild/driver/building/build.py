@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Step, stages_until
 from trtbuild.core.planning.locks import LOCK_FILE
 from trtbuild.core.planning.priorities import weights_bytes
-from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.driver.answers.report import BuildResult
 from trtbuild.driver.building.execution import memory
 from trtbuild.driver.building.execution.estimates import Estimates
 from trtbuild.driver.building.execution.executor import Callbacks, execute
 from trtbuild.driver.building.execution.gpu_limit import GpuLimit
 from trtbuild.driver.building.execution.memory import MemoryLimit
-from trtbuild.driver.building.farm_of_build import farm_of_build
+from trtbuild.driver.building.farm_of_build import farm_of_build, threads_and_limit
 from trtbuild.driver.building.operator_warnings import operator_warnings
 from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.building.quantization_warnings import quantization_warnings
@@ -245,7 +244,7 @@ def _execute_steps(
     # the command line turns the garbage collector off (cli/main.py), but a build runs for a long time and makes many plans
     gc.freeze()
     gc.enable()
-    threads, limit = _threads_and_limit(farm, gpus, jobs)
+    threads, limit = threads_and_limit(farm, gpus, jobs)
     watcher.build_started(jobs, estimates.last_duration_s)
     try:
         execute(
@@ -261,15 +260,6 @@ def _execute_steps(
         pool.close(kill=True)
         for step_id in unchecked.unpublished_ids:  # they count as not run, because no later build finds their records
             outcome.ran.pop(step_id, None)
-
-
-def _threads_and_limit(farm: Farm | None, gpus: GpuLimit, jobs: int) -> tuple[int, ResourceLimit]:
-    """The number of threads that run steps, and the limit on the steps that run at the same time."""
-    if farm is None:
-        return jobs, gpus
-    from trtbuild.driver.farm.limit import MOST_JOBS, FarmLimit
-
-    return jobs + MOST_JOBS, FarmLimit(farm, gpus, jobs)
 
 
 def _run_and_keep_log(

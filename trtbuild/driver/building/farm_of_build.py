@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.project.workspace import Workspace
 
@@ -47,3 +48,14 @@ def connected_farm(workspace: Workspace, address: str, watcher: Watcher, message
                 open_farm(address, workspace.project, workspace.configuration, workspace.store, report)
             )
         yield farm
+
+
+def threads_and_limit(farm: Farm | None, local_limit: ResourceLimit, jobs: int) -> tuple[int, ResourceLimit]:
+    """The number of threads that run steps, and the limit on the steps that run at the same time.
+
+    `local_limit` and `jobs` are those for the steps of this machine."""
+    if farm is None:
+        return jobs, local_limit
+    from trtbuild.driver.farm.limit import MOST_JOBS, FarmLimit
+
+    return jobs + MOST_JOBS, FarmLimit(farm, local_limit, jobs)

@@ -71,7 +71,7 @@ def write_report(project: Path, path: str, number: int, render: Render) -> Writt
         raise UsageError(f"no build is kept in {STATE_FOLDER}/builds", hint="trtbuild build")
     if not 1 <= number <= len(builds):
         raise UsageError(
-            f"there is no build number {number}: {STATE_FOLDER}/builds has {len(builds)}",
+            f"there is no build number {number}: {STATE_FOLDER}/builds has {len(builds)} builds",
             hint=f"choose a number from 1 (the last build) to {len(builds)}",
         )
     report = make_report(project, _events_of(project, number - 1), _events_of(project, number))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trtbuild.core.model.spec import NamedDim
-from trtbuild.stages.trace.export.guards.guard import guard_failures
+from trtbuild.stages.trace.export.guards.guard import Guard, guard_failures
 
 SHAPES = {"x": ((1, 4, 3), (8, 8, 3), (64, 32, 3))}
 DIMS = [NamedDim("batch", (("x", 0),)), NamedDim("width", (("x", 1),), 4)]
@@ -53,8 +53,23 @@ def test_a_known_point_with_size_1_is_not_the_only_failure(job_of: Callable[...,
     assert others[-1].sizes[0] == 8
 
 
+def test_a_sample_is_small_for_a_range_of_any_size(job_of: Callable[..., Any]) -> None:
+    """torch asks about strides hundreds of times, and audio has a million samples."""
+    job = job_of({"x": ((1, 1), (8, 8), (900_000, 900_000))})
+
+    def sample(code: str) -> Any:
+        guard = Guard.parse(code, {"x": 0}, job.shapes, job.inputs)
+        assert guard is not None
+        return guard.sample()
+
+    holding, failing = sample("L['x'].size()[0] % 8 == 0")
+    assert len(holding) + len(failing) == 4_000 and holding[0] == (8,) and failing[0] == (2,)
+    holding, failing = sample("L['x'].size()[0] == L['x'].size()[1]")
+    assert len(holding) + len(failing) == 36 and failing[0] == (2, 3)
+
+
 def test_every_guard_has_a_failure_after_many_other_guards(job_of: Callable[..., Any]) -> None:
-    guards = [f"L['x'].size()[0] != {size}" for size in range(2, 30)]  # more than `guards._MAX_FAILURES`
+    guards = [f"L['x'].size()[0] != {size}" for size in range(2, 30)]  # more than `_MAX_NEW_POINTS`
     assert {failure.sizes[0] for failure in failures_for(job_of, *guards)} >= set(range(2, 30))
 
 
@@ -96,7 +111,7 @@ def test_a_known_point_counts_if_no_tried_size_breaks_the_guard(job_of: Callable
 def test_every_assumption_has_a_failure_after_many_other_guards(job_of: Callable[..., Any]) -> None:
     """An assumption is a guard that `guard_filter` has removed. No limit of new points applies to assumptions."""
     job = job_of({"x": ((1, 1), (8, 8), (64, 64))})
-    many_guards = [f"L['x'].size()[1] != {size}" for size in range(2, 30)]  # more than `guards._MAX_FAILURES`
+    many_guards = [f"L['x'].size()[1] != {size}" for size in range(2, 30)]  # more than `_MAX_NEW_POINTS`
     assumptions = [f"L['x'].size()[0] != {size}" for size in range(2, 30)]
     failures = guard_failures(many_guards, {"x": 0}, job.shapes, job.inputs, (), assumptions)
     assert {failure.sizes[0] for failure in failures} >= set(range(2, 30))

@@ -63,8 +63,8 @@ class Exported:
     """An exported module. `raw` is the result of torch.export, with stack traces; `program` is functionalized.
 
     `guards` are the guards of `raw`. `assumptions` are guards that torch.export would report as errors, but that
-    `guard_filter` has removed. The proof tries sizes that break a guard or an assumption. `ties` are the pairs of tied
-    symbols (rule 6), by their numbers in the job.
+    `guard_filter` has removed or avoided. The proof tries sizes that break a guard or an assumption. `ties` are the pairs
+    of tied symbols (rule 6), by their numbers in the job.
     """
 
     raw: ExportedProgram

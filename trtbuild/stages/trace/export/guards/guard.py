@@ -34,7 +34,7 @@ from trtbuild.stages.trace.export.guards.pairs import failing_pairs
 MAX_SIZES = 1_000_000
 #: The approximate limit of points for a guard that is tried neither at every size nor at all pairs of sizes (`pairs`).
 _MAX_TRIED_SIZES = 4_000
-#: `Guard.varies` tries this number of the smallest and of the largest sizes of each symbol.
+#: `Guard.sample` tries this number of the smallest and of the largest sizes of each symbol, if there are several symbols.
 _FEW = 3
 #: If guards have added this many new points, each further guard adds at most one. Points that assumptions add do not count.
 _MAX_NEW_POINTS = 12
@@ -65,7 +65,8 @@ def guard_failures(
     point where none of its dims has its smallest possible size (1, or `multiple_of`), this point is its only result. For
     any other guard that fails, up to three new points are added. After `_MAX_NEW_POINTS` new points, it is at most one.
 
-    `assumptions` are guards that `guard_filter` has removed. New points are always added for an assumption that fails."""
+    `assumptions` are guards that `guard_filter` has removed or avoided. New points are always added for an assumption that
+    fails."""
     results: list[GuardFailure] = []
     tried = list(points)
     new_points = 0
@@ -159,18 +160,20 @@ class Guard:
         sizes = _all_sizes(symbol)
         return None if len(sizes) > MAX_SIZES else [size for size in sizes if not self.holds([size])]
 
-    def varies(self) -> bool:
-        """Whether the guard is found to hold at some sizes and to fail at others. Sizes of 1 do not count.
+    def sample(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """Try the guard at a bounded number of sizes. Returns those at which it holds, and those at which it fails.
 
-        A guard on one symbol is tried at every size (if it has at most `MAX_SIZES`), another guard at few."""
-        symbols = [self._plan.symbols[number] for number in self.symbols]
-        ranges: list[Sequence[int]] = [
-            _all_sizes(symbol)[int(symbol.min == symbol.multiple_of) :] for symbol in symbols
+        They are the smallest and the largest sizes of each symbol, without size 1."""
+        count = _MAX_TRIED_SIZES // 2 if len(self.symbols) == 1 else _FEW
+        ranges: list[Sequence[int]] = []
+        for symbol in (self._plan.symbols[number] for number in self.symbols):
+            sizes = _all_sizes(symbol)
+            sizes = sizes[sum(size <= symbol.multiple_of for size in sizes[:2]) :]
+            ranges.append(sorted({*sizes[:count], *sizes[-count:]}))
+        tried = {values: self.holds(values) for values in itertools.product(*ranges)}
+        return [values for values, holds in tried.items() if holds], [
+            values for values, holds in tried.items() if not holds
         ]
-        if len(ranges) > 1 or len(ranges[0]) > MAX_SIZES:
-            ranges = [sorted({*sizes[:_FEW], *sizes[-_FEW:]}) for sizes in ranges]
-        found = {self.holds(values) for values in itertools.islice(itertools.product(*ranges), MAX_SIZES)}
-        return len(found) == 2
 
     def failing_sizes(self) -> list[tuple[int, ...]]:
         """Sizes at which the guard fails, smallest first; an empty list if no such sizes are found.

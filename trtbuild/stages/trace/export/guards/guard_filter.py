@@ -61,8 +61,8 @@ class GuardFilter:
     """Filters the guards of one call of torch.export.
 
     `arguments` are the arguments of forward, with the number of the manifest's input instead of each tensor. After an
-    export, `assumptions` are the guards of rule 2 as Python expressions. `places` maps a symbol to the line of user code
-    that restricts it.
+    export, `assumptions` are the guards of rules 2 and 4 as Python expressions. `places` maps a symbol to the line of user
+    code that restricts it.
     """
 
     def __init__(self, job: TraceJob, arguments: Mapping[str, Any], frames: Frames) -> None:
@@ -148,19 +148,18 @@ class GuardFilter:
         return False
 
     def _assume_if_varying(self, env: ShapeEnv, expression: Any) -> bool:
-        """Whether a condition holds at some declared sizes and fails at others, apart from sizes of 1. If so, the condition
-        and its opposite are added to `assumptions` (rule 4)."""
+        """Whether a condition holds at some declared sizes and fails at others, apart from size 1. If so, the condition and
+        its opposite are added to `assumptions` (rule 4). Only a sample of sizes is tried, because torch asks often."""
         axes = _axis_expressions(env)
         expression = env.simplify(expression).xreplace(self._representatives(axes))
         if not expression.free_symbols or not expression.free_symbols <= axes.keys():
             return False
         guard = self._parse_guard(expression, axes)
-        if guard is None or not guard.varies():
+        holding, failing = ([], []) if guard is None else guard.sample()
+        if not holding or not failing:
             return False
-        if len(guard.symbols) == 1:
-            failing_sizes = guard.all_failing_sizes()
-            if failing_sizes is None or self._fails_only_at_size_one(expression, axes, failing_sizes):
-                return False
+        if len(failing[0]) == 1 and self._fails_only_at_size_one(expression, axes, [size for (size,) in failing]):
+            return False
         self.assumptions += [_guard_code(part, axes) for part in (expression, sympy.Not(expression))]
         return True
 

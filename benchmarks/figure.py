@@ -54,8 +54,8 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """One measured number. It must be less than `bound`, if there is one. Both have the same unit."""
+class Measurement:
+    """One measured number. It must be less than `bound`, if `bound` is not None. Both have the same unit."""
 
     what: str
     value: Value
@@ -83,7 +83,7 @@ class Check:
         return self.what, self.found, "", "holds"
 
 
-Row = Ratio | Limit | Check
+Row = Ratio | Measurement | Check
 
 
 def verdict(row: Row) -> str:
@@ -115,7 +115,7 @@ def table(rows: Sequence[tuple[str, Row]]) -> str:
 
 def _short(row: Row) -> str:
     """Return the ratio or the value of a row as text. For a check, the text is empty."""
-    if isinstance(row, Limit):
+    if isinstance(row, Measurement):
         return _amount(row.value.number, row.value.unit)
     return f"{_digits(row.ratio)} ×" if isinstance(row, Ratio) else ""
 

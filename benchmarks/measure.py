@@ -88,7 +88,7 @@ def run(
     cwd: Path,
     *,
     environment: Mapping[str, str] | None = None,
-    memory: bool = False,
+    measure_memory: bool = False,
     watched: Sequence[str] = (),
     sample_s: float = SAMPLE_S,
     timeout_s: float = 3600,
@@ -105,7 +105,7 @@ def run(
         process = subprocess.Popen(
             list(command), cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
         )
-        sampler = _Sampler(process.pid, watched, sample_s) if memory or watched else None
+        sampler = _Sampler(process.pid, watched, sample_s) if measure_memory or watched else None
         killer = threading.Timer(timeout_s, process.kill)
         killer.start()
         try:
@@ -178,8 +178,8 @@ def measure_alternately(repeats: int, **candidates: Callable[[bool], Run]) -> di
     A candidate is called with True when it must measure the memory.
     """
     timed, sampled = (
-        run_alternately(count, **{name: partial(candidate, memory) for name, candidate in candidates.items()})
-        for memory, count in ((False, repeats), (True, 1))
+        run_alternately(count, **{name: partial(candidate, measure_memory) for name, candidate in candidates.items()})
+        for measure_memory, count in ((False, repeats), (True, 1))
     )
     return {name: Median.of((*timed[name].runs, *sampled[name].runs)) for name in candidates}
 

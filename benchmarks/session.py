@@ -122,18 +122,20 @@ class Session:
             environment["PYTHONPATH"] = str(self._poisoned(poison))
         return environment
 
-    def script(self, project: Path, *, memory: bool) -> Run:
+    def script(self, project: Path, *, measure_memory: bool) -> Run:
         """Run `straight_vit.py` on the model of a `projects.write_vit` project. It builds an engine without trtbuild."""
         sizes = self.sizes
-        return self.run_script("straight_vit.py", project, [sizes.layers, sizes.hidden, sizes.image], memory=memory)
+        return self.run_script(
+            "straight_vit.py", project, [sizes.layers, sizes.hidden, sizes.image], measure_memory=measure_memory
+        )
 
-    def run_script(self, name: str, project: Path, arguments: Sequence[str | int], *, memory: bool) -> Run:
+    def run_script(self, name: str, project: Path, arguments: Sequence[str | int], *, measure_memory: bool) -> Run:
         """Run the script `name` of `measurements/scripts`. Its first argument is a folder, which is deleted afterwards."""
         output = self.work / "straight"
         shutil.rmtree(output, ignore_errors=True)
         script = Path(__file__).parent / "measurements" / "scripts" / name
         command: list[str | Path] = [sys.executable, script, output, *map(str, arguments)]
-        done = run(command, project, environment=self.environment(), memory=memory)
+        done = run(command, project, environment=self.environment(), measure_memory=measure_memory)
         self.say(f"  the script: {done}")
         shutil.rmtree(output)
         return done
@@ -143,7 +145,8 @@ class Session:
         if self._script is None:
             self.say("  the straight script, for the ratios below")
             self._script = measure_alternately(
-                self.sizes.cold_repeats, script=lambda memory: self.script(project, memory=memory)
+                self.sizes.cold_repeats,
+                script=lambda measure_memory: self.script(project, measure_memory=measure_memory),
             )["script"]
         return self._script
 

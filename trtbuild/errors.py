@@ -333,15 +333,15 @@ class RemoteRefused(RemoteFault):
 class RemoteDown(RemoteFault):
     """The remote is unreachable or too slow, has an internal error, or the connection was lost.
 
-    `may_pass` says whether a retry may help soon. It is true after a reset, 429 or 5xx, and false after a time-out or for
-    an unknown host. `retry_after_s` is the delay that the remote asked for, in seconds.
+    `is_transient` says whether a retry may help soon. It is true after a reset, 429 or 5xx, and false after a time-out or
+    for an unknown host. `retry_after_s` is the delay that the remote asked for, in seconds.
     """
 
     def __init__(
-        self, text: str, *, may_pass: bool = False, retry_after_s: float | None = None, hint: str | None = None
+        self, text: str, *, is_transient: bool = False, retry_after_s: float | None = None, hint: str | None = None
     ) -> None:
         super().__init__(text, hint=hint)
-        self.may_pass = may_pass
+        self.is_transient = is_transient
         self.retry_after_s = retry_after_s
 
 

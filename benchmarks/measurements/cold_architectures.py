@@ -21,7 +21,9 @@ def _rows_of(session: Session, name: str) -> Iterator[Row]:
     session.say(f"  {session.sizes.cold_repeats} times: the script, {name}")
     medians = measure_alternately(
         session.sizes.cold_repeats,
-        script=lambda memory: session.run_script("straight_model.py", project, script_arguments(name), memory=memory),
-        trtbuild=lambda memory: build_cold(session, project, memory=memory),
+        script=lambda measure_memory: session.run_script(
+            "straight_model.py", project, script_arguments(name), measure_memory=measure_memory
+        ),
+        trtbuild=lambda measure_memory: build_cold(session, project, measure_memory=measure_memory),
     )
     yield from compare(name, medians["trtbuild"], medians["script"], bound=0.85)

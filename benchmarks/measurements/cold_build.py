@@ -24,9 +24,9 @@ def rows(session: Session) -> Iterator[Row]:
     session.say(f"  {sizes.cold_repeats} times: the script, one engine, an engine for each layer")
     medians = measure_alternately(
         sizes.cold_repeats,
-        script=lambda memory: session.script(whole, memory=memory),
-        whole=lambda memory: build_cold(session, whole, memory=memory),
-        layered=lambda memory: build_cold(session, layered, memory=memory),
+        script=lambda measure_memory: session.script(whole, measure_memory=measure_memory),
+        whole=lambda measure_memory: build_cold(session, whole, measure_memory=measure_memory),
+        layered=lambda measure_memory: build_cold(session, layered, measure_memory=measure_memory),
     )
     session.note_script(medians["script"])
     script = medians["script"]
@@ -47,10 +47,10 @@ def compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[R
     yield Ratio(f"{name}: peak memory", *memory, bound=1.2)
 
 
-def build_cold(session: Session, project: Path, *, memory: bool) -> Run:
+def build_cold(session: Session, project: Path, *, measure_memory: bool) -> Run:
     """Build a project with an empty cache. Raises RuntimeError if the trace step did not run."""
     delete_build(project, cache=True)
-    run, document = session.document(project, "build", memory=memory)
+    run, document = session.document(project, "build", measure_memory=measure_memory)
     if run_counts(document).get("trace") != 1:
         raise RuntimeError(f"a cold build ran {run_counts(document)}")
     session.say(f"  {project.name}: {run}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import projects
-from benchmarks.figure import Check, Limit, Row, Value
+from benchmarks.figure import Check, Measurement, Row, Value
 from benchmarks.measure import run
 from benchmarks.session import Session, delete_build, run_counts
 
@@ -69,7 +69,7 @@ def rows(session: Session) -> Iterator[Row]:
             duration_s, document = _build(session, project, environment)
             lookups = session.work / "names"
             encounters = remote.encounters + (lookups.read_text().split() if lookups.exists() else [])
-        yield Limit(f"dead remote, {name}", Value("additional time", max(duration_s - alone_s, 0.0)), bound=5.0)
+        yield Measurement(f"dead remote, {name}", Value("additional time", max(duration_s - alone_s, 0.0)), bound=5.0)
         built = run_counts(document).get("engine") == 1 and document["ok"]
         warnings = [text for text in document["warnings"] if "team" in str(text)]
         found = f"built: {built}, met {len(encounters)} times, {len(warnings)} warnings"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import projects
-from benchmarks.figure import Limit, Ratio, Row, Value
+from benchmarks.figure import Measurement, Ratio, Row, Value
 from benchmarks.session import Session
 
 _SLEEP_S = 2.0
@@ -40,11 +40,11 @@ def rows(session: Session) -> Iterator[Row]:
         steps = 400
         cost = _drive(folder / "quick", address, steps=steps, slots=16)
         step_s = Value("a step", cost["elapsed_s"] / steps)
-        yield Limit("a step that compiles nothing, 16 at the same time", step_s, bound=_LONGEST_OVERHEAD_S)
-        yield Limit("CPU time of the driver for a step", Value("CPU", cost["cpu_s"] / steps))
+        yield Measurement("a step that compiles nothing, 16 at the same time", step_s, bound=_LONGEST_OVERHEAD_S)
+        yield Measurement("CPU time of the driver for a step", Value("CPU", cost["cpu_s"] / steps))
         many = session.sizes.farm_steps
         cost = _drive(folder / "quick", address, steps=many, slots=16)
-        yield Limit(f"memory that the driver adds in {many} steps", Value("memory", cost["grown_bytes"], "B"))
+        yield Measurement(f"memory that the driver adds in {many} steps", Value("memory", cost["grown_bytes"], "B"))
     for slots, processes in _SLOTS_AND_PROCESSES:
         name = f"{slots} workers of 2 s in {processes} {'process' if processes == 1 else 'processes'}"
         workers_folder = folder / f"{slots}-{processes}"
@@ -54,7 +54,7 @@ def rows(session: Session) -> Iterator[Row]:
         bound = _LEAST_EFFICIENCY if slots == _EFFICIENT_SLOTS else None
         ideal, real = Value("ideal", rounds * _SLEEP_S), Value("measured", cost["elapsed_s"])
         yield Ratio(f"{name}: efficiency", ideal, real, bound=bound, at_least=True)
-        yield Limit(f"{name}: CPU time of the driver for a step", Value("CPU", cost["cpu_s"] / (rounds * slots)))
+        yield Measurement(f"{name}: CPU time of the driver for a step", Value("CPU", cost["cpu_s"] / (rounds * slots)))
 
 
 def _real_engines(session: Session) -> Iterator[Row]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import projects
-from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.figure import Check, Measurement, Ratio, Row, Value
 from benchmarks.measure import Run, run
 from benchmarks.nginx import run_nginx
 from benchmarks.session import Session, run_counts
@@ -69,12 +69,14 @@ def rows(session: Session) -> Iterator[Row]:
 def _measure(session: Session, project: Path, layers: int) -> Iterator[Row]:
     weights = Value("weights", layers * _LAYER_BYTES, "B")
     session.say(f"  building with {weights}")
-    build, document = session.document(project, "build", "--trace", "build.json", memory=True)
+    build, document = session.document(project, "build", "--trace", "build.json", measure_memory=True)
     peaks, plan = _peaks(project), _plan(document)
     yield Check("large: the plan has the weights", plan["size"] >= weights.number, f"{plan['size'] / 1e9:.2f} GB")
     for stage in ("trace", "lower", "partition"):
         yield Ratio(f"large: peak of the {stage} step", Value("process", peaks[stage], "B"), weights, bound=1.5)
-    yield Limit("large: the build", Value("wall", build.wall_s), note=f"cache {_size(project / 'cache') / 1e9:.2f} GB")
+    yield Measurement(
+        "large: the build", Value("wall", build.wall_s), note=f"cache {_size(project / 'cache') / 1e9:.2f} GB"
+    )
     exported = _script(session, project, layers, "export")
     compiled = _script(session, project, layers, "compile")
     shutil.rmtree(project / "straight")
@@ -92,7 +94,9 @@ def _push_and_pull(session: Session, project: Path, weights: Value, plan: dict[s
         environment = {**session.environment(), "TRTBUILD_REMOTES": f"team=rw:{server.url}"}
 
         def call(*arguments: str) -> tuple[Run, Any]:
-            command = run([session.trtbuild, *arguments, "--json"], project, environment=environment, memory=True)
+            command = run(
+                [session.trtbuild, *arguments, "--json"], project, environment=environment, measure_memory=True
+            )
             return command, json.loads(command.stdout)
 
         session.say("  pushing and pulling")
@@ -107,7 +111,7 @@ def _push_and_pull(session: Session, project: Path, weights: Value, plan: dict[s
     digest = _sha256(project / "dist" / "wide" / "engines" / "sm89" / "model.plan")
     yield Check("large: the pulled plan is the built one", digest == plan["sha256"], f"sha256 {digest[:16]}…")
     # chunks have at most 1 MiB; the largest request is the entry that lists all chunks of the trace or the package
-    yield Limit("large: largest request of the push", Value("", largest, "B"), bound=16e6)
+    yield Measurement("large: largest request of the push", Value("", largest, "B"), bound=16e6)
     for name, command in (("push", pushed), ("pull and write the package", pulled)):
         memory = Value("PSS", command.peak_bytes, "B")
         yield Ratio(f"large: {name}", memory, weights, bound=0.5, note=f"{command.wall_s:.1f} s")

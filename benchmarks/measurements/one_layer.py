@@ -37,8 +37,8 @@ def rows(session: Session) -> Iterator[Row]:
     weights = project / "weights" / "vit.safetensors"
 
     builds = [
-        _build_with_new_weights(session, project, weights, layer, memory=memory)
-        for memory in (*[False] * sizes.cold_repeats, True)
+        _build_with_new_weights(session, project, weights, layer, measure_memory=measure_memory)
+        for measure_memory in (*[False] * sizes.cold_repeats, True)
     ]
     ours = Median.of([run for run, _ in builds])
     name = f"one layer's weights of {sizes.layers}"
@@ -68,10 +68,10 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _build_with_new_weights(
-    session: Session, project: Path, weights: Path, layer: int, *, memory: bool
+    session: Session, project: Path, weights: Path, layer: int, *, measure_memory: bool
 ) -> tuple[Run, Any]:
     projects.replace_weights(weights, layer)
-    return session.document(project, "build", memory=memory)
+    return session.document(project, "build", measure_memory=measure_memory)
 
 
 def _steps(name: str, document: Mapping[str, Any], expected: Mapping[str, int]) -> Check:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks import peers, projects
 from benchmarks.clones import write_clones
-from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.figure import Check, Measurement, Ratio, Row, Value
 from benchmarks.measure import Median, Run, measure_alternately, run, run_alternately
 from benchmarks.measurements.null_build import build_project
 from benchmarks.session import Session
@@ -73,7 +73,7 @@ def rows(session: Session) -> Iterator[Row]:
     )
     traces = document["totals"]["trace"]["run"]
     yield Check("plan after one edit: one trace would run", traces == 1, f"{traces}")
-    yield Limit("plan, a source edited that all models share", Value("trtbuild", shared_run.wall_s))
+    yield Measurement("plan, a source edited that all models share", Value("trtbuild", shared_run.wall_s))
     yield from _large(session)
 
 
@@ -91,14 +91,18 @@ def _large(session: Session) -> Iterator[Row]:
     session.call(large, "plan")  # reads all new files before the measurement
     runs = measure_alternately(
         sizes.cold_repeats,
-        small=lambda memory: _with_edit(small / "models/m000.py", lambda: session.call(small, "plan", memory=memory))(),
-        large=lambda memory: _with_edit(large / "models/m000.py", lambda: session.call(large, "plan", memory=memory))(),
+        small=lambda measure_memory: _with_edit(
+            small / "models/m000.py", lambda: session.call(small, "plan", measure_memory=measure_memory)
+        )(),
+        large=lambda measure_memory: _with_edit(
+            large / "models/m000.py", lambda: session.call(large, "plan", measure_memory=measure_memory)
+        )(),
     )
     for project in (small, large):  # undo the edits
         projects.write_many(project, sizes.models if project is small else sizes.cloned_models, sizes.targets)
     name = f"plan, {sizes.cloned_models * sizes.targets:,} engines, one source edited"
-    yield Limit(name, Value("trtbuild", runs["large"].wall_s), bound=5.0, note=f"CPU {runs['large'].cpu_s:.2f} s")
-    yield Limit(f"{name}, memory", Value("trtbuild", runs["large"].peak_bytes, "B"), bound=200e6)
+    yield Measurement(name, Value("trtbuild", runs["large"].wall_s), bound=5.0, note=f"CPU {runs['large'].cpu_s:.2f} s")
+    yield Measurement(f"{name}, memory", Value("trtbuild", runs["large"].peak_bytes, "B"), bound=200e6)
     fewer = Value(f"{sizes.models * sizes.targets:,} engines", runs["small"].cpu_s)
     growth = sizes.cloned_models / sizes.models
     yield Ratio(f"{name}, growth of the CPU time", Value("trtbuild", runs["large"].cpu_s), fewer, bound=growth)
@@ -106,9 +110,9 @@ def _large(session: Session) -> Iterator[Row]:
 
 def _report(name: str, medians: dict[str, Median], engines: int, stages: int, bound_s: float) -> Iterator[Row]:
     note = f"CPU {medians['trtbuild'].cpu_s:.2f} s"
-    yield Limit(name, Value("trtbuild", medians["trtbuild"].wall_s), bound=bound_s, note=note)
-    yield Limit(f"{name}: doit", Value(f"list --status of {engines:,} tasks", medians["doit"].wall_s))
-    yield Limit(f"{name}: dvc", Value(f"status of {stages} stages", medians["dvc"].wall_s))
+    yield Measurement(name, Value("trtbuild", medians["trtbuild"].wall_s), bound=bound_s, note=note)
+    yield Measurement(f"{name}: doit", Value(f"list --status of {engines:,} tasks", medians["doit"].wall_s))
+    yield Measurement(f"{name}: dvc", Value(f"status of {stages} stages", medians["dvc"].wall_s))
 
 
 def _with_edit(path: Path, candidate: Callable[[], Run]) -> Callable[[], Run]:

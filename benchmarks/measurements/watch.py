@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import projects
-from benchmarks.figure import Limit, Ratio, Row, Value
+from benchmarks.figure import Measurement, Ratio, Row, Value
 from benchmarks.measure import CommandFailed, Median, Run
 from benchmarks.session import Session, delete_build
 
@@ -63,7 +63,7 @@ def rows(session: Session) -> Iterator[Row]:
     projects.undo_edits(project)
     yield from _compare(f"one layer's source of {sizes.layers}", edited, script, floor, bound=0.3)
     yield from _compare("a comment", commented, script, floor, bound=0.2)
-    yield Limit("watch: memory between builds", Value("trtbuild", memory, "B"))
+    yield Measurement("watch: memory between builds", Value("trtbuild", memory, "B"))
 
 
 def _compare(edit: str, builds: Median, script: Median, floor: Median, bound: float) -> Iterator[Row]:

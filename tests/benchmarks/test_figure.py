@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.figure import Check, Limit, Ratio, Row, Value, line, table, to_json, verdict
+from benchmarks.figure import Check, Measurement, Ratio, Row, Value, line, table, to_json, verdict
 
 
 @pytest.mark.parametrize(
@@ -17,9 +17,9 @@ from benchmarks.figure import Check, Limit, Ratio, Row, Value, line, table, to_j
         (Ratio("null", Value("trtbuild", 0.06), Value("make", 0.2)), ""),
         (Ratio("chunks", Value("plain", 45, "B"), Value("cache", 10, "B"), bound=4.5, at_least=True), "met"),
         (Ratio("chunks", Value("plain", 44, "B"), Value("cache", 10, "B"), bound=4.5, at_least=True), "NOT MET"),
-        (Limit("plan", Value("trtbuild", 0.99), bound=1.0), "met"),
-        (Limit("plan", Value("trtbuild", 1.0), bound=1.0), "NOT MET"),
-        (Limit("plan", Value("doit", 5.0)), ""),
+        (Measurement("plan", Value("trtbuild", 0.99), bound=1.0), "met"),
+        (Measurement("plan", Value("trtbuild", 1.0), bound=1.0), "NOT MET"),
+        (Measurement("plan", Value("doit", 5.0)), ""),
         (Check("one trace", True, "1"), "met"),
         (Check("one trace", False, "2"), "NOT MET"),
     ],
@@ -37,7 +37,7 @@ def test_a_line_contains_both_numbers_the_ratio_and_the_bound() -> None:
 
 def test_the_table_contains_only_rows_with_a_bound() -> None:
     rows: list[tuple[str, Row]] = [
-        ("plan", Limit("trtbuild", Value("", 2.5), bound=1.0)),
-        ("plan", Limit("doit", Value("", 0.3))),
+        ("plan", Measurement("trtbuild", Value("", 2.5), bound=1.0)),
+        ("plan", Measurement("doit", Value("", 0.3))),
     ]
     assert table(rows) == "plan  trtbuild  2.50 s  < 1.00 s  NOT MET"

@@ -41,7 +41,7 @@ def test_peak_memory_is_the_sum_over_the_process_tree(tmp_path: Path) -> None:
         f"data = bytearray(b'x') * ({100 * _MIB})\n"
         "child.stdout.readline(); time.sleep(1); child.stdin.close(); child.wait()\n"
     )
-    result = run_python(parent, tmp_path, memory=True, sample_s=0.02)
+    result = run_python(parent, tmp_path, measure_memory=True, sample_s=0.02)
     assert 200 * _MIB < result.peak_bytes < 300 * _MIB
 
 
@@ -82,8 +82,8 @@ def test_runs_candidates_alternately_and_returns_medians() -> None:
 
 
 def test_times_are_those_of_the_runs_without_a_measurement_of_memory() -> None:
-    def candidate(memory: bool) -> Run:
-        return Run(9.0, 9.0, b"", peak_bytes=7) if memory else Run(2.0, 1.0, b"")
+    def candidate(measure_memory: bool) -> Run:
+        return Run(9.0, 9.0, b"", peak_bytes=7) if measure_memory else Run(2.0, 1.0, b"")
 
     median = measure_alternately(3, a=candidate)["a"]
     assert (median.wall_s, median.cpu_s, median.peak_bytes) == (2.0, 1.0, 7)

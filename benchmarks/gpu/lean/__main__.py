@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figure import Check, Limit, Row, Value, line, table, to_json
+from benchmarks.figure import Check, Measurement, Row, Value, line, table, to_json
 from benchmarks.gpu.lean.project import MODELS
 from trtbuild.toolchain.libraries.table import installed_version
 
@@ -149,7 +149,7 @@ class Lean:
         lean_bytes = library.read_bytes()
         for name in MODELS:
             plan = self._plan(name).read_bytes()
-            yield Limit(f"the plan of {name}", Value("size", len(plan), "B"))
+            yield Measurement(f"the plan of {name}", Value("size", len(plan), "B"))
             contains = lean_bytes in plan
             yield Check(f"{name} contains the lean library as it is", contains == (name == "compatible"), str(contains))
 
@@ -174,7 +174,7 @@ class Lean:
             else:
                 text = f"by {value['library']}, worst error {value['worst']:.1e} at {value['where']}"
                 yield Check(f"{name}: {model} runs", should_run is not False and value["worst"] <= _TOLERANCE, text)
-                yield Limit(f"{name}: {model}", Value("a call", value["call_s"]))
+                yield Measurement(f"{name}: {model}", Value("a call", value["call_s"]))
         imported = [value["modules"] for value in values if "modules" in value]
         if name != _FULL and imported:
             yield Check(f"{name}: the full TensorRT is not imported", "tensorrt" not in imported[0], str(imported[0]))

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figure import Check, Limit, Ratio, Row, Value, line, table, to_json
+from benchmarks.figure import Check, Measurement, Ratio, Row, Value, line, table, to_json
 from benchmarks.gpu.several_gpus import verify_on_workers
 from benchmarks.gpu.several_gpus.processes import Machine
 from trtbuild.toolchain.libraries.table import installed_version
@@ -75,7 +75,7 @@ def _facts(name: str, document: Any) -> Iterator[Row]:
     engines = document["totals"].get("engine", {})
     errors = "; ".join(str(error["text"])[:300] for error in document["errors"])
     yield Check(f"{name}: all engines are built", document["ok"], errors or str(engines))
-    yield Limit(f"{name}: the build", Value("wall time", document["duration_s"]))  # a number without a bound
+    yield Measurement(f"{name}: the build", Value("wall time", document["duration_s"]))  # a number without a bound
 
 
 def _ratio(name: str, document: Any, on_one_gpu: Any) -> Iterator[Row]:

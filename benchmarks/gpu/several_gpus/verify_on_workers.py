@@ -1,7 +1,8 @@
 """Verify the engines of a project on one GPU and on the workers of a Dask scheduler, and compare the results.
 
-1. The models may have been traced with another version of torch than the installed one. So a Python that does not find
-   torch writes the packages and runs ``trtbuild lock``. Then the Python with torch uses these traces.
+1. The caches of the project have traces of another version of torch than the installed one. A Python without torch writes
+   the packages from these traces, and records the traces in the lock file (``trtbuild lock``). Then the Python with torch
+   does not trace again.
 2. One process verifies on one GPU. Then ``verify --workers`` verifies on one worker for each GPU. Both run all comparisons.
    The results must have the same keys, because GPU, driver and versions are the same.
 """
@@ -17,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.figure import Check, Measurement, Ratio, Row, Value
 from benchmarks.gpu.several_gpus.processes import Machine
 from trtbuild.core.model.verification_messages import worst_error
 from trtbuild.core.model.verified import CutEntry
@@ -47,7 +48,7 @@ def rows(machine: Machine, project: Path, models: Sequence[str], gpus: int) -> I
     here = machine.trtbuild(
         project, "verify-here", "verify", *built, "--force", variables={"CUDA_VISIBLE_DEVICES": "0"}
     )
-    yield Limit("verify on one GPU, without workers", Value("wall time", here["duration_s"], "s"))
+    yield Measurement("verify on one GPU, without workers", Value("wall time", here["duration_s"], "s"))
     with machine.scheduler(project, "verify-scheduler") as scheduler:
         address = scheduler.wait_for_scheduler()
         with machine.worker(project, "verify-worker", address) as worker:
@@ -55,7 +56,7 @@ def rows(machine: Machine, project: Path, models: Sequence[str], gpus: int) -> I
             command = ["verify", *built, "--force", "--workers", address]
             document = machine.trtbuild(project, "verify-on-workers", *command)
             again = machine.trtbuild(project, "verify-again", "verify", *built, "--workers", address)
-    yield Limit("verify --workers", Value("wall time", document["duration_s"], "s"))
+    yield Measurement("verify --workers", Value("wall time", document["duration_s"], "s"))
     on_workers, on_one = (Value("wall time", round(each["duration_s"], 1), "s") for each in (document, here))
     yield Ratio(f"verify on {gpus} Dask workers, compared with one GPU", on_workers, on_one)
     keys_here = {key for key, _ in _engine_cuts(here)}

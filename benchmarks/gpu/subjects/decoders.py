@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.figure import Check, Measurement, Ratio, Row, Value
 from benchmarks.gpu.cases import import_file
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.subjects.numerics import verify_rows
@@ -46,7 +46,7 @@ def rows(host: Host) -> Iterator[Row]:
     for path in packages:
         (target,) = json.loads((path / "index.json").read_text())["targets"].values()
         kinds = [partition["kind"] for partition in target["partitions"]["partitions"]]
-        yield Limit(f"{path.name}: partitions", Value(" and ".join(kinds), len(kinds), ""))
+        yield Measurement(f"{path.name}: partitions", Value(" and ".join(kinds), len(kinds), ""))
     built = {path.name for path in packages}
     for name, needed, compare in (
         ("static_decoder", {"static_decoder"}, _static),

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.figure import Check, Measurement, Ratio, Row, Value
 from benchmarks.gpu.cases import cases
 from benchmarks.gpu.host import Host, tolerance
 from benchmarks.gpu.subjects.latency import compare_latency
@@ -29,7 +29,7 @@ def rows(host: Host) -> Iterator[Row]:
     document = json.loads(build.stdout)
     ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
     yield Check("ViT-B is built here, both ways and in both precisions", build.returncode == 0, f"ran {ran}")
-    yield Limit("the build of ViT-B", Value("wall time", document["duration_s"]))
+    yield Measurement("the build of ViT-B", Value("wall time", document["duration_s"]))
     built = {case.name: case for case in cases(host.vit) if case.package.exists()}
     for suffix in ("", "_half"):
         whole, parts = built.get(f"whole{suffix}"), built.get(f"by_layer{suffix}")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.figure import Limit, Ratio, Row, Value
+from benchmarks.figure import Measurement, Ratio, Row, Value
 from benchmarks.gpu.host import Host
 
 #: The program that measures one load. It loads TensorRT and creates the CUDA context before it starts the clock.
@@ -46,10 +46,10 @@ def rows(host: Host) -> Iterator[Row]:
         for name, seconds in json.loads(process.stdout.splitlines()[-1]).items():
             times[name].append(seconds)
     medians = {name: statistics.median(seconds) for name, seconds in times.items()}
-    yield Limit("ViT-B's plan", Value("size", size, "B"))
+    yield Measurement("ViT-B's plan", Value("size", size, "B"))
     floor = Value("read and hash", medians["read and hash"])
     yield Ratio("trtbuild.load of ViT-B", Value("load", medians["load"]), floor, bound=1.5)
-    yield Limit("its module, with deserialized engines", Value("module()", medians["module"]))
+    yield Measurement("its module, with deserialized engines", Value("module()", medians["module"]))
 
 
 def _plans(package: Path) -> list[Path]:

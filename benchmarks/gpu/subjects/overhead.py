@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks.figure import Check, Limit, Row, Value
+from benchmarks.figure import Check, Measurement, Row, Value
 from benchmarks.gpu.cases import Case, cases, output_tensors
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.timing import host_times_us
@@ -61,7 +61,7 @@ def _measure(case: Case, host: Host) -> Iterator[Row]:
         overhead = times[name] - times[bare_name]
         note = f"{times[name]:.1f} µs a call, bare {times[bare_name]:.1f} µs"
         bound = BOUND_US if name == "package" else None
-        yield Limit(
+        yield Measurement(
             f"{case.name}: {name}, over a bare loop",
             Value("host time", round(overhead, 1), "µs"),
             bound=bound,

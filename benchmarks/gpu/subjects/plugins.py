@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.figure import Check, Measurement, Ratio, Row, Value
 from benchmarks.gpu.cases import import_file
 from benchmarks.gpu.host import Host
 
@@ -39,7 +39,7 @@ def rows(host: Host) -> Iterator[Row]:
     index = json.loads((package / "index.json").read_text())
     (target,) = index["targets"].values()
     kinds = [partition["kind"] for partition in target["partitions"]["partitions"]]
-    yield Limit("regions: partitions", Value(" and ".join(kinds), len(kinds), ""))
+    yield Measurement("regions: partitions", Value(" and ".join(kinds), len(kinds), ""))
     yield Check("regions: the engine calls the plugin", "plugins" in index, json.dumps(index.get("plugins")))
     yield from _compare(host)
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.figure import Check, Measurement, Ratio, Row, Value
 from benchmarks.gpu.cases import Case, cases
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.models import samples
@@ -44,7 +44,9 @@ def rows(host: Host) -> Iterator[Row]:
     for family in FAMILIES:
         members = {case.name.removeprefix(f"{family}_"): case for case in built if case.name.startswith(f"{family}_")}
         for precision, case in members.items():
-            yield Limit(f"{case.name}: plan", Value(precision, sum(plan.stat().st_size for plan in _plans(case)), "B"))
+            yield Measurement(
+                f"{case.name}: plan", Value(precision, sum(plan.stat().st_size for plan in _plans(case)), "B")
+            )
         if _FLOAT in members:
             yield from _guarded(f"{family}: errors", _errors(family, members, host))
             yield from _guarded(f"{family}: times", _times(family, members, host))
@@ -70,7 +72,7 @@ def _build(host: Host) -> Iterator[Row]:
     hits = {stage: count["hit"] for stage, count in document["totals"].items() if count["hit"]}
     unexpected = set(ran) - {"engine", "package"}
     yield Check("quantized: only engine and package steps ran", not unexpected, f"ran {ran}, found {hits}")
-    yield Limit("quantized: the build", Value("wall time", document["duration_s"]))
+    yield Measurement("quantized: the build", Value("wall time", document["duration_s"]))
     for step in document["steps"]:
         if step["verdict"] == "failed":
             yield Check(f"{step['id']}: built", False, step["error"]["text"])
@@ -92,8 +94,8 @@ def _errors(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Ro
                 comparisons |= {"rounding": (program, without_quantizers), "engine": (engine, program)}
             for name, (actual, expected) in comparisons.items():
                 largest, mean = errors_of(actual, expected)
-                yield Limit(f"{case.name}: {name}, largest error", Value("error", float(f"{largest:.2e}"), ""))
-                yield Limit(f"{case.name}: {name}, mean error", Value("error", float(f"{mean:.2e}"), ""))
+                yield Measurement(f"{case.name}: {name}, largest error", Value("error", float(f"{largest:.2e}"), ""))
+                yield Measurement(f"{case.name}: {name}, mean error", Value("error", float(f"{mean:.2e}"), ""))
 
 
 def _results(module: Any, inputs: list[tuple[Any, ...]], device: str) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from benchmarks.figure import Check, Limit, Row, Value
+from benchmarks.figure import Check, Measurement, Row, Value
 from benchmarks.gpu.cases import Case, cases
 from benchmarks.gpu.host import Host, tolerance
 from benchmarks.gpu.subjects.shapes import error_of
@@ -58,7 +58,7 @@ def rows(host: Host) -> Iterator[Row]:
     calls = {name: partial(compiled, x) for name, compiled in compiled_by.items()}
     with torch.no_grad():
         for name, time in latencies(calls, host.synchronize, host.repeats).items():
-            yield Limit(f"class token by {name}, batch 8", Value("call", round(time.p50_us, 1), "µs"))
+            yield Measurement(f"class token by {name}, batch 8", Value("call", round(time.p50_us, 1), "µs"))
 
 
 def _errors(model: Any, compiled: Any, device: str) -> Iterator[float]:

@@ -6,7 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from benchmarks.figure import Limit, Value
+from benchmarks.figure import Measurement, Value
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.project import Hardware, write_decoders
 from benchmarks.gpu.subjects.decoders import rows
@@ -38,4 +38,4 @@ def test_the_growing_decoder_is_not_compared_without_prefill(tmp_path: Path) -> 
         device="cpu",
     )
     _steps_that_ran, partitions = rows(host)
-    assert partitions == Limit("growing_decoder: partitions", Value("tensorrt", 1, ""))
+    assert partitions == Measurement("growing_decoder: partitions", Value("tensorrt", 1, ""))

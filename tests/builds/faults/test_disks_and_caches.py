@@ -51,10 +51,14 @@ def copied(built: Built, command_line: CommandLine) -> CommandLine:
 
 
 class Mounts:
-    """Mounts file systems, and skips the test where that is not possible."""
+    """Mounts file systems, and skips the test where that is not possible.
+
+    A child process unmounts each of them when its standard input ends, which it also does if this process is killed. A file
+    system that stays mounted would make later runs of pytest fail: they could not delete the folder.
+    """
 
     def __init__(self) -> None:
-        self._places: list[Path] = []
+        self._unmounting: list[subprocess.Popen[bytes]] = []
 
     def limit(self, place: Path, size_kib: int) -> None:
         """Mount a file system of `size_kib` over `place`, and copy the files of `place` into it."""
@@ -62,7 +66,7 @@ class Mounts:
         place.mkdir(exist_ok=True)
         shutil.copytree(place, aside)
         self._mount("-t", "tmpfs", "-o", f"size={size_kib}k", "none", str(place))
-        self._places.append(place)
+        self._unmount_at_end(place)
         shutil.copytree(aside, place, dirs_exist_ok=True)
 
     def grow(self, place: Path) -> None:
@@ -71,13 +75,19 @@ class Mounts:
     def read_only(self, place: Path) -> None:
         """Mount `place` read-only, also for root."""
         self._mount("--bind", str(place), str(place))
-        self._places.append(place)
+        self._unmount_at_end(place)
         self._mount("-o", "remount,ro,bind", str(place))
         assert not os.access(place, os.W_OK)
 
     def remove_all(self) -> None:
-        for place in reversed(self._places):
-            subprocess.run(["umount", "-l", str(place)], check=True, timeout=60)
+        for process in reversed(self._unmounting):
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(60) == 0
+
+    def _unmount_at_end(self, place: Path) -> None:
+        command = ["sh", "-c", 'cat; umount -l "$0"', str(place)]
+        self._unmounting.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
 
     def _mount(self, *arguments: str) -> None:
         completed = subprocess.run(["mount", *arguments], capture_output=True, text=True, timeout=60, check=False)

@@ -560,11 +560,9 @@ def test_a_pooling_of_a_dynamic_axis_is_refused_if_pytorch_leaves_out_a_window(
             torch.testing.assert_close(result, expected)
 
 
-@pytest.mark.parametrize(
-    ("axes", "padding", "is_written_out"), [(2, 0, True), (1, 0, True), (3, 0, True), (2, 1, False)]
-)
+@pytest.mark.parametrize(("axes", "padding", "has_no_bias"), [(2, 0, True), (1, 0, True), (3, 0, True), (2, 1, False)])
 def test_no_transposed_convolution_adds_a_bias_before_the_parser_appends_elements(
-    lower_module: Any, axes: int, padding: int, is_written_out: bool
+    lower_module: Any, axes: int, padding: int, has_no_bias: bool
 ) -> None:
     """The parser appends `output_padding` - `padding` elements, which are 0. In PyTorch, they are equal to the bias."""
     call = f"F.conv_transpose{axes}d(x0, x1, x2, 2, {padding}, 1)"
@@ -572,7 +570,7 @@ def test_no_transposed_convolution_adds_a_bias_before_the_parser_appends_element
     ((result, expected),) = _results(lower_module, call, inputs, None)
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
     (node,) = (node for node in _nodes(lower_module, call, inputs, None) if node.op_type == "ConvTranspose")
-    assert (len(node.input) == 2) is is_written_out
+    assert (len(node.input) == 2) is has_no_bias
 
 
 def test_a_transposed_convolution_with_a_dynamic_number_of_channels_equals_eager() -> None:
@@ -669,7 +667,7 @@ def test_a_log_sum_of_no_elements_is_converted(lower_module: Any) -> None:
     ],
 )
 def test_infinities_are_searched_as_finite_numbers(lower_module: Any, text: str) -> None:
-    """On an H200, TensorRT 8.6 gave the index -1 for each element that is -inf (inf, if the smallest come first)."""
+    """On an H200, TensorRT 8.6 gave index -1 for each -inf if it searched large numbers, and for each inf if small ones."""
     values = torch.tensor(
         [[-_INF, 1.0, 3.0, 2.0], [4.0, _INF, 0.0, -_INF], [5.0, 6.0, -_INF, _INF]]
     )  # no equal numbers

@@ -18,7 +18,7 @@ class Request:
     path: str
     headers: dict[str, str]
     #: The part of the body that arrived together with the head.
-    early: bytes
+    start_of_body: bytes
     #: The position of the request, from 1: among all requests, and among the requests of its connection.
     number: int = 0
     number_on_connection: int = 0
@@ -27,7 +27,7 @@ class Request:
 
     def body(self) -> bytes:
         """Read the whole body."""
-        data, size = self.early, int(self.headers.get("content-length", "0"))
+        data, size = self.start_of_body, int(self.headers.get("content-length", "0"))
         while len(data) < size:
             more = self.sock.recv(65536)
             if not more:
@@ -105,8 +105,8 @@ class Server:
             if not more:
                 return None
             data += more
-        head, _, early = data.partition(b"\r\n\r\n")
+        head, _, start_of_body = data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         method, path, _ = first.split(" ")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        return Request(sock, method, path, headers, early)
+        return Request(sock, method, path, headers, start_of_body)

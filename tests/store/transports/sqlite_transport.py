@@ -77,7 +77,7 @@ class SqliteTransport(Transport):
         try:
             yield self._file
         except sqlite3.OperationalError as error:
-            raise RemoteDown(f"{self.place}: {error}", may_pass=True) from error
+            raise RemoteDown(f"{self.place}: {error}", is_transient=True) from error
         finally:
             self._lock.release()
 

@@ -313,7 +313,7 @@ def test_retries_once_after_a_stale_handle(tmp_path: Path, monkeypatch: pytest.M
     failures_left = 2
     with pytest.raises(RemoteDown) as caught:
         share.get("ac", KEY, LIMIT)
-    assert caught.value.may_pass
+    assert caught.value.is_transient
 
 
 def test_updates_the_time_of_a_used_entry_if_it_is_old_or_wrong(tmp_path: Path) -> None:

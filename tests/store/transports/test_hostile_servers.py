@@ -47,7 +47,7 @@ def test_a_refused_port_is_down() -> None:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         fault = assert_fails(RemoteDown, lambda: remote(url).get("cas", NAME, LIMIT))
     assert "no server listens" in str(fault)
-    assert fault.may_pass
+    assert fault.is_transient
 
 
 def test_a_listener_that_never_accepts_is_down() -> None:
@@ -59,7 +59,7 @@ def test_a_listener_that_never_accepts_is_down() -> None:
         )
         assert listener.accept(), "the client has connected"
     assert "nothing came" in str(fault)
-    assert not fault.may_pass
+    assert not fault.is_transient
 
 
 @pytest.mark.parametrize("method", ["get", "has", "put"])
@@ -73,7 +73,7 @@ def test_a_server_that_never_answers_is_down(method: str) -> None:
         }
         fault = assert_fails(RemoteDown, calls[method])
         assert [request.method for request in server.requests] == [{"get": "GET", "has": "HEAD", "put": "PUT"}[method]]
-    assert not fault.may_pass
+    assert not fault.is_transient
 
 
 def test_a_body_that_comes_byte_by_byte_fails() -> None:
@@ -163,7 +163,7 @@ def test_an_upload_over_a_slow_but_steady_line_does_not_fail() -> None:
 
     def slow(request: Request) -> bool:
         nonlocal received
-        received = len(request.early)
+        received = len(request.start_of_body)
         while received < len(data):
             time.sleep(0.04)
             received += len(request.sock.recv(4096))
@@ -180,7 +180,7 @@ def test_uploads_that_share_a_slow_line_do_not_fail() -> None:
     size = 40_000
 
     def receive_slowly(request: Request) -> bool:
-        received = len(request.early)
+        received = len(request.start_of_body)
         while received < size:
             time.sleep(0.2)  # so each of the four uploads gets 10 KB/s
             received += len(request.sock.recv(2000))
@@ -232,7 +232,7 @@ def test_a_truncated_body_fails() -> None:
     with Server(lambda request: not request.reply(200, b"short", length=500)) as server:
         fault = assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
         assert len(server.requests) == 1
-    assert fault.may_pass
+    assert fault.is_transient
     assert "5 of 500" in str(fault)
 
 
@@ -279,7 +279,7 @@ def test_a_truncated_chunked_body_fails() -> None:
         request.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n50\r\nabc")
 
     with Server(chunks) as server:
-        assert assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
+        assert assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).is_transient
         assert len(server.requests) == 1
 
 
@@ -327,7 +327,7 @@ def test_the_effect_of_each_status(
             fault = assert_fails(read_error, lambda: team.get("cas", NAME, LIMIT))
             assert str(status) in fault.text
             if isinstance(fault, RemoteDown) and status >= 400:
-                assert fault.may_pass
+                assert fault.is_transient
                 assert fault.retry_after_s == 7
         if write_error is None:
             is_written = team.put("cas", NAME, b"data", once=True)
@@ -411,7 +411,7 @@ def test_a_reset_during_a_download_fails() -> None:
         reset(request.sock)
 
     with Server(handler) as server:
-        assert assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
+        assert assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).is_transient
         assert len(server.requests) == 1
 
 
@@ -423,7 +423,7 @@ def test_a_reset_during_an_upload_fails() -> None:
     with Server(handler, receive_buffer=4096) as server:
         assert assert_fails(
             RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * 8 * LIMIT, once=True)
-        ).may_pass
+        ).is_transient
         assert len(server.requests) == 1
 
 
@@ -539,7 +539,7 @@ def test_replaces_a_closed_connection_silently(method: str, when: str) -> None:
 
 def test_does_not_retry_a_new_connection_that_breaks() -> None:
     with Server(lambda request: False) as server:
-        assert assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
+        assert assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).is_transient
         assert len(server.requests) == 1
 
 
@@ -594,7 +594,7 @@ def test_a_hanging_resolver_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     fault = assert_fails(RemoteDown, lambda: remote("http://cache.example").get("cas", NAME, LIMIT))
     assert called.is_set()
-    assert not fault.may_pass
+    assert not fault.is_transient
     may_continue.set()
 
 

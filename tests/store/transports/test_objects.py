@@ -161,7 +161,7 @@ def error(code: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("response", "error_type", "may_pass"),
+    ("response", "error_type", "is_transient"),
     [
         (answer("403 Forbidden", error("AccessDenied")), RemoteRefused, False),
         (answer("401 Unauthorized"), RemoteRefused, False),
@@ -178,9 +178,9 @@ def error(code: str) -> bytes:
     ids=lambda value: value[:20].decode().split("\r")[0] if isinstance(value, bytes) else None,
 )
 def test_responses_become_typed_errors_without_secrets(
-    server: Callable[..., Server], response: bytes, error_type: type[RemoteFault], may_pass: bool
+    server: Callable[..., Server], response: bytes, error_type: type[RemoteFault], is_transient: bool
 ) -> None:
-    """`may_pass` says whether a retry may help soon."""
+    """`is_transient` says whether a retry may help soon."""
     service = server(response)
     store = remote("s3://cache/prefix")
 
@@ -200,7 +200,7 @@ def test_responses_become_typed_errors_without_secrets(
             call()
         fault = caught.value
         assert type(fault) is (RemoteRefused if hides_full else error_type)
-        assert getattr(fault, "may_pass", False) is may_pass
+        assert getattr(fault, "is_transient", False) is is_transient
         while fault is not None:
             assert SECRET not in repr(fault) + str(fault) + repr(vars(fault)) and "127.0.0.1" not in str(fault)
             fault = fault.__cause__ or fault.__context__  # type: ignore[assignment]
@@ -240,7 +240,7 @@ def test_rejects_a_truncated_body(server: Callable[..., Server]) -> None:
     service = server(answer("200 OK", b"half", length=8))
     with pytest.raises(RemoteDown) as caught:
         remote("s3://cache").get("ac", KEY, LIMIT)
-    assert caught.value.may_pass and service.requests
+    assert caught.value.is_transient and service.requests
 
 
 def test_gives_up_a_silent_server(server: Callable[..., Server]) -> None:
@@ -250,7 +250,7 @@ def test_gives_up_a_silent_server(server: Callable[..., Server]) -> None:
     for call in (lambda: store.get("ac", KEY, LIMIT), lambda: store.has("ac", KEY)):
         with pytest.raises(RemoteDown, match="no answer within") as caught:
             call()
-        assert not caught.value.may_pass
+        assert not caught.value.is_transient
     assert time.monotonic() - begun < 4.0
     assert len(service.requests) == 2
 
@@ -313,7 +313,7 @@ def test_a_closed_port_is_down(server: Callable[..., Server]) -> None:
         store.has("ac", KEY)
     with pytest.raises(RemoteDown):
         store.put("ac", KEY, b"x", once=True)
-    assert not caught.value.may_pass and time.monotonic() - begun < 4.0
+    assert not caught.value.is_transient and time.monotonic() - begun < 4.0
 
 
 @pytest.mark.usefixtures("server")  # sets credentials

@@ -22,7 +22,7 @@ from trtbuild.store.transports.transport import Transport
 NAME = "ab" * 32
 LIMIT = 1 << 20
 #: An error that is retried, and one that is not.
-BUSY = RemoteDown("it is busy", may_pass=True)
+BUSY = RemoteDown("it is busy", is_transient=True)
 DEAD = RemoteDown("nothing came for 4 s")
 
 Step = RemoteFault | bytes | None
@@ -155,11 +155,11 @@ def test_does_not_retry_permanent_errors() -> None:
 
 
 def test_follows_retry_after_up_to_two_seconds() -> None:
-    team, script = patient(RemoteDown("429", may_pass=True, retry_after_s=2.0), b"there")
+    team, script = patient(RemoteDown("429", is_transient=True, retry_after_s=2.0), b"there")
     assert get(team) == b"there"
     assert script.slept == [2.0]
 
-    team, script = patient(b"", RemoteDown("429", may_pass=True, retry_after_s=2.1), b"there")
+    team, script = patient(b"", RemoteDown("429", is_transient=True, retry_after_s=2.1), b"there")
     get(team)
     with pytest.raises(RemoteDown):
         get(team)

@@ -76,7 +76,7 @@ def test_the_time_limit_includes_redirects() -> None:
         with pytest.raises(RemoteDown, match="an entry did not arrive within 2 s") as caught:
             team.get("ac", NAME, LIMIT, timed=True)
         assert remote.connections == 1
-    assert not caught.value.may_pass
+    assert not caught.value.is_transient
     assert 0 < slow_body.sent < SIZE
 
 
@@ -101,7 +101,7 @@ def test_gives_up_a_slow_object(server: Callable[..., ObjectServer]) -> None:  #
     store = ObjectTransport(RemoteSettings("team", "s3://cache", patience_s=0.4))
     with pytest.raises(RemoteDown, match="an entry did not arrive within 1 s") as caught:
         store.get("ac", NAME, LIMIT, timed=True)
-    assert not caught.value.may_pass
+    assert not caught.value.is_transient
     assert len(service.requests) == 1
 
 
@@ -130,10 +130,11 @@ def test_gives_up_a_slow_file_of_a_shared_directory(tmp_path: Path) -> None:
         command = [*tracing, *(["-e", "inject=read:delay_exit=100000"] if delayed else [])]
         command += [sys.executable, "-c", _READER_PROGRAM, f"file://{tmp_path}/share", NAME]
         process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        reads = [line for line in log.read_text().splitlines() if re.search(r"\bread\(", line)]
+        calls = log.read_text()
+        reads = len(re.findall(r"\bread\(", calls))
         if delayed:
-            assert all("(DELAYED)" in line for line in reads)
-            assert 5 <= len(reads) < 20, "a part of the file was read"
+            assert calls.count("(DELAYED)") >= reads - 1, "all were delayed; the last one may not have ended"
+            assert 5 <= reads < 20, "a part of the file was read"
             expected = f"file://{tmp_path}/share: an entry did not arrive within 1 s\n"
             assert process.stdout == expected, process.stderr
         else:

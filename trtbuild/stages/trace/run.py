@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from trtbuild.stages.program.functional import Program
-    from trtbuild.stages.trace.export.arranging import ArrangedProgram
+    from trtbuild.stages.trace.export.finalizing import FinalProgram
     from trtbuild.stages.trace.export.state import ModuleState, StateBuffer
     from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
     from trtbuild.stages.trace.sources.source_graph import GraphFunctions, SourceGraph
@@ -77,7 +77,7 @@ def prepare() -> ProcessState:
     for name in (
         "discovery.discovery",
         "examples",
-        "export.arranging",
+        "export.finalizing",
         "export.checks",
         "export.exporting",
         "export.guards",
@@ -233,10 +233,10 @@ def _export_and_prove(
     from trtbuild.stages.program.custom_operators import schemas_in
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.trace.export import checks
-    from trtbuild.stages.trace.export.arranging import arrange_program
     from trtbuild.stages.trace.export.changing_sizes import changing_size_error
     from trtbuild.stages.trace.export.custom_operators import checked_program, refuse_custom_calls
     from trtbuild.stages.trace.export.exporting import export
+    from trtbuild.stages.trace.export.finalizing import finalize_program
     from trtbuild.stages.trace.export.guards.guard import arguments_as_input_numbers, guard_failures
     from trtbuild.stages.trace.export.interface import interface
     from trtbuild.stages.trace.export.state import refuse_state
@@ -251,25 +251,25 @@ def _export_and_prove(
     checks.refuse_growing_resize(exported.raw, job, frames)
     checks.refuse_mutation(exported.program, job, exported.raw, frames)
     checks.refuse_output_kinds(exported.program, job, frames.definition_place(module.forward))
-    arranged = arrange_program(exported.program, weights, job)
-    refuse_state(arranged, state, job)
+    final = finalize_program(exported.program, weights, job)
+    refuse_state(final, state, job)
     # find sizes at which guards (conditions on sizes that torch has assumed) fail: the proof tries these sizes
     arguments = arguments_as_input_numbers(inspect.signature(module.forward), job.inputs)
     failures = guard_failures(exported.guards, arguments, job.shapes, job.inputs, job.points, exported.assumptions)
     # forked copies of this process store the weights during the proof
-    program, values = arranged.program, _weights_to_store(arranged, state, job)
+    program, values = final.program, _weights_to_store(final, state, job)
     storage.begin([value for _, value in values])
     with (
         substitute_kernels(schemas_in(program.exported.graph_module)),
         Proof(
-            module, replace(arranged, program=checked_program(program, job)), failures, job, frames, dependency_state
+            module, replace(final, program=checked_program(program, job)), failures, job, frames, dependency_state
         ) as proof,
     ):
         traced = TraceResult(
             program=_serialize_program(program, job),
             graph=program_text(program, implementation),
             modules=module_paths(program),
-            interface=interface(exported.program, arranged, weights, job, exported.ties, state.buffers),
+            interface=interface(exported.program, final, weights, job, exported.ties, state.buffers),
             weights=values,
             stored=None,
             observations=(),
@@ -277,7 +277,7 @@ def _export_and_prove(
             exported=exported.raw,
             ranges=dict(program.exported.range_constraints),
         )
-        size_error = changing_size_error(arranged.program, exported.raw, job, frames)
+        size_error = changing_size_error(final.program, exported.raw, job, frames)
         if size_error is None and proof.is_large:
             traced.stored = storage.results()
             announce(traced)
@@ -306,13 +306,13 @@ def _serialize_program(program: Program, job: TraceJob) -> bytes:
         ) from error
 
 
-def _weights_to_store(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -> list[tuple[int, torch.Tensor]]:
+def _weights_to_store(final: FinalProgram, state: ModuleState, job: TraceJob) -> list[tuple[int, torch.Tensor]]:
     from trtbuild.stages.trace.export.weights import stored_form
 
-    slots: list[Weight | StateBuffer] = [*arranged.weights, *state.buffers]
+    slots: list[Weight | StateBuffer] = [*final.weights, *state.buffers]
     return [
         # the buffers of a state are copied, because `prove_state` calls the module, which writes to them
-        (slot, stored_form(weight.value).clone() if slot >= len(arranged.weights) else stored_form(weight.value))
+        (slot, stored_form(weight.value).clone() if slot >= len(final.weights) else stored_form(weight.value))
         for slot, weight in enumerate(slots)
         if job.weights is None or not weight.persistent
     ]

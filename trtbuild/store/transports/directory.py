@@ -146,7 +146,7 @@ class DirectoryTransport(Transport):
         while count < size:  # a signal may cut a read short
             piece = file.read(min(piece_size, size - count))
             if not piece:
-                raise RemoteDown(f"{self.place}: {name} ended early", may_pass=True)
+                raise RemoteDown(f"{self.place}: {name} ended early", is_transient=True)
             pieces.append(piece)
             count += len(piece)
             if count < size and time.monotonic() >= deadline:
@@ -222,7 +222,7 @@ class DirectoryTransport(Transport):
             return RemoteLied(text) if action == "read" else RemoteRefused(text, hint="something else is in its place")
         if error.errno == errno.ENOENT:
             return RemoteDown(text, hint="is the share mounted? the directory's parent must be there")
-        return RemoteDown(text, may_pass=error.errno in _PASSING_ERRORS)
+        return RemoteDown(text, is_transient=error.errno in _PASSING_ERRORS)
 
 
 def _subfolder_of(name: str) -> str:

@@ -49,7 +49,7 @@ def status_fault(place: str, status: int, action: Action, retry_after_s: float |
     if action == "write" and status in _NO_UPLOAD_STATUSES:
         return RemoteRefused(f"{text}: it takes no uploads", hint='check its url, or set mode = "r"')
     if status in _PASSING_STATUSES or (status >= 500 and status != 501):
-        return RemoteDown(text, may_pass=True, retry_after_s=retry_after_s)
+        return RemoteDown(text, is_transient=True, retry_after_s=retry_after_s)
     if status < 300:
         return RemoteDown(f"{text}, which is not an answer to a request to {action}")
     return RemoteRefused(text, hint="check the url of the remote")
@@ -76,14 +76,14 @@ def connection_fault(place: str, route: Route, error: BaseException) -> RemoteDo
         hint = "set SSL_CERT_FILE to the certificates of your organization"
         return RemoteDown(f"{place}: its certificate is not valid ({error.verify_message})", hint=hint)
     if isinstance(error, ssl.SSLEOFError) or (isinstance(error, OSError) and error.errno in _BROKEN_CONNECTION_ERRORS):
-        return RemoteDown(f"{place}: the connection broke off", may_pass=True)
+        return RemoteDown(f"{place}: the connection broke off", is_transient=True)
     if isinstance(error, ssl.SSLError):
         return RemoteDown(f"{place}: TLS failed ({error.reason})", hint="does it speak TLS on this port?")
     if isinstance(error, ConnectionRefusedError):
         text = f"{place}: connection refused: no server listens there"
-        return RemoteDown(text, may_pass=True, hint="is it up, and is its port right?")
+        return RemoteDown(text, is_transient=True, hint="is it up, and is its port right?")
     if isinstance(error, (ConnectionError, http.client.IncompleteRead)):  # RemoteDisconnected is a ConnectionError
-        return RemoteDown(f"{place}: the connection broke off", may_pass=True)
+        return RemoteDown(f"{place}: the connection broke off", is_transient=True)
     if isinstance(error, OSError):
         return RemoteDown(f"{place}: {error.strerror or type(error).__name__}")
     return RemoteDown(

@@ -278,7 +278,7 @@ class HttpTransport(Transport):
         if len(data) > limit:
             raise RemoteLied(f"{self.place} sends more than {limit} bytes")
         if announced is not None and len(data) < announced:
-            raise RemoteDown(f"{self.place} broke off after {len(data)} of {announced} bytes", may_pass=True)
+            raise RemoteDown(f"{self.place} broke off after {len(data)} of {announced} bytes", is_transient=True)
         return data
 
     def _reject_html(self, answer: _Answer) -> None:

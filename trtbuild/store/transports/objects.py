@@ -122,7 +122,7 @@ class ObjectTransport(Transport):
                     raise RemoteDown(f"{self.place}: fewer than {MIN_BYTES_PER_S} bytes came in a second")
                 window_start, count_at_start = now, count
         if count != size:
-            raise RemoteDown(f"{self.place}: {name} ended after {count} of {size} bytes", may_pass=True)
+            raise RemoteDown(f"{self.place}: {name} ended after {count} of {size} bytes", is_transient=True)
         return b"".join(pieces)
 
     def has(self, kind: Kind, name: str) -> bool:
@@ -219,7 +219,7 @@ class ObjectTransport(Transport):
         if status in (413, 507) or _FULL_CODE_PATTERN.search(code):
             return RemoteFull(message)
         if status in (408, 409, 429) or status >= 500:
-            return RemoteDown(message, may_pass=True)
+            return RemoteDown(message, is_transient=True)
         if 300 <= status < 400:
             return RemoteRefused(message, hint="is the bucket in another region? set AWS_REGION")
         hint = _CREDENTIALS_HINTS[self._scheme]
@@ -240,7 +240,7 @@ class ObjectTransport(Transport):
             return RemoteDown(f"{self.place}: the connection was refused")
         if "kind: Connect" in text:
             return RemoteDown(f"{self.place}: no connection")
-        return RemoteDown(f"{self.place}: the connection broke off, or the answer made no sense", may_pass=True)
+        return RemoteDown(f"{self.place}: the connection broke off, or the answer made no sense", is_transient=True)
 
 
 def _status(text: str) -> int | None:

@@ -1,9 +1,9 @@
 """Limits the time that a remote may cost a build, by retries with short pauses and a circuit breaker.
 
 Rules
-1. Only a RemoteDown with `may_pass` (a retry may help) is retried, with `MAX_ATTEMPTS` attempts in all. The pause before a
-   retry is the time in the remote's Retry-After header. If that is longer than `MAX_WAIT_S`, the call fails at once.
-   Without the header, the pause is a random time, whose limit grows.
+1. Only a RemoteDown with `is_transient` (a retry may help) is retried, with `MAX_ATTEMPTS` attempts in all. The pause
+   before a retry is the time in the remote's Retry-After header. If that is longer than `MAX_WAIT_S`, the call fails at
+   once. Without the header, the pause is a random time, whose limit grows.
 2. When the circuit is open, the remote is not used. The circuit opens, for the rest of the run, when
    a. a call fails (after its retries) before the remote has ever answered;
    b. a call fails with a permanent error: a time-out, an unknown host, an answer that is not HTTP;
@@ -203,7 +203,7 @@ class PatientTransport(Transport):
 
     def _pause_s(self, fault: RemoteDown, number: int) -> float | None:
         """Seconds to wait before the next attempt, or None if there is no other attempt."""
-        if not fault.may_pass or number == MAX_ATTEMPTS:
+        if not fault.is_transient or number == MAX_ATTEMPTS:
             return None
         if fault.retry_after_s is None:
             return self._jitter() * _MAX_FIRST_PAUSE_S * 4.0 ** (number - 1)
@@ -217,7 +217,7 @@ class PatientTransport(Transport):
             self._add_trouble(fault)
             if isinstance(fault, RemoteDown):
                 self._losses.add(start, self._clock())
-                if not self._has_answered or not fault.may_pass or self._lost_too_much():
+                if not self._has_answered or not fault.is_transient or self._lost_too_much():
                     self._open_reason = fault.text
             else:
                 self._note_answer()

@@ -31,7 +31,7 @@ def test_a_program_with_unused_pieces_can_be_loaded_and_equals_eager(traced, job
 
 
 def test_without_the_slices_torch_alone_cannot_load_the_program(traced, job_of, monkeypatch) -> None:
-    monkeypatch.setattr("trtbuild.stages.trace.export.arranging.slice_used_pieces", lambda graph: None)
+    monkeypatch.setattr("trtbuild.stages.trace.export.finalizing.slice_used_pieces", lambda graph: None)
     program = traced(lambda x: x.split(2)[0] * 2, job_of(SHAPES, dims=DIMS)).program
     with pytest.raises(RuntimeError, match="deserializing"):
         torch.export.load(io.BytesIO(program))

@@ -16,8 +16,8 @@ from trtbuild.core.values.encoding import to_json
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.trace.examples import dtype_name
-from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.containers import DICTS, class_name_of, keys_of, leaf_paths, none_fields_of
+from trtbuild.stages.trace.export.finalizing import FinalProgram
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
 from trtbuild.stages.trace.export.state import StateBuffer
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
@@ -26,21 +26,21 @@ from trtbuild.stages.trace.job import TraceJob
 
 def interface(
     exported: ExportedProgram,
-    arranged: ArrangedProgram,
+    final: FinalProgram,
     weights: ModuleWeights,
     job: TraceJob,
     ties: Ties = (),
     state: Sequence[StateBuffer] = (),
 ) -> dict[str, Any]:
-    """The interface of a program. `exported` is the program before `arrange_program`: it still has the output structure.
+    """The interface of a program. `exported` is the program before `finalize_program`: it still has the output structure.
 
     `ties` are the pairs of the manifest's symbols that must be equal. `job` has one symbol in place of each pair. The
     last inputs of `job` are those of `state`, and the last outputs of the program are the new states. Raises SourceError
     for an output that a package cannot return."""
-    program = arranged.program
+    program = final.program
     symbols = Symbols(program)
-    tree, names = _output_structure(exported, arranged, job, bool(state))
-    slots: list[Weight | StateBuffer] = [*arranged.weights, *state]
+    tree, names = _output_structure(exported, final, job, bool(state))
+    slots: list[Weight | StateBuffer] = [*final.weights, *state]
     in_graph = {slot.name for slot in slots}
     inputs = [
         {"name": entry.name, "keyword": entry.keyword, **_tensor_type(node.meta["val"], symbols)}
@@ -56,7 +56,7 @@ def interface(
             }
             for weight in slots
         ],
-        "aliases": {other: w.name for w in arranged.weights for other in w.saved_names if other != w.name},
+        "aliases": {other: w.name for w in final.weights for other in w.saved_names if other != w.name},
         "unused": [name for weight in weights.all() if weight.name not in in_graph for name in weight.saved_names],
         "inputs": inputs[: len(inputs) - len(state)],
         "outputs": [
@@ -68,16 +68,16 @@ def interface(
             {"name": s.name, "min": s.min, "max": s.max, "multiple_of": s.multiple_of} for s in job.shapes.symbols
         ],
         **({"ties": [list(pair) for pair in ties]} if ties else {}),
-        **({"state": _state(arranged, state)} if state else {}),
+        **({"state": _state(final, state)} if state else {}),
     }
 
 
-def _state(arranged: ArrangedProgram, state: Sequence[StateBuffer]) -> list[dict[str, Any]]:
+def _state(final: FinalProgram, state: Sequence[StateBuffer]) -> list[dict[str, Any]]:
     """For each state buffer: the number of the slot with its first value, and of the output with its new value."""
-    outputs = arranged.outputs[-len(state) :]
+    outputs = final.outputs[-len(state) :]
     return [
         StateTensor(buffer.name, slot, output, buffer.range).to_json()
-        for slot, (buffer, output) in enumerate(zip(state, outputs, strict=True), len(arranged.weights))
+        for slot, (buffer, output) in enumerate(zip(state, outputs, strict=True), len(final.weights))
     ]
 
 
@@ -86,15 +86,15 @@ def _tensor_type(value: torch.Tensor, symbols: Symbols) -> dict[str, Any]:
 
 
 def _output_structure(
-    exported: ExportedProgram, arranged: ArrangedProgram, job: TraceJob, has_state: bool
+    exported: ExportedProgram, final: FinalProgram, job: TraceJob, has_state: bool
 ) -> tuple[Any, list[str]]:
     """The output structure, and the name of each output that the model returns. The outputs after these are new states."""
     spec = exported.call_spec.out_spec
     if has_state:
         spec = spec.children()[0]
-    positions = iter(arranged.outputs)
+    positions = iter(final.outputs)
     leaves: list[Any] = []
-    for leaf in arranged.leaves[: spec.num_leaves]:
+    for leaf in final.leaves[: spec.num_leaves]:
         if isinstance(leaf, ConstantLeaf):
             leaves.append(_constant_leaf(leaf.value, job))
         elif isinstance(leaf, NumberLeaf):

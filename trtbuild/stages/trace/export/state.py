@@ -35,7 +35,7 @@ from trtbuild.core.values.module_paths import advice_for_unmatched
 from trtbuild.core.values.value_ranges import TYPE_LIMITS, InvalidRange, ValueRange, value_range
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import dtype_name
-from trtbuild.stages.trace.export.arranging import ArrangedProgram
+from trtbuild.stages.trace.export.finalizing import FinalProgram
 from trtbuild.stages.trace.export.weights import ModuleWeights
 from trtbuild.stages.trace.job import TraceJob
 
@@ -184,7 +184,7 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
     return state, replace(job, inputs=(*job.inputs, *inputs), shapes=shapes)
 
 
-def refuse_state(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -> None:
+def refuse_state(final: FinalProgram, state: ModuleState, job: TraceJob) -> None:
     """Raise SourceError under rule 4, or if the model has replaced a buffer in only some of the places that refer to it."""
     if state.partly_replaced:
         raise SourceError(
@@ -197,8 +197,8 @@ def refuse_state(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -
     count = len(state.buffers)
     if not count:
         return
-    inputs = arranged.program.input_nodes[-count:]
-    outputs = [arranged.program.output_nodes[index] for index in arranged.outputs[-count:]]
+    inputs = final.program.input_nodes[-count:]
+    outputs = [final.program.output_nodes[index] for index in final.outputs[-count:]]
     for buffer, old, new in zip(state.buffers, inputs, outputs, strict=True):
         value, declared = new.meta["val"], buffer.value
         if value.dtype is not declared.dtype or list(value.shape) != list(declared.shape):

@@ -14,8 +14,8 @@ from trtbuild.core.model.shapes import axes_of_symbol
 from trtbuild.default_dtype import default_float32
 from trtbuild.errors import OperatorMismatch, SourceError
 from trtbuild.stages.trace.examples import call_arguments, example_tensors
-from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.checks import mutation_error, refuse_output_storage
+from trtbuild.stages.trace.export.finalizing import FinalProgram
 from trtbuild.stages.trace.export.guards.guard import GuardFailure
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
 from trtbuild.stages.trace.export.refusals import raise_model_error
@@ -38,7 +38,7 @@ class Point:
 def prove_point(
     point: Point,
     module: torch.nn.Module,
-    arranged: ArrangedProgram,
+    final: FinalProgram,
     weights: list[torch.Tensor],
     job: TraceJob,
     frames: Frames,
@@ -47,13 +47,13 @@ def prove_point(
 
     `weights` are the stored forms of the program's weights, in its order."""
     values = example_tensors(job.inputs, job.shapes.input_shapes(point.sizes))
-    problem = _first_problem(values, point, module, arranged, weights, job, frames)
+    problem = _first_problem(values, point, module, final, weights, job, frames)
     # a mask that hides every key of a row makes some implementations of attention return NaN (`proving`, rule 5)
     for fill in (False, True) if any(value.dtype is torch.bool for value in values) else ():
         if problem is None or not problem.endswith(NAN_ELSEWHERE):
             break
         filled = [torch.full_like(value, fill) if value.dtype is torch.bool else value for value in values]
-        problem = _first_problem(filled, point, module, arranged, weights, job, frames)
+        problem = _first_problem(filled, point, module, final, weights, job, frames)
     if problem is not None:
         raise _frozen_branch_error(point, problem, module, job, frames)
 
@@ -73,7 +73,7 @@ def _first_problem(
     values: list[torch.Tensor],
     point: Point,
     module: torch.nn.Module,
-    arranged: ArrangedProgram,
+    final: FinalProgram,
     weights: list[torch.Tensor],
     job: TraceJob,
     frames: Frames,
@@ -82,7 +82,7 @@ def _first_problem(
     fails."""
     model_output = _run_model(point, module, [value.clone() for value in values], job, frames)
     try:
-        outputs = run_program(arranged, weights, values)
+        outputs = run_program(final, weights, values)
     except OperatorMismatch as error:
         raise SourceError(
             f"{error.text}, at {_sizes_text(point, job)}", code="operator-sizes", hint=error.hint, **job.place("source")
@@ -90,11 +90,11 @@ def _first_problem(
     except Exception as error:
         return f"it fails there: {first_lines(describe_error(error), 1)}"
     try:
-        expected_tensors = returned_tensors(model_output, arranged.leaves, arranged.structure)
+        expected_tensors = returned_tensors(model_output, final.leaves, final.structure)
     except ResultMismatch as error:
         return str(error)
-    leaves = [leaf for leaf in arranged.leaves if not isinstance(leaf, ConstantLeaf)]
-    for number, (index, expected, leaf) in enumerate(zip(arranged.outputs, expected_tensors, leaves, strict=True)):
+    leaves = [leaf for leaf in final.leaves if not isinstance(leaf, ConstantLeaf)]
+    for number, (index, expected, leaf) in enumerate(zip(final.outputs, expected_tensors, leaves, strict=True)):
         refuse_output_storage(number, expected, job)
         output = outputs[index]
         if isinstance(leaf, NumberLeaf) and leaf.type == "float" and leaf.source_dtype is not None:
@@ -137,11 +137,9 @@ def _run_model(point: Point, module: torch.nn.Module, values: list[torch.Tensor]
     return output
 
 
-def run_program(
-    arranged: ArrangedProgram, weights: list[torch.Tensor], values: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    """The program's outputs, each once. `ArrangedProgram.outputs` maps the model's result to them."""
-    program = arranged.program
+def run_program(final: FinalProgram, weights: list[torch.Tensor], values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The program's outputs, each once. `FinalProgram.outputs` maps the model's result to them."""
+    program = final.program
     values_by_node = dict(zip(program.weight_nodes, weights, strict=True)) | dict(
         zip(program.input_nodes, values, strict=True)
     )

@@ -38,7 +38,7 @@ import torch
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, example_tensors
-from trtbuild.stages.trace.export.arranging import ArrangedProgram
+from trtbuild.stages.trace.export.finalizing import FinalProgram
 from trtbuild.stages.trace.export.guards.guard import GuardFailure
 from trtbuild.stages.trace.export.weights import identity, stored_form
 from trtbuild.stages.trace.job import TraceJob
@@ -67,22 +67,22 @@ class Proof:
     """Compares program and model, at the smallest point on entry, and at the other points in `finish`. A large model is
     compared in `finish` only, so that the caller can announce the program first.
 
-    `arranged` has the traced program in its final form, and maps the model's results to the program's outputs.
+    `final` has the traced program in its final form, and maps the model's results to the program's outputs.
     `dependency_state` returns a value that changes with each new dependency of user code.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
-        arranged: ArrangedProgram,
+        final: FinalProgram,
         guard_failures: Sequence[GuardFailure],
         job: TraceJob,
         frames: Frames,
         dependency_state: Callable[[], object] = lambda: None,
     ) -> None:
-        self._module, self._arranged, self._job, self._frames, self._dependency_state = (
+        self._module, self._final, self._job, self._frames, self._dependency_state = (
             module,
-            arranged,
+            final,
             job,
             frames,
             dependency_state,
@@ -96,7 +96,7 @@ class Proof:
         self._points = sorted(points.values(), key=lambda p: (element_count(p, job), p.sizes))
         #: The points that `finish` compares, after the smallest point (rule 1).
         self._later_points = self._points[1:] or ([] if job.state else self._points)
-        self._weights = [stored_form(weight.value) for weight in arranged.weights]
+        self._weights = [stored_form(weight.value) for weight in final.weights]
         #: Whether the model is large (`LARGE_WEIGHTS_BYTES`).
         self.is_large = sum(weight.nbytes for weight in self._weights) > LARGE_WEIGHTS_BYTES
         self._comparison: ForkedCall | None = None
@@ -131,7 +131,7 @@ class Proof:
         """Compare values at one point. Returns the duration in seconds, without the garbage collection, because that takes
         equally long at every point."""
         started = time.monotonic()
-        prove_point(point, self._module, self._arranged, self._weights, self._job, self._frames)
+        prove_point(point, self._module, self._final, self._weights, self._job, self._frames)
         duration_s = time.monotonic() - started
         gc.collect()
         return duration_s
@@ -155,11 +155,11 @@ class Proof:
 
     def _equal_flows(self) -> list[bool]:
         """For each of `_later_points`, whether the flows of model and program are equal there."""
-        module_slots = {id(weight): str(slot) for slot, weight in enumerate(self._arranged.weights)}
+        module_slots = {id(weight): str(slot) for slot, weight in enumerate(self._final.weights)}
         slots = {identity(value): str(slot) for slot, value in enumerate(self._weights)}
 
         def weight_key(tensor: torch.Tensor) -> str | None:
-            weight = self._arranged.module_weights.find(tensor)
+            weight = self._final.module_weights.find(tensor)
             return slots.get(identity(tensor)) if weight is None else module_slots.get(id(weight))
 
         before = self._dependency_state()
@@ -182,10 +182,10 @@ class Proof:
         def call_model(inputs: list[torch.Tensor]) -> Any:
             args, kwargs = call_arguments(self._job.inputs, inputs)
             result = self._module(*args, **kwargs)
-            return returned_tensors(result, self._arranged.leaves, self._arranged.structure)
+            return returned_tensors(result, self._final.leaves, self._final.structure)
 
         expected = flows.describe_results(call_model, values, weight_keys)
         actual = flows.describe_results(
-            lambda inputs: run_program(self._arranged, self._weights, inputs), values, weight_keys
+            lambda inputs: run_program(self._final, self._weights, inputs), values, weight_keys
         )
-        return [actual[index] for index in self._arranged.outputs] == expected
+        return [actual[index] for index in self._final.outputs] == expected

@@ -44,7 +44,7 @@ from trtbuild.stages.trace.quantization.zero_points import write_zero_points
 
 
 @dataclass
-class ArrangedProgram:
+class FinalProgram:
     """A program in its final form.
 
     `weights` are the weights that the program takes as inputs, in order. `module_weights` are all weights of the module.
@@ -61,7 +61,7 @@ class ArrangedProgram:
     structure: pytree.TreeSpec | None = None
 
 
-def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> ArrangedProgram:
+def finalize_program(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> FinalProgram:
     """Bring a program without in-place writes into its final form. Raises SourceError, for example under rule 3."""
     # read what `functional` does not keep: the leaves, the values, the order of inputs, the targets of the placeholders
     leaves, structure = leaves_of(exported), exported.call_spec.out_spec
@@ -120,7 +120,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     program = Program(assemble(module, specs, outputs, ranges, used_constants), len(used_weights))
     ranges = _declared_ranges(program, job)
     program = Program(assemble(module, specs, outputs, ranges, used_constants), len(used_weights))
-    return ArrangedProgram(
+    return FinalProgram(
         program,
         [weight for _, weight in used_weights],
         [unique_outputs.index(node) for node in flat_outputs],

@@ -98,18 +98,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    # without names, argparse looks for an empty list in `choices`
+    # if no name is given, argparse checks that an empty list is one of the `choices`
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--full", action="store_true", help="use a weights file of 10 GB instead of 2 GB")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to this file")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bound is not met")
     parser.add_argument(
-        "--work", type=Path, default=_WORK, metavar="DIR", help="projects and caches; default %(default)s"
+        "--work", type=Path, default=_WORK, metavar="DIR", help="folder of projects and caches; default %(default)s"
     )
     parser.add_argument(
         "--peers", type=Path, default=_WORK / "peers", metavar="VENV", help="virtual environment with doit and dvc"
     )
-    parser.add_argument("--trtbuild", type=Path, metavar="PROGRAM", help="the trtbuild to measure")
+    parser.add_argument("--trtbuild", type=Path, metavar="PROGRAM", help="the trtbuild program to measure")
     sizes = parser.add_argument_group("sizes (smaller ones give a quick estimate)")
     for field in fields(Sizes):
         kind = float if isinstance(field.default, float) else int

@@ -55,7 +55,7 @@ class Input:
 class Architecture:
     """A module of transformers. `module` is a Python expression that makes it from the dict `sizes`.
 
-    `small` is such a dict, for quick tests. An empty dict gives the published sizes.
+    `small` is the value of `sizes` for quick tests. With an empty dict, the module has its published sizes.
     """
 
     title: str
@@ -92,7 +92,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def write_architecture(folder: Path, name: str, *, small: bool = False) -> Path:
-    """Write the project of the architecture `name`. Files that have the same contents stay as they are."""
+    """Write the project of the architecture `name`. A file that already has these contents is not written again."""
     architecture = ARCHITECTURES[name]
     profile = {
         each.name: {kind: [batch, *each.shape] for kind, batch in (("min", 1), ("opt", 4), ("max", 8))}

@@ -22,7 +22,7 @@ from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.workspace import Request, Workspace
 
-#: Stage → the outputs to which `_outputs` adds bytes. Then the keys of the later steps differ, too.
+#: Stage → the outputs to which `_outputs` adds bytes. So the keys of the new model's later steps are new keys, too.
 _CHANGED_OUTPUTS = {"trace": ("graph",), "lower": ("graph",), "partition": (), "convert": ("onnx",)}
 
 

@@ -124,7 +124,7 @@ def to_json(row: Row) -> dict[str, Any]:
     """Return a row as JSON: its fields, its kind, and whether it is met."""
     document = {"kind": type(row).__name__.lower(), **asdict(row), "met": row.met}
     if isinstance(row, Ratio):
-        # the JSON keeps the earlier names of these fields
+        # in the JSON, `ours` is the numerator and `theirs` is the denominator
         document["ours"], document["theirs"] = document.pop("numerator"), document.pop("denominator")
         document["ratio"] = row.ratio
     return document

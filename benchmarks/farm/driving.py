@@ -1,7 +1,7 @@
 """``python -m benchmarks.farm.driving ADDRESS STEPS SLOTS``: run engine steps on Dask workers, and print the costs as JSON.
 
-ADDRESS is that of the Dask scheduler. The measurement begins after a first step, so it does not include the start of
-processes.
+ADDRESS is the address of the Dask scheduler. The measurement begins after a first step, so it does not include the start
+of processes.
 """
 
 from __future__ import annotations

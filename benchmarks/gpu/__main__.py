@@ -116,9 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     write.add_argument("--no-tactic-sources", action="store_true", help="the GPU host has neither cuBLAS nor cuDNN")
     measure = commands.add_parser("measure", help="measure on this GPU host")
     measure.add_argument("folder", type=Path, metavar="DIR")
-    # without names, argparse looks for an empty list in `choices`
+    # if no name is given, argparse checks that an empty list is one of the `choices`
     measure.add_argument("names", nargs="*", choices=[*SUBJECTS, []], metavar="NAME", help=", ".join(SUBJECTS))
-    measure.add_argument("--python-without-torch", type=Path, metavar="PROGRAM", help="builds packages and runs them")
+    measure.add_argument("--python-without-torch", type=Path, metavar="PROGRAM", help="builds and runs packages")
     measure.add_argument("--points", type=int, default=6, help="random points of each profile; default %(default)s")
     measure.add_argument("--repeats", type=int, default=200, help="timed calls for each number; default %(default)s")
     measure.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu only tests the measurements")

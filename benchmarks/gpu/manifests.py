@@ -78,7 +78,7 @@ models:
     dims: {{batch: {{at: [pixel_values.0]}}}}
     profiles: [{name}_images]
 {partition}"""
-#: The value of ``{partition}`` in `VIT` for an engine for each layer. This text is not a template.
+#: The value of ``{partition}`` in `VIT` that makes an engine for each layer. This text is not a template.
 BY_LAYER = '    partition: {granularity: ["layers.*"]}\n'
 
 #: ResNet-50 in float32 and in float16.
@@ -94,7 +94,7 @@ models:
   resnet_half: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}, precision: float16}}
 """
 #: ResNet-50 and BERT-base in float32, float16, int8, and int8 with float16.
-#: ``{models}`` stands for entries of the next two templates, and ``{rest}`` in them for the precision and `INT8`.
+#: ``{models}`` stands for entries of the next two templates. In these, ``{rest}`` stands for the precision and `INT8`.
 QUANTIZED = """\
 version: 1
 include: [targets.yaml]

@@ -35,7 +35,7 @@ class Hardware:
     tactic_sources: tuple[str, ...] | None = None
 
     def builder(self, *settings: str) -> str:
-        """Return the manifest's `builder` field with `settings` and the tactic sources. Without any, return ""."""
+        """Return the manifest's `builder` field, or an empty text if there are neither `settings` nor tactic sources."""
         if self.tactic_sources is not None:
             settings = (*settings, f"tactic_sources: [{', '.join(self.tactic_sources)}]")
         return f"builder: {{{', '.join(settings)}}}" if settings else ""

@@ -1,1 +1,1 @@
-"""Run converted partitions with TensorRT on a GPU, and compare them with onnxruntime. No torch is needed there."""
+"""Run converted partitions with TensorRT on a GPU, and compare them with onnxruntime. The GPU host needs no torch."""

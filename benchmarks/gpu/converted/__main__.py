@@ -1,13 +1,13 @@
 """Compare TensorRT with onnxruntime, for each converted partition of a project.
 
-    python -m benchmarks.gpu.converted write DIR              on any machine, with torch and onnxruntime
-    python -m benchmarks.gpu.converted record DIR CASES       there, too: DIR may be any project
-    python -m benchmarks.gpu.converted samples CASES          instead of these two: calls from PyTorch's own tests
+    python -m benchmarks.gpu.converted write DIR              on any machine with torch and onnxruntime
+    python -m benchmarks.gpu.converted record DIR CASES       on the same machine; DIR may be any other project, too
+    python -m benchmarks.gpu.converted samples CASES          instead of both: records calls from PyTorch's own tests
     python -m benchmarks.gpu.converted measure CASES          on the GPU host, which needs no torch
 
 `write` makes a project of all rows of docs/aten-operators.md. `record` builds the project up to its conversions, and runs
 them with onnxruntime. `measure` builds an engine for each model with TensorRT, runs it, and prints the differences.
-The exit code is 1 if an output differs, or if a model ended the process. A model that TensorRT refuses only has a row.
+The exit code is 1 if an output differs, or if a model failed. A model that TensorRT refuses does not change the exit code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-_PATIENCE_S = 300
+_TIMEOUT_S = 300
 _PROGRESS_MODELS = 50
 
 
@@ -54,7 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(models: Sequence[Path], process_count: int, file: Path | None) -> int:
-    """Run the models in `process_count` processes at a time. Prints each difference, and the number of equal outputs."""
+    """Run each model in its own process, at most `process_count` at a time.
+
+    Prints each difference, and the number of equal outputs.
+    """
     found: list[dict[str, Any]] = []
     with ThreadPoolExecutor(process_count) as pool:
         for number, part in enumerate(pool.map(lambda model: list(_rows_of_process(model)), models), 1):
@@ -79,9 +82,9 @@ def measure(models: Sequence[Path], process_count: int, file: Path | None) -> in
 def _rows_of_process(model: Path) -> Iterator[dict[str, Any]]:
     command = [sys.executable, "-m", "benchmarks.gpu.converted.process", str(model)]
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        yield {"model": model.stem, "failed": f"no end after {_PATIENCE_S} s"}
+        yield {"model": model.stem, "failed": f"no end after {_TIMEOUT_S} s"}
         return
     yield from (json.loads(line) for line in process.stdout.splitlines() if line.startswith("{"))
     if process.returncode:
@@ -107,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in (write, samples):
         command.add_argument("--sm", type=int, default=90, help="the SM of the GPU; default %(default)s")
         command.add_argument("--toolchain", default="tensorrt", choices=["tensorrt", "tensorrt-rtx"])
-        command.add_argument("--version", help="the toolchain's version, if another one or none is installed here")
+        command.add_argument("--version", help="the toolchain's version, if this machine has another version or none")
     measure = commands.add_parser("measure", help="run the conversions with TensorRT")
     measure.add_argument("cases", type=Path, metavar="CASES")
     measure.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one for each core")

@@ -1,8 +1,8 @@
 """``python -m benchmarks.gpu.converted.process MODEL.onnx…`` builds an engine for each model, and runs it with its cases.
 
 The cases of a model are the files ``MODEL.*.npz`` in its folder: inputs, and the outputs of onnxruntime. The process prints
-one JSON object for each output of each case, one (`refused`) for a model without an engine, and one (`failed`) for a model
-that raises another error. Torch is not used.
+one JSON object for each output of each case. For a model without an engine, it prints an object with the key `refused`. For
+a model that raises another error, the key is `failed`. Torch is not used.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def rows(gpu: Gpu, model: Path) -> Iterator[dict[str, Any]]:
 
 
 def _build(gpu: Gpu, model: bytes, cases: list[dict[str, npt.NDArray[Any]]]) -> tuple[Any, Any]:
-    """The network of a model, and its engine. Raises ValueError with the message of TensorRT."""
+    """Return the network of a model, and its engine. Raises ValueError with the message of TensorRT."""
     trt = gpu.trt
     builder = trt.Builder(gpu.log)
     # TensorRT 10 and later have no other kind of network
@@ -145,7 +145,9 @@ def _dtype(gpu: Gpu, engine: Any, name: str) -> Any:
 
 
 def difference(actual: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float) -> str:
-    """How two arrays differ. Empty if they agree: integers exactly, and floats relative to the largest number."""
+    """Return how two arrays differ, or an empty text if they agree.
+    Integers must be equal. Floats may differ by `tolerance`, relative to the largest finite number in `expected`.
+    """
     if actual.shape != expected.shape:
         return f"the shape {actual.shape}, not {expected.shape}"
     if expected.dtype.kind != "f":

@@ -1,4 +1,4 @@
-"""Write the project of `benchmarks.gpu.converted`: a model for each few rows of `tests.operators`.
+"""Write the project of `benchmarks.gpu.converted`: each of its models has a few rows of `tests.operators`.
 
 A row is a call of an operator. Rows that trtbuild refuses are left out.
 """

@@ -2,8 +2,8 @@
 
 Rules
 1. The models are the results of the convert steps of ``trtbuild build --until convert``. Equal models are written once.
-2. Each model runs with seeded inputs at the sizes `SIZES`. Axes with the same name have the same size. Floats are normal
-   numbers, or halves, which have many ties. Integers are 0, 1 or 2.
+2. Each model runs with seeded inputs. In one case, all dynamic axes have the same size, which is one of `SIZES`. Floats are
+   normally distributed, or multiples of 0.5, so that many of them are equal. Integers are 0, 1 or 2.
 3. A model is left out if onnxruntime has no kernel for it, or if its weights are not in the file. A case is left out if
    onnxruntime fails, for example because a model allows no such sizes.
 """
@@ -58,7 +58,7 @@ def record_model(folder: Path, name: str, model: bytes) -> bool:
 
 
 def _conversions(project: Path) -> Iterator[tuple[str, str]]:
-    """The name of each model in the project's cache, and the SHA-256 of its bytes."""
+    """Build the project up to its conversions. Yields the name of each ONNX model, and the SHA-256 of its bytes."""
     environment = {**os.environ, "TRTBUILD_CACHE_DIR": str(project / "cache")}
     command = [sys.executable, "-m", "trtbuild", "build", "--until", "convert", "--keep-going", "--json"]
     process = subprocess.run(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True, check=False)
@@ -72,7 +72,7 @@ def _conversions(project: Path) -> Iterator[tuple[str, str]]:
 
 
 def _cases(model: bytes) -> Iterator[tuple[int, str, Arrays, Arrays]]:
-    """The size, the kind of values, the inputs and the outputs of each case."""
+    """Yield the size, the kind of values, the inputs and the outputs of each case."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

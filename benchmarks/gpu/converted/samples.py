@@ -1,4 +1,4 @@
-"""Record the conversions of calls from PyTorch's own tests, of each operator that has samples of a dtype."""
+"""Convert samples of all operators, and record the ONNX models. A sample is a call from PyTorch's own tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fuzz.trying import Outcome, reason_group
 from trtbuild.core.model.spec import Target
 from trtbuild.errors import InternalError, TrtbuildError
 
-#: An operator that takes longer is left out.
+#: The time limit for one operator. An operator that takes longer is left out.
 _LIMIT_S = 300
 
 

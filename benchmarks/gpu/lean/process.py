@@ -27,9 +27,9 @@ _KEPT: list[Any] = []
 def run(packages: Path, results: Path, *, writes: bool = False, any_version: bool = False) -> Iterator[dict[str, Any]]:
     """Load each package, run it at all points, and compare the outputs with the files in `results`.
 
-    The package ``exact`` runs with one version of TensorRT alone. With `writes`, its outputs are first written to these
-    files. With `any_version`, trtbuild also tries runtimes whose versions NVIDIA's documentation does not
-    name for these plans.
+    Only one version of TensorRT can run the package ``exact``. With `writes`, its outputs are first written to these
+    files. With `any_version`, trtbuild also tries runtimes whose versions NVIDIA's documentation does not name for these
+    plans.
 
     Yields a value for each package: the library that ran it, its worst error and the seconds of a call; or the error of
     trtbuild. The last value has the imported TensorRT modules.

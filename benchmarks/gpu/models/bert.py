@@ -54,9 +54,9 @@ class Bert(nn.Module):  # type: ignore[misc]
 
 
 def build(layers: int, hidden: int) -> nn.Module:
-    """Return the model. Its weights are drawn as those of BERT: normal, with a standard deviation of 0.02.
+    """Return the model. As in BERT, its weights have a normal distribution with a standard deviation of 0.02.
 
-    BERT's biases start at 0. Here, linear layers have random biases, because a lost bias of 0 would not change a result.
+    BERT's biases start at 0. Here, linear layers have random biases, so that an engine that loses a bias has a wrong result.
     """
     torch.manual_seed(0)
     model = Bert(layers, hidden)

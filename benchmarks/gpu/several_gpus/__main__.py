@@ -36,7 +36,7 @@ def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PA
     yield Check("the host has several GPUs", count > 1, f"{count} GPUs")
     on_one_gpu = None
     with_torch = machine
-    # The models may have been traced with another version of torch. With the installed torch, a build would trace again.
+    # The models may have been traced with another version of torch. With the installed torch, a build would trace them again.
     if find_spec("torch") is not None:
         machine = verify_on_workers.without_torch(machine)
     if "one" in parts:
@@ -75,7 +75,7 @@ def _facts(name: str, document: Any) -> Iterator[Row]:
     engines = document["totals"].get("engine", {})
     errors = "; ".join(str(error["text"])[:300] for error in document["errors"])
     yield Check(f"{name}: all engines are built", document["ok"], errors or str(engines))
-    yield Measurement(f"{name}: the build", Value("wall time", document["duration_s"]))  # a number without a bound
+    yield Measurement(f"{name}: the build", Value("wall time", document["duration_s"]))
 
 
 def _ratio(name: str, document: Any, on_one_gpu: Any) -> Iterator[Row]:

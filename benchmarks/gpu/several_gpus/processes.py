@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-#: The longest time, in seconds, in which a background process may start, and in which a command may run.
+#: The time limits, in seconds, for the start of a background process, and for a command.
 _START_S, _COMMAND_S = 60, 400
 _ROOT = Path(__file__).parents[3]
 
@@ -69,7 +69,7 @@ class Machine:
         return Process(self, project, name, [*command, "--dashboard-address", "127.0.0.1:0"])
 
     def worker(self, project: Path, name: str, address: str) -> Process:
-        """Start ``trtbuild worker`` for the scheduler at `address`. It starts a worker for each GPU."""
+        """Start ``trtbuild worker`` for the scheduler at `address`. This command starts one worker for each GPU."""
         return Process(self, project, name, ["-m", "trtbuild", "worker", address])
 
 
@@ -106,7 +106,7 @@ class Process:
     def wait_for(self, pattern: str) -> str:
         """Wait until the process's output matches `pattern`, and return the match's first group.
 
-        Raises RuntimeError if the process ends first, or takes longer than `_START_S`.
+        Raises RuntimeError if the process ends first, or if its output does not match within `_START_S` seconds.
         """
         for _ in range(10 * _START_S):
             has_ended = self._process.poll() is not None  # asked before the read, so that no output is missed

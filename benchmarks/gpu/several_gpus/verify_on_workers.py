@@ -1,7 +1,7 @@
 """Verify the engines of a project on one GPU and on the workers of a Dask scheduler, and compare the results.
 
-1. The caches of the project have traces of another version of torch than the installed one. A Python without torch writes
-   the packages from these traces, and records the traces in the lock file (``trtbuild lock``). Then the Python with torch
+1. The project's cache may have traces by another version of torch than the installed one. A Python without torch writes
+   the packages from these traces, and records the traces in the lock file (``trtbuild lock``). So the Python with torch
    does not trace again.
 2. One process verifies on one GPU. Then ``verify --workers`` verifies on one worker for each GPU. Both run all comparisons.
    The results must have the same keys, because GPU, driver and versions are the same.

@@ -2,7 +2,7 @@
 
 `static_decoder` and `growing_decoder` are Llama models of transformers. `static_decoder` keeps a cache of a fixed size as
 its state. The caller of `growing_decoder` passes the cache in and gets a longer one back. `token_decoder` uses no int64, so
-it is one engine even in TensorRT 8.6. All models were converted on a machine without a GPU. Their engines are built here.
+it is one engine even in TensorRT 8.6. All models were converted on a machine without a GPU. The GPU host builds their engines.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Generate = Callable[[], list[int]]
 
 
 def rows(host: Host) -> Iterator[Row]:
-    # A Python without torch builds the engines, if there is one. The host's torch may have another version than the torch
-    # that has traced the models. It would trace them again.
+    # If there is a Python without torch, it builds the engines. The host's torch may have another version than the torch
+    # that traced the models, and a build with the host's torch would trace them again.
     build = host.trtbuild(
         host.decoders, "build", "--json", "--keep-going", without_torch=host.python_without_torch is not None
     )
@@ -108,7 +108,7 @@ def _prompt(host: Host) -> Any:
 
 
 def _packages(host: Host, name: str) -> dict[str, Any]:
-    """Return candidate → the package's module, without and with CUDA graphs."""
+    """Return the package's module, without and with CUDA graphs, by the names that the rows show."""
     import trtbuild
 
     loaded = trtbuild.load(host.decoders / "dist" / name, device=host.device)

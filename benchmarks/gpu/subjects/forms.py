@@ -1,7 +1,7 @@
 """Run a package with CUDA graphs, in several threads and by commands, and a `.pt2` file of its model in another process.
 
-The commands are ``run``, ``bench`` and ``inspect --memory``. The results of the other forms are compared with those of
-eager PyTorch.
+The commands are ``run``, ``bench`` and ``inspect --memory``. The results of all other runs are compared with those of eager
+PyTorch.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _graphs(case: Case, host: Host) -> Iterator[Row]:
 
 
 def _threads(case: Case, host: Host) -> Iterator[Row]:
-    """Each thread has its own CUDA stream. All threads use the same input sizes, but begin at different ones."""
+    """Run the package in threads. Each has its own CUDA stream, and begins at another of the points that all threads use."""
     import torch
 
     import trtbuild

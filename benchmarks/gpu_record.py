@@ -9,7 +9,7 @@ the engines, the questions, and the answers that the fake must give (recording.j
 one question. Its argument is a `Bench`: the library, the engines' plans and a GPU.
 
 The library runs in a child process, which writes each answer immediately. If a question crashes the process, the recording
-has the call that crashed it, and the next question goes to a new process. A question that may leave the GPU or the
+names the call that crashed it, and the next question goes to a new process. A question that may leave the GPU or the
 library in an undefined state gets a separate process.
 """
 
@@ -124,7 +124,7 @@ def build(trt: Any, builder: Any, sample: Sample) -> bytes:
 
 
 def ask_probes(folder: Path, names: list[str]) -> None:
-    """Ask the questions `names`, and write the answers into `folder`. ``now.json`` in it has the call in progress."""
+    """Ask the questions `names`, and write the answers into `folder`. Its file ``now.json`` names the call in progress."""
     import tensorrt as trt
 
     gpu = Driver()
@@ -260,9 +260,9 @@ def _is_workspace_size(value: Any) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write the answers here")
-    parser.add_argument("--check", type=Path, help="compare the answers with these")
-    parser.add_argument("--fake", action="store_true", help="ask the fake")
+    parser.add_argument("--out", type=Path, help="write the answers into this file")
+    parser.add_argument("--check", type=Path, help="compare the answers with those of this file")
+    parser.add_argument("--fake", action="store_true", help="ask the fake TensorRT")
     parser.add_argument("--timeout", type=float, default=400, help="seconds for one process")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)

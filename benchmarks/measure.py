@@ -50,7 +50,7 @@ class Run:
     wall_s: float
     cpu_s: float
     stdout: bytes
-    #: See rule 2; 0 if memory was not measured.
+    #: The largest sample of memory (rule 2), or 0 if memory was not measured.
     peak_bytes: int = 0
     #: The `watched` names that occurred in the path of a mapped file of any process in the tree.
     mapped: frozenset[str] = frozenset()
@@ -136,7 +136,7 @@ def run(
 def _orphans_become_children() -> Iterator[None]:
     """Inside the context, a process whose parent ends becomes a child of this process (rule 4).
 
-    The earlier setting is restored, because this process does not wait for later orphans. They would stay as zombies.
+    At the end, the earlier setting is restored. Otherwise later orphans would stay as zombies, because no code waits.
     """
     libc = ctypes.CDLL(None)
     before = ctypes.c_int()
@@ -173,7 +173,7 @@ def run_alternately(repeats: int, **candidates: Callable[[], Run]) -> dict[str, 
 
 
 def measure_alternately(repeats: int, **candidates: Callable[[bool], Run]) -> dict[str, Median]:
-    """Run all candidates `repeats` times for the times, and once more for the memory. Return candidate → medians.
+    """Run all candidates `repeats` times to measure times, and once more to measure memory. Return candidate → medians.
 
     A candidate is called with True when it must measure the memory.
     """

@@ -1,6 +1,6 @@
 """Run nginx on a free loopback port, with docs/team-cache/nginx.conf. Only paths, port and log interval are changed.
 
-Numbers of transferred bytes come from the access log, because trtbuild must not count its bytes itself.
+Numbers of transferred bytes come from the access log, so that the benchmarks do not depend on trtbuild's own counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ http {{
 
 @dataclass(frozen=True)
 class LoggedRequest:
-    """A request in the access log. `sent` has the bytes of the answer's body, `received` those of the whole request."""
+    """A request in the access log. `sent` is the length of the answer's body, `received` that of the whole request."""
 
     method: str
     status: int
@@ -117,7 +117,7 @@ def _write_configuration(prefix: Path, port: int) -> None:
         "flush=5s": "flush=50ms",
     }.items():
         if documented not in text:
-            raise ValueError(f"{_CONFIGURATION_FILE} does not have {documented} any more")
+            raise ValueError(f"{_CONFIGURATION_FILE} does not contain {documented}")
         text = text.replace(documented, replacement)
     (prefix / "trtbuild.conf").write_text(text)
     user = "user root;" if os.geteuid() == 0 else ""

@@ -1,7 +1,7 @@
 """Write projects for other build systems (peers): by default 1,000 targets for make, ninja and doit, and 100 for dvc.
 
-`cp` makes each target from its own source file. trtbuild's build without changes has a bound for this layout
-(`measurements/null_build.py`). GNU make spends most of its time on the search for built-in rules that could make each
+`cp` makes each target from its own source file. For trtbuild's null build, `measurements/null_build.py` sets a bound
+relative to GNU make in this layout. GNU make spends most of its time on the search for built-in rules that could make each
 source file, so its time grows with the number of sources. make runs without options, as most users call it.
 
 Comparisons without a bound use `make -rR` (no built-in rules), one source file for five targets (``Shared.mk``), and

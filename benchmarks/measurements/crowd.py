@@ -1,4 +1,4 @@
-"""Run many processes (``--crowd``) that read and write the same engines in one store, while some remove old entries.
+"""Run many processes (``--crowd``) that read and write the same engines in one store. Some also remove old entries.
 
 Each process needs every engine, in its own order, and builds the missing engines. The engines are large enough for
 several chunks, and share half of their bytes. One process in six removes old entries after each engine (it *collects*),
@@ -94,7 +94,7 @@ def _run_together(folder: Path, process_count: int, round_count: int = 1) -> tup
 
 
 def _put_old_records(store: LocalStore) -> None:
-    """Put records that were last used a day ago. Their numbers are negative, those of the engines are not."""
+    """Put records that were last used a day ago. Their numbers are negative, unlike the numbers of the engines."""
     with store.session():
         for number in range(1, _OLD_RECORD_COUNT + 1):
             blob = store.put_bytes(random.Random(-number).randbytes(200_000))

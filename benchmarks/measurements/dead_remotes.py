@@ -75,7 +75,7 @@ def rows(session: Session) -> Iterator[Row]:
         found = f"built: {built}, met {len(encounters)} times, {len(warnings)} warnings"
         yield Check(f"dead remote, {name}: built, and warned", built and bool(warnings), found)
         if not encounters and name != "refused port":
-            raise RuntimeError(f"{name}: the fault was not delivered")
+            raise RuntimeError(f"{name}: the build did not try the remote")
 
 
 def _build(session: Session, project: Path, environment: Mapping[str, str]) -> tuple[float, Any]:

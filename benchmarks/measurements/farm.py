@@ -25,9 +25,9 @@ from benchmarks.session import Session
 _SLEEP_S = 2.0
 #: The number of steps that run at the same time (slots), and the number of worker processes that share the slots.
 _SLOTS_AND_PROCESSES = ((16, 1), (16, 8), (64, 1), (256, 1))
-#: The bound of the seconds for a step that compiles nothing.
+#: The longest allowed time of a step that compiles nothing, in seconds.
 _LONGEST_OVERHEAD_S = 0.015
-#: The bound of the efficiency (ideal time divided by measured time) with `_EFFICIENT_SLOTS` slots.
+#: The least allowed efficiency (ideal time divided by measured time) with `_EFFICIENT_SLOTS` slots.
 _LEAST_EFFICIENCY, _EFFICIENT_SLOTS = 0.9, 64
 #: Seconds within which a process has to start, and to end.
 _START_S = 60.0
@@ -95,7 +95,7 @@ def _drive(folder: Path, address: str, *, steps: int, slots: int) -> dict[str, A
 
 @contextmanager
 def _workers(folder: Path, *, slots: int, processes: int, sleep_s: float) -> Iterator[str]:
-    """Start a scheduler, and worker processes with `slots` slots each and the cache in `folder`. Yields its address."""
+    """Start a scheduler, and worker processes with `slots` slots each and the cache in `folder`. Yields the scheduler's address."""
     folder.mkdir(parents=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

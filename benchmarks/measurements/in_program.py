@@ -1,4 +1,4 @@
-"""Measure `trtbuild.compile` of small modules in one program. The cache has no results of them.
+"""Measure `trtbuild.compile` of small modules in one program. The cache has no results of these modules.
 
 The first call has a separate row, because it starts the processes that load torch. The later calls are compared with
 torch.export.export of the same module, because `trtbuild.compile` has to export the module, too.

@@ -1,7 +1,7 @@
 """Measure builds after one layer of twelve has changed: either its weights (in a new weights file) or its source.
 
-The builds are compared with the script `straight_vit.py`, which builds an engine without trtbuild. Its user runs all of it
-again after each change. The script creates random weights where trtbuild reads a file.
+The builds are compared with the script `straight_vit.py`, which builds an engine without trtbuild. A user without trtbuild
+runs the whole script again after each change. The script creates random weights where trtbuild reads a file.
 
 Two checks prove that a build with new weights does not import torch. A torch that cannot be imported is first on
 PYTHONPATH, and no process of the build maps a library of torch. The second check includes the engine workers, which have
@@ -21,7 +21,7 @@ from benchmarks.session import TORCH, Session, delete_build, run_counts
 
 #: The number of a layer in the middle.
 _LAYER = 5
-#: Each run uses another function, so that it finds no results of earlier runs in the cache.
+#: Each run gives the layer another activation function, so that the cache has no results for the edited layer.
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 

@@ -55,7 +55,7 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
         whole = LocalStore(server.root).put_bytes(data)
     del data
     parts = LocalStore(server.root).files_of(whole.sha256)
-    one_file = server.root / "cas" / whole.sha256[:2] / whole.sha256  # where the store would have a file without chunks
+    one_file = server.root / "cas" / whole.sha256[:2] / whole.sha256  # the path of a file without chunks
     with open(one_file, "wb") as file:
         file.writelines(_chunk_file(server.root, part).read_bytes() for part in parts)
     urls = folder / "urls"

@@ -28,7 +28,7 @@ from benchmarks.session import Session, delete_build
 #: The number of a layer in the middle.
 _LAYER = 5
 
-#: Functions that no layer has at the start. Each edit uses another one, so that the cache has no engine for it.
+#: Activation functions that no layer has at the start. Each edit uses another one, so that the cache has no engine for it.
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 #: Seconds to wait after a build, because CPU time and memory are read when its processes have ended.

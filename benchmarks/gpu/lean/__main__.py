@@ -158,8 +158,7 @@ class Lean:
     ) -> Iterator[Row]:
         """Yield rows about each package in one process.
 
-        The process should run the packages in `expected`, and refuse the others. If `expected` is None, both are allowed for
-        each package.
+        The process should run the packages in `expected`, and refuse the others. If `expected` is None, it may do both.
         """
         values = _values(process.stdout)
         self.details[name] = {"values": values, "ended": _end(process)}

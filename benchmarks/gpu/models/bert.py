@@ -56,7 +56,7 @@ class Bert(nn.Module):  # type: ignore[misc]
 def build(layers: int, hidden: int) -> nn.Module:
     """Return the model. As in BERT, its weights have a normal distribution with a standard deviation of 0.02.
 
-    BERT's biases start at 0. Here, linear layers have random biases, so that an engine that loses a bias has a wrong result.
+    BERT's biases start at 0. Here, linear layers have random biases, so that an engine without a bias has a wrong result.
     """
     torch.manual_seed(0)
     model = Bert(layers, hidden)

@@ -36,7 +36,7 @@ def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PA
     yield Check("the host has several GPUs", count > 1, f"{count} GPUs")
     on_one_gpu = None
     with_torch = machine
-    # The models may have been traced with another version of torch. With the installed torch, a build would trace them again.
+    # Another version of torch may have traced the models. With the installed torch, a build would trace them again.
     if find_spec("torch") is not None:
         machine = verify_on_workers.without_torch(machine)
     if "one" in parts:

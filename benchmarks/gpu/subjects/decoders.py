@@ -2,7 +2,7 @@
 
 `static_decoder` and `growing_decoder` are Llama models of transformers. `static_decoder` keeps a cache of a fixed size as
 its state. The caller of `growing_decoder` passes the cache in and gets a longer one back. `token_decoder` uses no int64, so
-it is one engine even in TensorRT 8.6. All models were converted on a machine without a GPU. The GPU host builds their engines.
+it is one engine even in TensorRT 8.6. All models were converted on a machine without a GPU. The GPU host builds engines.
 """
 
 from __future__ import annotations

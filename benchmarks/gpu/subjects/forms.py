@@ -78,7 +78,7 @@ def _graphs(case: Case, host: Host) -> Iterator[Row]:
 
 
 def _threads(case: Case, host: Host) -> Iterator[Row]:
-    """Run the package in threads. Each has its own CUDA stream, and begins at another of the points that all threads use."""
+    """Run the package in threads, each with its own CUDA stream. All use the same points, but each begins at another point."""
     import torch
 
     import trtbuild

@@ -16,7 +16,7 @@ from benchmarks.gpu.project import Hardware
 from benchmarks.gpu.subjects.shapes import error_of
 from benchmarks.projects import write
 
-#: The step between compared sizes: every third size is compared, and the sizes of the profile.
+#: The step between compared sizes. The sizes of the profile are compared, too.
 _SIZE_STEP = 3
 
 _MANIFEST = """\
@@ -68,7 +68,7 @@ def rows(host: Host) -> Iterator[Row]:
     from benchmarks.gpu.models.operator_calls import CALLS
 
     project = host.operators
-    # A Python with another version of torch would trace the models again.
+    # If there is a Python without torch, it builds: another version of torch would trace the models again.
     without_torch = host.python_without_torch is not None
     process = host.trtbuild(project, "build", "--json", "--keep-going", without_torch=without_torch)
     (host.work / "build-operators.json").write_text(process.stdout)

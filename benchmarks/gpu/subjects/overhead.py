@@ -1,9 +1,9 @@
 """Compare a package's call with a bare loop, and count the allocations of the call.
 
 The bare loop runs the same engine by calls of ``execute_async_v3`` only. Shapes and buffers are set before the loop starts.
-If two shapes take turns, each call of the loop sets them again.
+If two shapes take turns, each call of the loop sets the shapes and buffers again.
 
-The measured time is the time for which a call keeps the host busy (`benchmarks.gpu.timing.host_times_us`). After the first
+The measured time is the time for which a call keeps the host busy (`benchmarks.gpu.timing.host_times_us`). After ten
 calls, a call must allocate only its outputs, from memory that torch's allocator already has.
 """
 
@@ -136,7 +136,7 @@ class BareLoop:
         self._execute(self._stream)
 
     def run_at_next_shapes(self) -> None:
-        """Set the shapes and addresses of the other set, and run."""
+        """Set the shapes and addresses of the next set, and run."""
         self._first_set_is_bound = False
         self._bind(next(self._sets_in_turn))
         self._execute(self._stream)

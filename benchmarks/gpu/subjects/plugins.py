@@ -1,6 +1,6 @@
 """Compare the results and the times of eager PyTorch and of an engine that calls a TensorRT plugin.
 
-The model was converted on a machine without a GPU. The engine is built here.
+The model was converted on a machine without a GPU. The GPU host builds the engine.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def _compare(host: Host) -> Iterator[Row]:
 
     import trtbuild
 
-    loaded = trtbuild.load(host.plugins / "dist" / "regions", device=host.device)  # the operator is not registered yet
+    # loaded before `eager_model` registers the operator: the package does not need the operator
+    loaded = trtbuild.load(host.plugins / "dist" / "regions", device=host.device)
     eager = eager_model(host.plugins).to(host.device)
     module = loaded.module()
     for count in _REGIONS:

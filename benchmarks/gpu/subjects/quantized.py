@@ -1,7 +1,7 @@
 """Compare int8 with float16 and float32 on ResNet-50 and BERT-base, each as one engine.
 
-The models were calibrated and converted on a machine without a GPU. The engines are built here. All precisions of a model
-have the same weights. The inputs are samples that the calibration has not used (`benchmarks.gpu.models.samples`).
+The models were calibrated and converted on a machine without a GPU. The GPU host builds the engines. All precisions of a
+model have the same weights. The inputs are samples that the calibration has not used (`benchmarks.gpu.models.samples`).
 
 Errors
 1. *total*: the engine compared with the float32 model in PyTorch on the CPU.
@@ -26,9 +26,10 @@ from benchmarks.gpu.models import samples
 from benchmarks.gpu.subjects.numerics import verify_rows
 from benchmarks.gpu.timing import latencies
 
-#: The name of a model → its samples. In a precision, the model is called ``<name>_<precision>``.
+#: The name of a model → the function that yields its samples. In the project, ``<name>_<precision>`` is the model in one
+#: precision.
 FAMILIES: Mapping[str, Callable[..., Iterator[tuple[Any, ...]]]] = {"resnet": samples.images, "bert": samples.texts}
-#: The precision with which errors and times are compared.
+#: The precision whose times and results all other precisions are compared with.
 _FLOAT = "float32"
 #: The number, the size and the seed of the batches for errors. The calibration uses the seed 0.
 _BATCHES, _BATCH, _SEED = 4, 4, 1

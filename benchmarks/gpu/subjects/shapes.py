@@ -35,7 +35,7 @@ def _compare(case: Case, host: Host) -> Row:
     eager = case.eager(host.device)
     loaded = trtbuild.load(case.package, device=host.device)
     module = loaded.module()
-    errors: list[tuple[float, str]] = []  # with the description of the sizes
+    errors: list[tuple[float, str]] = []  # the error at each point, and the point as text
     eager_tf32_error = 0.0
     with torch.no_grad():
         for point in case.points(host.points):

@@ -56,7 +56,7 @@ def rows(host: Any) -> Iterator[Row]:
     if process.returncode:
         raise RuntimeError(process.stderr[-3000:])
     for entry in json.loads(process.stdout):
-        yield Check(f"{entry['model']}: without torch", entry["ok"], entry["said"])
+        yield Check(f"{entry['model']}: without torch", entry["ok"], entry["text"])
 
 
 def _run(folder: Path) -> list[dict[str, Any]]:
@@ -74,12 +74,12 @@ def _run(folder: Path) -> list[dict[str, Any]]:
             text = f"{type(error).__name__}: {error}"
             names_torch = type(error).__module__ == "trtbuild.errors" and "torch" in text.lower()
             results.append(
-                {"model": model, "ok": names_torch and _has_torch_part(model_jobs[0]["package"]), "said": text[:400]}
+                {"model": model, "ok": names_torch and _has_torch_part(model_jobs[0]["package"]), "text": text[:400]}
             )
             continue
         worst, where = max(errors)
         text = f"worst {worst:.1e} at {where}; {len(errors)} points"
-        results.append({"model": model, "ok": worst <= model_jobs[0]["tolerance"], "said": text})
+        results.append({"model": model, "ok": worst <= model_jobs[0]["tolerance"], "text": text})
     if "torch" in sys.modules:
         raise AssertionError("torch was imported")
     return results

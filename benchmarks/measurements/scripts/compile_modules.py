@@ -13,7 +13,7 @@ import trtbuild
 
 
 class Small(torch.nn.Module):  # type: ignore[misc]
-    """A new width gives a new graph."""
+    """Two linear layers. Each width gives another graph, so that the cache has no result for the module."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -279,7 +279,7 @@ def _chw(image: int) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, and its folders. A file that has this text already stays as it is."""
+    """Write a file, and make its folders. A file that already has this text is not written again."""
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

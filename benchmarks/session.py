@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.measure import Median, Run, measure_alternately, run
 
-#: Modules that some builds must not import. They are *poisoned*: PYTHONPATH finds modules that raise an ImportError.
+#: Modules that some builds must not import. They are *poisoned*: PYTHONPATH has modules of these names that raise an error.
 TORCH = ("torch",)
 TENSORRT = ("tensorrt_rtx", "tensorrt")
 
@@ -52,7 +52,7 @@ class Sizes:
     hit_mb: int = 100
     #: The weights of the large model, in GB.
     large_gb: float = 3.0
-    #: Steps on the workers of a Dask scheduler. The memory of the build process is measured with them.
+    #: Steps on the workers of a Dask scheduler, during which the growth of the driver's memory is measured.
     farm_steps: int = 10_000
     #: Processes that use one store at the same time.
     crowd: int = 24
@@ -151,6 +151,7 @@ class Session:
         return self._script
 
     def note_script(self, median: Median) -> None:
+        """Keep the medians of `straight_vit.py`, so that `script_median` does not measure them again."""
         self._script = median
 
     def _poisoned(self, names: Sequence[str]) -> Path:

@@ -96,7 +96,7 @@ def _command(command: click.Command, context: click.Context, common: set[str | N
 
 
 def _options(command: click.Command, context: click.Context) -> list[click.Option]:
-    """Return the options that the help of `command` shows. Only that of the top command contains ``--help``."""
+    """Return the options that the help of `command` shows, but ``--help`` only for the top command."""
     options = [option for option in command.get_params(context) if isinstance(option, click.Option)]
     shown = [option for option in options if option.get_help_record(context) is not None]
     return [option for option in shown if context.parent is None or "--help" not in option.opts]

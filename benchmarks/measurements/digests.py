@@ -2,8 +2,8 @@
 
 trtbuild's digests (`store/digests/fingerprint.py`) are compared with plain hashes: xxh3-128 and SHA-256. The plain hashes
 read the same file in pieces of 1 MiB, in one thread of the same process. The file is in the page cache, so the times
-include the copy from the page cache. The file has 2 GB, with ``--full`` 10 GB. Before the first digest, the benchmark waits once
-until trtbuild trusts the times of the file.
+include the copy from the page cache. The file has 2 GB, with ``--full`` 10 GB. Before the first digest, the benchmark
+waits once until trtbuild trusts the times of the file.
 """
 
 from __future__ import annotations

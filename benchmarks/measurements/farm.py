@@ -95,7 +95,10 @@ def _drive(folder: Path, address: str, *, steps: int, slots: int) -> dict[str, A
 
 @contextmanager
 def _workers(folder: Path, *, slots: int, processes: int, sleep_s: float) -> Iterator[str]:
-    """Start a scheduler, and worker processes with `slots` slots each and the cache in `folder`. Yields the scheduler's address."""
+    """Start a scheduler, and worker processes with `slots` slots each and the cache in `folder`.
+
+    Yields the address of the scheduler.
+    """
     folder.mkdir(parents=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

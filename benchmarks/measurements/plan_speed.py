@@ -1,7 +1,7 @@
 """Measure `trtbuild plan` on a thousand engines: when nothing has changed, and after an edit of one source.
 
 The commands of doit and dvc that show what would run have rows, too: `doit list --all --status` on as many tasks as there
-are engines, and `dvc status` on only a hundred stages, because it needs seconds for these. `peers.py` describes the projects.
+are engines, and `dvc status` on only a hundred stages, because it takes seconds. `peers.py` describes the projects.
 One source in each of these projects is edited, too.
 
 The last rows measure a project with ten times as many engines, whose results are copies (`clones.py`). The CPU time may

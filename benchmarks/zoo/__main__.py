@@ -1,7 +1,7 @@
 """``python -m benchmarks.zoo``: build and verify public architectures, and write docs/zoo.md.
 
 The exit status is 1 if a model is wrong, and 2 if a name is unknown or the page has no place for the table. The row of a
-model that cannot be built has the reason.
+model that cannot be built says why.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def line(row: Row) -> str:
 def replace(page: str, size: Size, rows: Iterable[Row], order: Sequence[str]) -> str:
     """Return `page` with `rows` in the table of `size`, in the order of the names in `order`.
 
-    Rows of other models are removed. Raises ValueError if the page has no place for the table.
+    Rows of models that are not in `order` are removed. Raises ValueError if the page has no place for the table.
     """
     start, end = f"<!-- zoo: {size} -->\n", f"<!-- zoo: end of {size} -->\n"
     before, found_start, rest = page.partition(start)

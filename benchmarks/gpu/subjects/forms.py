@@ -78,7 +78,7 @@ def _graphs(case: Case, host: Host) -> Iterator[Row]:
 
 
 def _threads(case: Case, host: Host) -> Iterator[Row]:
-    """Run the package in threads, each with its own CUDA stream. All use the same points, but each begins at another point."""
+    """Run the package in threads, each with its own CUDA stream. All use the same points, but begin at different points."""
     import torch
 
     import trtbuild

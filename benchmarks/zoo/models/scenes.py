@@ -73,7 +73,8 @@ class Regions(Boxes):
         best, places = scores[0].amax(1).topk(200)
         kept = boxes[0, places]
         kept = kept[ops.nms(kept, best, 0.5)]
-        # Random weights give neighbouring pixels very different features, so the regions begin and end at whole pixels.
+        # Random weights give neighbouring pixels very different features, so a small error of a corner would change the
+        # result. Therefore, the regions begin and end at whole pixels.
         regions = torch.cat([torch.zeros_like(kept[:, :1]), kept.floor()], 1)
         (features, *_) = self.detector.backbone(image).values()
         return kept, ops.roi_align(features, regions, (7, 7), 1 / 8, 2, True).amax((2, 3))

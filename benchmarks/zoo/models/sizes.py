@@ -25,7 +25,7 @@ def by_size(published: T, small: T) -> T:
 
 
 def prepare_module(module: nn.Module) -> nn.Module:
-    """Return `module` in evaluation mode. Random numbers, the same in each process, are added to its vectors and zeros.
+    """Return `module` in evaluation mode. To its vectors and tensors of zeros, add random numbers that are always the same.
 
     Vectors are biases, layer scales, and the weights and running statistics of normalization layers. Their usual initial
     values (zero, one or 1e-6) would hide errors in their use.

@@ -34,7 +34,7 @@ def test_every_row_that_is_not_refused_is_a_call_of_a_model(tmp_path: Path) -> N
 
 
 def double_model() -> bytes:
-    """y = x + x, where x is (n, 2), and i has the integers of x."""
+    """Return an ONNX model whose input x has the shape (n, 2). Its outputs are y = x + x, and i: x as integers."""
     nodes = [helper.make_node("Add", ["x", "x"], ["y"]), helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT32)]
     values = [
         helper.make_tensor_value_info(name, dtype, ["n", 2])

@@ -156,7 +156,7 @@ def test_an_operator_with_two_results_is_one_node(built: CommandLine) -> None:
     assert [types[name] for name in both.output] == [onnx.TensorProto.FLOAT, onnx.TensorProto.INT32]
 
 
-def test_another_library_runs_the_engine_and_the_package_only(built: CommandLine) -> None:
+def test_a_changed_library_reruns_only_the_engine_and_package_steps(built: CommandLine) -> None:
     before, pair_before = keys(built, "net"), keys(built, "pair")
     original = (built.project / "libroi.so").read_bytes()
     compile_library(built.project, "int version(void) { return 2; }")
@@ -168,7 +168,7 @@ def test_another_library_runs_the_engine_and_the_package_only(built: CommandLine
     (built.project / "libroi.so").write_bytes(original)
 
 
-def test_another_attribute_of_a_plugin_runs_the_partition_and_the_steps_after_it(built: CommandLine) -> None:
+def test_a_changed_attribute_of_a_plugin_reruns_the_partition_and_convert_steps(built: CommandLine) -> None:
     manifest = built.project / "trtbuild.yaml"
     manifest.write_text(MANIFEST.replace("mode: 1", "mode: 0"))
     try:

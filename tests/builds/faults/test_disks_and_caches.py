@@ -53,8 +53,8 @@ def copied(built: Built, command_line: CommandLine) -> CommandLine:
 class Mounts:
     """Mounts file systems, and skips the test where that is not possible.
 
-    A child process unmounts each of them when its standard input ends, which it also does if this process is killed. A file
-    system that stays mounted would make later runs of pytest fail: they could not delete the folder.
+    Each file system has a child process, which unmounts it when the child's standard input ends. This input also ends if the
+    test process is killed. A mounted folder would make later runs of pytest fail, because they could not delete it.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ def only_error(completed: subprocess.CompletedProcess[str], code: int) -> Any:
 
 
 @pytest.mark.parametrize("room_kib", [8, 300, 1500])
-def test_a_disk_that_is_too_small_for_the_weights(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
+def test_a_disk_that_is_too_small_for_the_weights_is_an_error(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
     mounts.limit(copied.cache, used_kib(copied.cache) + room_kib)
     error = only_error(copied.run("build", "--json"), 1)
     assert error["type"] == "InsufficientResources"
@@ -149,7 +149,7 @@ def test_a_disk_that_is_too_small_for_the_weights(copied: CommandLine, mounts: M
 
 
 @pytest.mark.parametrize("room_kib", [3240, 3270, 3300])
-def test_a_full_disk_under_the_cache(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
+def test_a_full_disk_under_the_cache_is_an_error_and_the_cache_stays_valid(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
     """The disk has room for the weights, but not for the other files of the build."""
     mounts.limit(copied.cache, used_kib(copied.cache) + room_kib)
     error = only_error(copied.run("build", "--json"), 1)
@@ -163,7 +163,7 @@ def test_a_full_disk_under_the_cache(copied: CommandLine, mounts: Mounts, room_k
     assert copied("cache", "verify")["damage"] == []
 
 
-def test_a_full_disk_under_the_outputs(copied: CommandLine, mounts: Mounts) -> None:
+def test_a_full_disk_under_the_outputs_is_an_error_and_the_old_package_stays(copied: CommandLine, mounts: Mounts) -> None:
     before = (copied.project / "dist" / "net" / "index.json").read_bytes()
     mounts.limit(copied.project / "dist", used_kib(copied.project / "dist") + 16)
     assert is_full(copied.project / "dist")
@@ -212,7 +212,7 @@ def test_a_build_with_a_read_only_cache_names_the_variable_for_another_one(copie
     assert "TRTBUILD_CACHE_DIR" in error["hint"]
 
 
-def test_a_read_only_output_directory_is_a_named_error(copied: CommandLine, mounts: Mounts) -> None:
+def test_a_read_only_output_directory_is_an_error_with_a_hint(copied: CommandLine, mounts: Mounts) -> None:
     mounts.read_only(copied.project / "dist")
     error = only_error(copied.run("build", "--json"), 1)
     assert "the outputs of model 'net' cannot be written (dist/net/" in error["text"]

@@ -34,7 +34,7 @@ sys.argv = ["trtbuild", "plan"]
 __main__.main()
 """
 
-#: Name → code that never ends. During the last one, no other thread can use the interpreter.
+#: Name → code that never ends. While the last code runs, no other thread of the process can run Python code.
 ENDLESS = {
     "sleeps": "time.sleep(600)",
     "computes": "while True: pass",

@@ -53,8 +53,8 @@ def copied(built: Built, command_line: CommandLine) -> CommandLine:
 class Mounts:
     """Mounts file systems, and skips the test where that is not possible.
 
-    Each file system has a child process, which unmounts it when the child's standard input ends. This input also ends if the
-    test process is killed. A mounted folder would make later runs of pytest fail, because they could not delete it.
+    A child process unmounts each file system when the child's standard input ends. This input also ends if the test
+    process is killed. A mounted folder would make later runs of pytest fail, because they could not delete it.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,9 @@ def test_a_disk_that_is_too_small_for_the_weights_is_an_error(copied: CommandLin
 
 
 @pytest.mark.parametrize("room_kib", [3240, 3270, 3300])
-def test_a_full_disk_under_the_cache_is_an_error_and_the_cache_stays_valid(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
+def test_a_full_disk_under_the_cache_is_an_error_and_the_cache_stays_valid(
+    copied: CommandLine, mounts: Mounts, room_kib: int
+) -> None:
     """The disk has room for the weights, but not for the other files of the build."""
     mounts.limit(copied.cache, used_kib(copied.cache) + room_kib)
     error = only_error(copied.run("build", "--json"), 1)

@@ -64,6 +64,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def builds(cluster: Cluster, tmp_path: Path) -> CommandLine:
+    """The command line of a project with three targets. It uses the cache and the certificates of the cluster."""
     copy_project("mlp", tmp_path / "project", *THREE_TARGETS)
     return CommandLine(tmp_path / "project", cluster.cache, cluster.environment)
 

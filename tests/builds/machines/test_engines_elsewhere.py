@@ -127,8 +127,8 @@ def test_partitions_by_the_parser_of_another_toolchain_are_found_where_no_parser
     python = python_without(tmp_path / "python", *PACKAGES_OF_TORCH, "tensorrt")
     project = tmp_path / "project"
     shutil.copytree(until_convert.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
-    worker = Machine(project, until_convert.cache, python=python)
-    plan = worker("plan", "--target", "hopper", expect=2)
+    machine = Machine(project, until_convert.cache, python=python)
+    plan = machine("plan", "--target", "hopper", expect=2)
     assert {entry["id"]: entry["verdict"] for entry in plan["steps"]} == {
         "net/trace": "hit",
         "net/lower": "hit",
@@ -143,8 +143,8 @@ def test_partitions_by_the_parser_of_another_toolchain_are_found_where_no_parser
 
 
 def test_a_missing_parser_is_an_error_before_any_work(until_convert: CommandLine, tmp_path: Path) -> None:
-    worker = Machine(until_convert.project, tmp_path / "cache", python=python_without(tmp_path / "python", "tensorrt"))
-    document = worker("build", "--until", "convert", "--target", "hopper", expect=2)
+    machine = Machine(until_convert.project, tmp_path / "cache", python=python_without(tmp_path / "python", "tensorrt"))
+    document = machine("build", "--until", "convert", "--target", "hopper", expect=2)
     assert "no parser is available" in document["errors"][0]["text"]
     assert document["errors"][0]["hint"] == "pip install 'trtbuild[rtx]'"
 
@@ -156,7 +156,7 @@ def test_an_exported_bundle_is_enough_where_no_parser_is_installed(until_convert
     python = python_without(tmp_path / "python", *PACKAGES_OF_TORCH, "tensorrt")
     project = tmp_path / "project"
     shutil.copytree(until_convert.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
-    worker = Machine(project, tmp_path / "cache", python=python)
-    worker("cache", "import", str(tmp_path / "bundle"))
-    plan = worker("plan", "--target", "hopper", expect=2)
+    machine = Machine(project, tmp_path / "cache", python=python)
+    machine("cache", "import", str(tmp_path / "bundle"))
+    plan = machine("plan", "--target", "hopper", expect=2)
     assert step(plan, "net/convert/model")["verdict"] == "hit"

@@ -34,6 +34,11 @@ NOBODY = 65534  # the user id of `nobody`
 
 @dataclass
 class Person:
+    """Someone with a checkout of the project in `folder`, who runs trtbuild with the interpreter `python`.
+
+    `user` is the id of the user that runs trtbuild, or None for the user of the tests.
+    """
+
     folder: Path
     python: str
     environment: Mapping[str, str]
@@ -79,7 +84,7 @@ class Team:
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def readable_folder() -> Iterator[Path]:
     """A directory that other users can read. The directories of pytest have mode 0700."""
     folder = Path(tempfile.mkdtemp(prefix="trtbuild-team-"))
     folder.chmod(0o755)
@@ -88,24 +93,24 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def team(place: Path, object_server: str) -> Iterator[Team]:
-    shared = place / "shared"
+def team(readable_folder: Path, object_server: str) -> Iterator[Team]:
+    shared = readable_folder / "shared"
     shared.mkdir()
     shared.chmod(0o2777)
-    (place / "nginx").mkdir()
+    (readable_folder / "nginx").mkdir()
     environment = {
         "AWS_ENDPOINT_URL": object_server,
         "AWS_ACCESS_KEY_ID": "an-id",
         "AWS_SECRET_ACCESS_KEY": "a-secret",
         "AWS_REGION": "us-east-1",
     }
-    with running(place / "nginx") as nginx:
+    with running(readable_folder / "nginx") as nginx:
         remotes = {"nfs": f"file://{shared}", "web": nginx.url_of("writer"), "store": "s3://cache/team"}
         setting = " ".join(f"{name}=rw:{url}" for name, url in remotes.items())
-        first = Person(place / "first", sys.executable, {**environment, "TRTBUILD_REMOTES": setting})
+        first = Person(readable_folder / "first", sys.executable, {**environment, "TRTBUILD_REMOTES": setting})
         first.checkout()
         document = first("build")
-        yield Team(place, {**remotes, "web": nginx.url_of("reader")}, environment, first, document)
+        yield Team(readable_folder, {**remotes, "web": nginx.url_of("reader")}, environment, first, document)
 
 
 def base_python() -> str:
@@ -132,9 +137,9 @@ def can_be_run(python: str, user: int | None) -> bool:
 
 
 @pytest.fixture(scope="module")
-def another_python(place: Path) -> str:
+def another_python(readable_folder: Path) -> str:
     """The interpreter of a new virtual environment, with the packages of the tests' environment."""
-    folder = place / "venv"
+    folder = readable_folder / "venv"
     subprocess.run([base_python(), "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     lines = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]

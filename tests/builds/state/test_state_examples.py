@@ -206,7 +206,7 @@ def test_a_model_without_state_has_no_sessions(examples: CommandLine) -> None:
 
 
 def test_run_and_bench_begin_each_call_with_the_initial_state(examples: CommandLine) -> None:
-    """The decoder's cache has 128 places. If calls of 64 tokens kept their state, the third call would fail."""
+    """The decoder's cache has 128 positions. If calls of 64 tokens kept their state, the third call would fail."""
     document = examples(
         "bench",
         "dist/static_decoder",
@@ -232,7 +232,7 @@ def test_the_state_is_in_the_index_and_in_inspect(examples: CommandLine) -> None
     assert "state\n  hidden  float32  [1, 16]" in examples.run("inspect", "dist/recurrent").stdout
 
 
-def test_the_steps_that_run_after_a_change_of_the_initial_value_or_of_the_list_of_states(
+def test_a_changed_initial_value_reruns_trace_and_package_and_a_changed_pattern_only_the_trace(
     examples: CommandLine, tmp_path: Path
 ) -> None:
     project = tmp_path / "project"

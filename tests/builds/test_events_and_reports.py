@@ -127,7 +127,7 @@ def test_an_error_before_the_first_step_is_in_the_report(command_line: CommandLi
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_the_events_of_a_build_that_a_signal_ends(command_line: CommandLine, sent: signal.Signals) -> None:
+def test_a_build_that_a_signal_ends_has_events_and_a_report(command_line: CommandLine, sent: signal.Signals) -> None:
     project = copy_project("mlp", command_line.project)
     (project / "net.py").write_text(NET.format(how=ENDLESS["sleeps"]))
     build = subprocess.Popen(

@@ -211,7 +211,7 @@ def test_a_missing_blob_is_built_again_when_it_is_needed(trtbuild: CommandLine) 
 
 
 def test_a_library_in_another_folder_of_pythonpath_runs_the_trace(command_line: CommandLine) -> None:
-    """The model also appends a folder of the project to ``sys.path``. It is the same in each build."""
+    """The model also appends a folder of the project to ``sys.path``. This folder is the same in each build."""
     project = command_line.project
     copy_project("mlp", project)
     imports = "import sys, torch\nsys.path.append(__file__[:-6] + 'own')\nimport library, own_library\n"

@@ -112,7 +112,7 @@ def test_a_model_computes_in_three_types(project: CommandLine) -> None:
     assert "operator: softmax: exponentials are summed over a row" in text
 
 
-def test_the_steps_that_run_after_a_change_of_patterns(project: CommandLine) -> None:
+def test_a_change_of_patterns_reruns_only_the_steps_whose_results_change(project: CommandLine) -> None:
     project = set_precision(project, "float16")
     project("build")
     assert ran(set_precision(project, "{default: float16}")("build")) == {}

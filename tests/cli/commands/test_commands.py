@@ -103,7 +103,7 @@ def test_usage_errors_exit_with_2_and_explain_the_mistake(
     assert "Traceback" not in result.stderr
 
 
-def test_an_error_document_does_not_take_the_value_of_a_flag_for_the_command(
+def test_an_error_document_has_the_schema_of_the_command_if_a_flag_value_is_a_command_name(
     trtbuild: CommandLine, tmp_path: Path
 ) -> None:
     trtbuild.project.rename(tmp_path / "graph")  # also the name of a command

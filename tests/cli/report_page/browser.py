@@ -110,7 +110,7 @@ class Browser:
         return result["result"].get("value")
 
     def picture(self, *, whole: bool = False) -> bytes:
-        """The window as PNG; with `whole`, the whole page."""
+        """Return the window as PNG, or the whole page if `whole` is True."""
         return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"])
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ BENCH: dict[str, Any] = {
 
 
 def hostile_report(project: Path) -> Report:
-    """A failed build in which most texts are `HOSTILE`. The build before it ended after seven events."""
+    """Return the report of a failed build in which most texts are `HOSTILE`. The earlier build ended after seven events."""
     report = make_report(project, a_log(HOSTILE), a_log(HOSTILE)[:7])
     partitions = [
         PartitionRow(
@@ -103,7 +103,7 @@ def hostile_report(project: Path) -> Report:
 
 
 def large_report(project: Path, engines: int, layers: int) -> Report:
-    """A build with `engines` engines and `layers` layers of the first engine."""
+    """Return the report of a build with `engines` engines. The first engine has `layers` layers."""
     report = make_report(project, a_log(), [])
     (pattern,) = [step for step in report.steps if step.id == "m/engine/p0@ada"]
     steps = [replace(pattern, id=f"m/engine/layers.{number}@ada", critical=False) for number in range(engines)]

@@ -17,7 +17,7 @@ PAIRS = [
     *((name, "card") for name in ("hit", "failed")),
 ]
 STAGES = [name for name in COLOURS if name.startswith("stage-")]
-#: The colour of text inside the bars of the time line, in the light theme and in the dark theme.
+#: The colour of text inside the bars of the timeline, in the light theme and in the dark theme.
 INSIDE = ("#ffffff", "#0e1116")
 
 

@@ -15,7 +15,7 @@ GRAPH = Graph(
 )
 
 
-def test_the_text_is_by_model_and_shortens_long_lists() -> None:
+def test_the_text_has_a_section_for_each_model_and_shortens_long_lists() -> None:
     assert [click.unstyle(line) for line in graph_screen("text")(GRAPH)] == [
         "m",
         "  trace",

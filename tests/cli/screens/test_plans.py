@@ -124,7 +124,7 @@ def test_why_shows_the_parts_that_differ_in_the_nearest_record() -> None:
     ]
 
 
-def test_the_status_of_models() -> None:
+def test_the_status_says_what_each_model_still_needs() -> None:
     models = [
         a_status("a", True),
         a_status("bb", False),

@@ -39,7 +39,7 @@ def points_of(spec: Model, **options: int) -> tuple[Point, ...]:
 TWO_PROFILES = model(([1, 32], [4, 64], [8, 320]), ([8, 64], [8, 64], [16, 64]), multiple_of=32)
 
 
-def test_min_opt_max_and_random_sizes_of_each_profile() -> None:
+def test_the_points_are_min_opt_max_and_random_sizes_of_each_profile() -> None:
     found = points_of(TWO_PROFILES, count=3)
     plan, _ = derive(TWO_PROFILES.inputs, TWO_PROFILES.dims, TWO_PROFILES.profiles)
     assert plan is not None
@@ -88,7 +88,7 @@ def test_points_are_read_back_from_json() -> None:
         assert Point.from_json({**point.to_json(), "sizes": list(point.sizes)}) == point
 
 
-def test_the_golden_points() -> None:
+def test_the_points_of_a_seed_are_the_same_in_every_version() -> None:
     """If a later version chose other points for a seed, it could not use the records of earlier verifications."""
     assert points_of(TWO_PROFILES, count=2)[3:5] == (
         Point(0, "random 1", (4, 288), 259445913191672),
@@ -104,10 +104,10 @@ def test_tolerances_are_larger_for_engines_than_for_onnxruntime() -> None:
 
 
 def rounded(values: np.ndarray, numbers: np.ndarray, block: int) -> np.ndarray:
-    """Return `values`, rounded to the numbers of a type, which are scaled first.
+    """Return `values`, rounded to the nearest of `numbers` times a scale.
 
-    The largest of `numbers` stands for the largest absolute value of a block of `block` values. If `block` is 0, it stands
-    for 4 in all values: four standard deviations."""
+    Each block of `block` values has the scale with which the largest of `numbers` is the block's largest absolute value. If
+    `block` is 0, all values have one scale, with which the largest of `numbers` is 4: four standard deviations."""
     blocks = values.reshape(-1, block or values.size)
     largest = np.abs(blocks).max(1, keepdims=True) if block else 4
     steps = numbers / numbers.max()

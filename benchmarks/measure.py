@@ -136,7 +136,8 @@ def run(
 def _orphans_become_children() -> Iterator[None]:
     """Inside the context, a process whose parent ends becomes a child of this process (rule 4).
 
-    At the end, the earlier setting is restored. Otherwise later orphans would stay as zombies, because no code waits.
+    At the end, the earlier setting is restored. Otherwise later orphans would also become children of this process. They
+    would stay as zombies, because this process does not wait for them.
     """
     libc = ctypes.CDLL(None)
     before = ctypes.c_int()

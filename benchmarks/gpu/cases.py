@@ -26,7 +26,7 @@ class NoEagerModel(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """One model of a project that has been built."""
+    """One model of a project. Its package exists if the project has been built."""
 
     project: Path
     model: Model

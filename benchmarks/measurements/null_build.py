@@ -85,6 +85,7 @@ def build_project(session: Session, model_count: int) -> Path:
 
 
 def _interpreter(cwd: Path) -> Run:
+    """Run a Python process that only imports json and os: the floor."""
     return run([sys.executable, "-c", "import json, os"], cwd)
 
 

@@ -47,6 +47,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
+    """Compare a pull of one engine from nginx with curl."""
     size = session.sizes.pull_mb * 1_000_000
     session.say(f"  putting {size / 1e6:.0f} MB on the server")
     data = os.urandom(size)
@@ -145,6 +146,7 @@ def _durable_curl(place: Path, url: str) -> None:
 
 
 def _hits(session: Session, folder: Path) -> Iterator[Row]:
+    """Compare reads of one blob from the local store with cp and sha256sum."""
     size = session.sizes.hit_mb * 1_000_000
     data = os.urandom(size)
     with LocalStore(folder / "store").session():

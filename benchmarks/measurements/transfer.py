@@ -99,6 +99,7 @@ def _six_engines(session: Session) -> Iterator[Row]:
 
 
 def _checkout(session: Session, project: Path) -> Path:
+    """Copy a project without its cache, its outputs and its state. The copy is the checkout of the colleague."""
     copy = session.empty_folder(f"{project.name}-colleague")
     shutil.rmtree(copy)
     shutil.copytree(project, copy, ignore=shutil.ignore_patterns("cache", "dist", ".trtbuild", ".benchmark*"))

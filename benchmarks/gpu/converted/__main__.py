@@ -5,9 +5,10 @@
     python -m benchmarks.gpu.converted samples CASES          instead of both: records calls from PyTorch's own tests
     python -m benchmarks.gpu.converted measure CASES          on the GPU host, which needs no torch
 
-`write` makes a project of all rows of docs/aten-operators.md. `record` builds the project up to its conversions, and runs
-them with onnxruntime. `measure` builds an engine for each model with TensorRT, runs it, and prints the differences.
-The exit code is 1 if an output differs, or if a model failed. A model that TensorRT refuses does not change the exit code.
+`write` makes a project of the rows of docs/aten-operators.md that trtbuild accepts. `record` builds the project up to its
+conversions, and runs them with onnxruntime. `measure` builds an engine for each model with TensorRT, runs it, and prints the
+differences.
+The exit code of `measure` is 1 if an output differs, or if a model failed. Models that TensorRT refuses do not change it.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def measure(models: Sequence[Path], process_count: int, file: Path | None) -> in
 
 
 def _rows_of_process(model: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a model. If its process crashes or takes too long, the last row has the key `failed`."""
     command = [sys.executable, "-m", "benchmarks.gpu.converted.process", str(model)]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
@@ -98,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    write = commands.add_parser("write", help="write the project of all rows")
+    write = commands.add_parser("write", help="write the project")
     write.add_argument("project", type=Path, metavar="DIR")
     write.add_argument("--no-tactic-sources", action="store_true", help="the GPU host has neither cuBLAS nor cuDNN")
     record = commands.add_parser("record", help="run the conversions with onnxruntime")

@@ -94,6 +94,7 @@ def write_rows(folder: Path, hardware: Hardware) -> Path:
 
 
 def _groups() -> Iterator[Sequence[Row]]:
+    """Yield the rows of each model. A row in `ALONE` is the only row of its model."""
     refused = set(re.findall(r"^\| `(.+?)` \| (.*?) \| refused \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     for chunk in CHUNKS.values():
         rows = [row for row in chunk if (row.operator, row.note) not in refused]
@@ -104,4 +105,5 @@ def _groups() -> Iterator[Sequence[Row]]:
 
 
 def _function(row: Row) -> str:
+    """Return the Python expression for the operator of a row."""
     return row.operator if row.operator.startswith(("operator.", "torch.")) else f"torch.ops.{row.operator}"

@@ -1,4 +1,4 @@
-"""Convert samples of all operators, and record the ONNX models. A sample is a call from PyTorch's own tests."""
+"""Record the conversions of each operator that has samples of a dtype. A sample is a call from PyTorch's own tests."""
 
 from __future__ import annotations
 

@@ -126,6 +126,7 @@ class Lean:
             yield from self._answers(each)
 
     def _build(self) -> Iterator[Row]:
+        """Try to build without the lean library, then build with it. Yields rows about both builds, and about the plans."""
         version = installed_version("tensorrt")
         lean = next((each for each in self.runtimes if (each.name, each.version) == ("tensorrt_lean", version)), None)
         if lean is None:

@@ -137,7 +137,9 @@ def only_error(completed: subprocess.CompletedProcess[str], code: int) -> Any:
 
 
 @pytest.mark.parametrize("room_kib", [8, 300, 1500])
-def test_a_disk_that_is_too_small_for_the_weights_is_an_error(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
+def test_a_disk_that_is_too_small_for_the_weights_is_an_error(
+    copied: CommandLine, mounts: Mounts, room_kib: int
+) -> None:
     mounts.limit(copied.cache, used_kib(copied.cache) + room_kib)
     error = only_error(copied.run("build", "--json"), 1)
     assert error["type"] == "InsufficientResources"
@@ -165,7 +167,9 @@ def test_a_full_disk_under_the_cache_is_an_error_and_the_cache_stays_valid(
     assert copied("cache", "verify")["damage"] == []
 
 
-def test_a_full_disk_under_the_outputs_is_an_error_and_the_old_package_stays(copied: CommandLine, mounts: Mounts) -> None:
+def test_a_full_disk_under_the_outputs_is_an_error_and_the_old_package_stays(
+    copied: CommandLine, mounts: Mounts
+) -> None:
     before = (copied.project / "dist" / "net" / "index.json").read_bytes()
     mounts.limit(copied.project / "dist", used_kib(copied.project / "dist") + 16)
     assert is_full(copied.project / "dist")

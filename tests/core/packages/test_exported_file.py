@@ -15,7 +15,7 @@ def test_the_text_is_read_back() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"\xff", b'{"schema": "trtbuild.pt2/1"}', b"[" * 100_000])
-def test_another_text_is_damaged(text: bytes) -> None:
+def test_an_invalid_text_is_a_damaged_package(text: bytes) -> None:
     with pytest.raises(PackageDamaged, match=r"vit\.pt2: its trtbuild\.json cannot be used"):
         ExportedFileInfo.from_text(text, "vit.pt2")
 

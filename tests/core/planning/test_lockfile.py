@@ -148,22 +148,30 @@ def edited(change: Callable[[dict[str, Any]], object]) -> str:
     return "\n".join(lines)
 
 
-def step_is(**fields: Any) -> Callable[[dict[str, Any]], object]:
+def change_step(**fields: Any) -> Callable[[dict[str, Any]], object]:
     return lambda document: document["models"]["net"]["steps"][ENGINE].update(fields)
 
 
 @pytest.mark.parametrize(
     ("change", "message", "place"),
     [
-        (step_is(key="abc"), "is not a SHA-256", ENGINE),
-        (step_is(key=KEY.upper()), "is not a SHA-256", ENGINE),
-        (step_is(plan=None), "is not an object", ENGINE),
-        (step_is(plan={"sha256": PLAN}), "the field 'size' is missing", ENGINE),
-        (step_is(plan={"sha256": PLAN, "size": -1}), "not a number of bytes", ENGINE),
-        (step_is(plan={"sha256": PLAN, "size": True}), "not a number of bytes", ENGINE),
-        (step_is(plan={"sha256": PLAN, "size": 1.5}), "not a number of bytes", ENGINE),
-        (step_is(layers={"sha256": PLAN, "size": 1}), "there is no field 'layers' here; allowed: key, plan", ENGINE),
-        (step_is(plan={"sha256": OTHER_DIGEST, "size": 10}), "the same key as another step, but other digests", ENGINE),
+        (change_step(key="abc"), "is not a SHA-256", ENGINE),
+        (change_step(key=KEY.upper()), "is not a SHA-256", ENGINE),
+        (change_step(plan=None), "is not an object", ENGINE),
+        (change_step(plan={"sha256": PLAN}), "the field 'size' is missing", ENGINE),
+        (change_step(plan={"sha256": PLAN, "size": -1}), "not a number of bytes", ENGINE),
+        (change_step(plan={"sha256": PLAN, "size": True}), "not a number of bytes", ENGINE),
+        (change_step(plan={"sha256": PLAN, "size": 1.5}), "not a number of bytes", ENGINE),
+        (
+            change_step(layers={"sha256": PLAN, "size": 1}),
+            "there is no field 'layers' here; allowed: key, plan",
+            ENGINE,
+        ),
+        (
+            change_step(plan={"sha256": OTHER_DIGEST, "size": 10}),
+            "the same key as another step, but other digests",
+            ENGINE,
+        ),
         (lambda d: d["models"]["net"]["targets"]["ada"].update(toolchain="gcc"), "no toolchain 'gcc'", '"ada"'),
         (lambda d: d["models"]["net"]["targets"]["ada"].update(version=7), "is not text", '"ada"'),
         (lambda d: d.update(platform=""), "the value of 'platform' is not text", "platform"),

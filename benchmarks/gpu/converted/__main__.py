@@ -6,8 +6,8 @@
     python -m benchmarks.gpu.converted measure CASES          on the GPU host, which needs no torch
 
 `write` makes a project of the rows of docs/aten-operators.md that trtbuild accepts. `record` builds the project up to its
-conversions, and runs them with onnxruntime. `measure` builds an engine for each model with TensorRT, runs it, and prints the
-differences.
+conversions, and runs them with onnxruntime. `measure` builds an engine for each model with TensorRT, runs the engine, and
+prints the differences.
 The exit code of `measure` is 1 if an output differs, or if a model failed. Models that TensorRT refuses do not change it.
 """
 

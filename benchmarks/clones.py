@@ -1,4 +1,4 @@
-"""Make a project of thousands of models without building most of them: they get copies of stored results.
+"""Make a project of thousands of models. Most of them are not built, but get copies of stored results.
 
 ``python -m benchmarks.clones DIR --models 2000 --built 200`` adds models to a project of `projects.write_many` whose first
 200 models are built. Each new model has its own source, its own records (the results of its steps) and its own package in
@@ -22,7 +22,7 @@ from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.workspace import Request, Workspace
 
-#: Stage → the outputs to which `_outputs` adds bytes. So the keys of the new model's later steps are new keys, too.
+#: Stage → the outputs to which `_outputs` adds bytes, so that the later steps of a new model have new keys.
 _CHANGED_OUTPUTS = {"trace": ("graph",), "lower": ("graph",), "partition": (), "convert": ("onnx",)}
 
 

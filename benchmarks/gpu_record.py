@@ -161,7 +161,10 @@ def _note_call(folder: Path, name: str, call: str = "", before: dict[str, Any] |
 
 
 def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
-    """Return all answers, and the library and GPU that gave them. `worker` starts a program that calls `ask_probes`."""
+    """Return all answers, and the library and GPU that gave them.
+
+    `worker` has Python's arguments for a program that calls `ask_probes`.
+    """
     answers: dict[str, Any] = {}
     # Usually, each process answers a question or builds a sample's engine before it crashes. The limit ends the loop if
     # processes keep crashing before that.
@@ -181,7 +184,7 @@ def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_re
 def _ask_in_process(folder: Path, names: list[str], timeout_s: float, worker: tuple[str, ...]) -> dict[str, Any]:
     """Ask the questions `names` in a new process. Returns question → answer.
 
-    If the process crashes or takes too long, the answer to its last question says in which call.
+    If the process crashes or takes too long, the answer to its last question names the call.
     """
     command = [sys.executable, *worker, "--worker", str(folder), *names]
     environment = {**os.environ, "CUDA_MODULE_LOADING": "LAZY"}

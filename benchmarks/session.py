@@ -34,7 +34,7 @@ class Sizes:
     models: int = 200
     targets: int = 5
     few_models: int = 20
-    #: Models of the project whose results are copies (`clones`). Its plan is compared with that of `models` models.
+    #: Models of the project whose results are copies (`clones`). Its plan is compared with the plan of the `models` models.
     cloned_models: int = 2000
     #: The vision transformer: layers, channels, and the height (and width) of its images.
     layers: int = 12
@@ -42,15 +42,15 @@ class Sizes:
     image: int = 224
     #: The layers of the vision transformer in `measurements/chunks.py`.
     chunk_layers: int = 4
-    #: The file whose digest is computed, in GB.
+    #: The size of the file whose digest is computed, in GB.
     weights_gb: float = 2.0
     dvc_stages: int = 100
-    #: The engine that `pull` downloads `pull_repeats` times, and each package that `load` loads, in MB.
+    #: The size of the engine that `pull` downloads `pull_repeats` times, and of each package that `load` loads, in MB.
     pull_mb: int = 350
     pull_repeats: int = 3
-    #: The file that `pull` reads from the local cache, in MB.
+    #: The size of the file that `pull` reads from the local cache, in MB.
     hit_mb: int = 100
-    #: The weights of the large model, in GB.
+    #: The size of the weights of the large model, in GB.
     large_gb: float = 3.0
     #: Steps on the workers of a Dask scheduler, during which the growth of the driver's memory is measured.
     farm_steps: int = 10_000

@@ -92,7 +92,7 @@ class Case:
     def _take_weights(self, module: Any) -> None:
         """Copy the package's weights into `module`.
 
-        The module's random weights may differ, because versions of torch and transformers may draw other random numbers.
+        Otherwise the random weights may differ: other versions of torch and transformers may draw other random numbers.
         """
         import torch
 

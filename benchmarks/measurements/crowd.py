@@ -3,7 +3,7 @@
 Each process needs every engine, in its own order, and builds the missing engines. The engines are large enough for
 several chunks, and share half of their bytes. One process in six removes old entries after each engine (it *collects*),
 with a size limit of one byte. The collection must remove old records, but no record that a running process uses
-(`LocalStore.session`). The session of a process also protects the records that other processes store after it began. All
+(`LocalStore.session`). The session of a process also protects the records that other processes store later. All
 sessions begin before the first engine is built, so each engine is built exactly once.
 
 The time is compared with that of one process that gets every engine as often as all processes together.

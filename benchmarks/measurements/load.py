@@ -8,7 +8,7 @@ engines; `benchmarks.gpu` measures that on a GPU.
 There are two floors, which are the least times that a program needs. They are measured on one thread of the same process,
 with the files in the page cache.
 1. Read each needed file and hash it with hashlib's SHA-256. Every program that needs verified bytes must do this.
-2. Hash each file through a buffer of 1 MiB, and keep nothing of it. The ratio to this floor has no bound.
+2. Hash each file through a buffer of 1 MiB, without keeping its bytes. The ratio to this floor has no bound.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The builds are compared with the script `straight_vit.py`, which builds an engin
 runs the whole script again after each change. The script creates random weights where trtbuild reads a file.
 
 Two checks prove that a build with new weights does not import torch. A torch that cannot be imported is first on
-PYTHONPATH, and no process of the build maps a library of torch. The second check includes the engine workers, which have
-other environment variables.
+PYTHONPATH, and no process of the build maps a library of torch. The second check includes the engine workers, which do
+not inherit PYTHONPATH.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measure how long trtbuild takes to restore all outputs from the cache, after ``dist/`` and ``.trtbuild/`` were deleted.
 
-The time is compared with that of `cp` and `sha256sum`, by which a person copies and checks files. trtbuild first plans the
+The time is compared with that of `cp` and `sha256sum`, with which people copy and check files. trtbuild first plans the
 project, then joins large outputs from chunks and verifies each output. Neither torch nor TensorRT can be imported in these
 runs. All files are in the page cache.
 """

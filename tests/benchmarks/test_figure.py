@@ -24,7 +24,7 @@ from benchmarks.figure import Check, Measurement, Ratio, Row, Value, line, table
         (Check("one trace", False, "2"), "NOT MET"),
     ],
 )
-def test_the_verdict_of_a_row(row: Row, expected: str) -> None:
+def test_a_row_is_met_only_within_its_bound(row: Row, expected: str) -> None:
     assert verdict(row) == expected
     assert line(row).endswith(expected)
     assert json.loads(json.dumps(to_json(row)))["met"] == row.met

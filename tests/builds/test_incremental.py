@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import CommandLine, ran, step
 from tests.projects import ADA_AND_AMPERE, BLOCKS, WITH_WEIGHTS, copy_project, edit, write_weights
 
-#: If this sitecustomize module is on the module path of a process, every import of torch fails there.
+#: A sitecustomize module. If it is on the module path of a process, every import of torch fails in this process.
 FORBID_TORCH = """\
 import sys
 

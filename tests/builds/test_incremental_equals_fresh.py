@@ -110,7 +110,7 @@ def assert_equals_fresh_build(trtbuild: CommandLine, base: Path) -> None:
     assert {name for name in outputs | fresh_outputs if outputs.get(name) != fresh_outputs.get(name)} == set()
 
 
-def test_edits_after_which_nothing_is_traced(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_after_edits_without_a_trace_the_outputs_equal_a_fresh_build(trtbuild: CommandLine, tmp_path: Path) -> None:
     trtbuild("build")
     save_file(weights(seed=1), trtbuild.project / "net.safetensors")
     assert ran(trtbuild("build")) == {"engine": 1, "package": 1}
@@ -126,7 +126,7 @@ def test_edits_after_which_nothing_is_traced(trtbuild: CommandLine, tmp_path: Pa
     assert_equals_fresh_build(trtbuild, tmp_path)
 
 
-def test_edits_after_which_the_model_is_traced(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_after_edits_with_a_trace_the_outputs_equal_a_fresh_build(trtbuild: CommandLine, tmp_path: Path) -> None:
     edit_manifest(trtbuild, "    partition: {granularity: [first, second]}\n", "")
     edit_manifest(trtbuild, "scale: 1}", "scale: true}")
     assert ran(trtbuild("build"))["trace"] == 1

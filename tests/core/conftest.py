@@ -88,8 +88,8 @@ class FakeWorld:
     """Implements `core.planning.lookups.Lookups` with dictionaries, and builds models without torch or TensorRT.
 
     A model's source is a file of lines: ``read FILE``, ``layer PATH OPERATOR``, ``torch PATH OPERATOR``, or a comment.
-    Each line ``layer`` or ``torch`` has one weight. The fake steps compute texts from the blobs that they read. So a test
-    fails if a plan runs a step whose input blob does not exist.
+    Each line ``layer`` or ``torch`` is an operator with one weight. The fake steps compute texts from the blobs that they
+    read. So a test fails if a plan runs a step whose input blob does not exist.
     """
 
     def __init__(self) -> None:

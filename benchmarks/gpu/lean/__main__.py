@@ -55,7 +55,7 @@ class Runtime:
 
     @property
     def is_for_this_python(self) -> bool:
-        """Whether the wheels have bindings for this version of Python. Otherwise only the builder uses their library."""
+        """Whether the wheels have bindings for this version of Python. If not, only the builder may use their library."""
         tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
         return any(f"Tag: {tag}-" in file.read_text() for file in self.folder.glob("*bindings*.dist-info/WHEEL"))
 
@@ -159,7 +159,8 @@ class Lean:
     ) -> Iterator[Row]:
         """Yield rows about each package in one process.
 
-        The process should run the packages in `expected`, and refuse the others. If `expected` is None, it may do both.
+        The process should run the packages in `expected`, and refuse the others. If it is None, the process may run or
+        refuse each package.
         """
         values = _values(process.stdout)
         self.details[name] = {"values": values, "ended": _end(process)}

@@ -20,7 +20,7 @@ from benchmarks.gpu.subjects.shapes import error_of
 from benchmarks.gpu.subjects.ways import compile_with_ranges, settings
 from benchmarks.gpu.timing import latencies
 
-#: The model that is run in every form. CUDA graphs are measured with two more models.
+#: The model of all measurements of this file. CUDA graphs are measured with two more models, too.
 _MODEL = "class_token"
 _THREADS, _CALLS = 8, 25
 
@@ -49,7 +49,7 @@ def rows(host: Host) -> Iterator[Row]:
     for name, form in forms:
         try:
             yield from form()
-        except Exception as error:  # the other forms are still measured
+        except Exception as error:  # the other measurements still run
             yield Check(f"{name}: runs", False, f"{type(error).__name__}: {error}"[:800])
 
 

@@ -1,6 +1,6 @@
 """Makes torchvision run beside a build of PyTorch without CUDA.
 
-PyPI has torchvision for the CUDA build of PyTorch only. torchvision's library needs libraries of that build, although the
+PyPI has torchvision only for the CUDA build of PyTorch. torchvision's library needs libraries of that build, although the
 kernels for the CPU do not call them. So stub libraries with the same names replace them here.
 
 torchvision is installed in a separate folder (`TORCHVISION` in the Makefile). Otherwise other libraries would try to import
@@ -25,7 +25,7 @@ _MISSING = ("libc10_cuda.so", "libtorch_cuda.so", "libcudart.so.13")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment variables with which a process can import torchvision.
+    """Return the environment variables with which a process can import torchvision.
 
     If PyTorch has no CUDA, writes the stub libraries to `folder`. Skips the test if torchvision is not installed.
     """

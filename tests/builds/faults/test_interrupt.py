@@ -17,7 +17,7 @@ from tests.faults.processes import descendants, wait_until_gone
 from tests.projects import copy_project
 from trtbuild.store.local import leases
 
-#: Starts the command line, which gets SIGINT while it imports the module `argv[1]`.
+#: A program that runs ``trtbuild plan``. It sends itself SIGINT when it begins to import the module `argv[1]`.
 START = """\
 import os, signal, sys
 from trtbuild import __main__

@@ -194,7 +194,7 @@ def test_an_edit_builds_only_the_changed_steps_and_a_third_checkout_has_hits(tea
 def test_blobs_that_a_remote_has_lost_are_built_again_or_are_an_error_with_frozen(
     team: Team, another_python: str
 ) -> None:
-    """The remote has the records. A build notices at the fetch that blobs are missing."""
+    """The remote has the records. A build finds out that blobs are missing only when it fetches them."""
     lossy = team.folder / "lossy"
     shutil.copytree(team.remotes["nfs"].removeprefix("file://"), lossy)
     plans = [step["outputs"]["plan"] for step in team.document["steps"] if step["stage"] == "engine"]

@@ -126,7 +126,7 @@ def test_an_unknown_error_exceeds_every_limit(quantized_examples: CommandLine) -
 def test_the_model_of_the_engine_computes_what_the_file_does(
     quantized_examples: CommandLine, example_nets: Any, model: str
 ) -> None:
-    """onnxruntime runs the file and the model of the engine.
+    """onnxruntime runs the ONNX file, and the ONNX model from which the engine is built.
 
     It cannot run the other two files, which have operators of the domain `trt` or weights of type float4e2m1.
     """

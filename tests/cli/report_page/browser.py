@@ -130,7 +130,7 @@ class Browser:
             self._receive(deadline_s)
 
     def _receive(self, deadline_s: float) -> dict[str, Any]:
-        """Return the next message, and note it if it is an event."""
+        """Return the next message of the browser. If the message is an event, record it."""
         while b"\0" not in self._received:
             ready, _, _ = select.select([self._replies], [], [], max(0.0, deadline_s - time.monotonic()))
             assert ready, "the browser does not reply"

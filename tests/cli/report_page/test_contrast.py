@@ -43,7 +43,7 @@ def test_texts_have_enough_contrast(theme: int) -> None:
     assert too_low == []
 
 
-def test_the_contrast_of_known_colours() -> None:
+def test_contrast_is_right_for_known_colours() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
 

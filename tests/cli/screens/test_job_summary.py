@@ -31,7 +31,7 @@ def document(*steps: StepEntry, **more: Any) -> Build:
 
 
 def table(text: str, first: str) -> list[list[str]]:
-    """Return the rows of the table whose first column is `first`, as a reader sees them."""
+    """Return the rows, as a reader sees them, of the table whose first column has the title `first`."""
     lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(f"| {first} |"))
     rows = []

@@ -214,7 +214,7 @@ def test_a_null_build_is_one_line_and_imports_no_rich(first_build: tuple[Command
         (["--quiet"], 80, {}, False, False),
     ],
 )
-def test_rebuilding_one_engine_on_different_terminals(
+def test_live_rows_and_colour_depend_on_the_terminal_and_the_flags(
     first_build: tuple[CommandLine, Screen],
     arguments: list[str],
     columns: int,

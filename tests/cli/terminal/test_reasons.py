@@ -27,7 +27,7 @@ def test_the_text_has_the_first_change_and_the_number_of_the_others(changed: lis
     assert short_reason(Reason("changed", "changed: …", tuple(changed))) == text
 
 
-def test_texts_of_other_reasons() -> None:
+def test_reasons_without_changed_parts_have_short_texts() -> None:
     assert short_reason(Reason("new", "it was not built in this project before")) == "new"
     assert (
         short_reason(Reason("evicted", "it was built before, but the cache no longer has it"))

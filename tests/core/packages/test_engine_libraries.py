@@ -63,7 +63,7 @@ ALL_LATER = {"full": "10.16.1.11", "lean": "10.16.1.11", "dispatch": "10.16.1.11
         ({"lean": "10.2.0", "dispatch": "10.16.1.11"}, None, "tensorrt_dispatch 10.16.1.11", None),
     ],
 )
-def test_the_library_for_each_kind_of_plan(
+def test_the_chosen_library_runs_this_kind_of_plan(
     versions: dict[str, str], exact: str | None, compatible: str | None, without_lean: str | None
 ) -> None:
     assert chosen(EXACT, **versions) == exact

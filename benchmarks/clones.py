@@ -1,4 +1,4 @@
-"""Make a project of thousands of models. Most of them are not built, but get copies of stored results.
+"""Make a project of thousands of models, most of which are not built but get copies of stored results.
 
 ``python -m benchmarks.clones DIR --models 2000 --built 200`` adds models to a project of `projects.write_many` whose first
 200 models are built. Each new model has its own source, its own records (the results of its steps) and its own package in

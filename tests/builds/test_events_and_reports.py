@@ -126,8 +126,10 @@ def test_an_error_before_the_first_step_is_in_the_report(command_line: CommandLi
     assert command_line("build", "--report", "missing/report.html", expect=2)["errors"][0]["type"] == "UsageError"
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_a_build_that_a_signal_ends_has_events_and_a_report(command_line: CommandLine, sent: signal.Signals) -> None:
+@pytest.mark.parametrize("sent_signal", [signal.SIGINT, signal.SIGKILL])
+def test_a_build_that_a_signal_ends_has_events_and_a_report(
+    command_line: CommandLine, sent_signal: signal.Signals
+) -> None:
     project = copy_project("mlp", command_line.project)
     (project / "net.py").write_text(NET.format(how=ENDLESS["sleeps"]))
     build = subprocess.Popen(
@@ -141,15 +143,15 @@ def test_a_build_that_a_signal_ends_has_events_and_a_report(command_line: Comman
             assert build.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         children = descendants(build.pid)
-        build.send_signal(sent)
+        build.send_signal(sent_signal)
         build.wait(30)
         wait_until_gone(children)
     finally:
         build.kill()
     events = read_events(project / "events")
-    last = {signal.SIGINT: "build_finished", signal.SIGKILL: "step_started"}[sent]
+    last = {signal.SIGINT: "build_finished", signal.SIGKILL: "step_started"}[sent_signal]
     assert events[-1]["event"] == last
-    status = {signal.SIGINT: "interrupted", signal.SIGKILL: "running"}[sent]
+    status = {signal.SIGINT: "interrupted", signal.SIGKILL: "running"}[sent_signal]
     assert command_line("report")["status"] == status
     (step,) = [step for step in report_data(project / "trtbuild-report.html")["steps"] if step["verdict"] == "running"]
     assert step["id"].endswith("/trace")

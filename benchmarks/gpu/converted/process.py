@@ -146,6 +146,7 @@ def _dtype(gpu: Gpu, engine: Any, name: str) -> Any:
 
 def difference(actual: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float) -> str:
     """Return how two arrays differ, or an empty text if they agree.
+
     Integers must be equal. Floats may differ by `tolerance`, relative to the largest finite number in `expected`.
     """
     if actual.shape != expected.shape:

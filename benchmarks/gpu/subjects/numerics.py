@@ -39,8 +39,8 @@ def rows(host: Host) -> Iterator[Row]:
     yield _check_wrong_engine(host)
 
 
-def verify_rows(host: Host, project: Path, by: str, names: list[str]) -> Iterator[Row]:
-    """Verify the models or packages `names` of a project. The title of each row ends with `by`.
+def verify_rows(host: Host, project: Path, title_ending: str, names: list[str]) -> Iterator[Row]:
+    """Verify the models or packages `names` of a project. The title of each row ends with `title_ending`.
 
     Each entry of `cuts` is one comparison. A cut is one way to divide a model into partitions.
     """
@@ -52,7 +52,7 @@ def verify_rows(host: Host, project: Path, by: str, names: list[str]) -> Iterato
         cuts = [decode(CutEntry, cut) for cut in report["cuts"] if cut["by"] != "onnxruntime"]
         not_run = [entry["reason"] for entry in report["not_run"]]
         found = "; ".join([*(_text(cut) for cut in cuts), *not_run]) or report["status"]
-        yield Check(f"{report['model']}: verify by {by}", bool(cuts) and report["ok"], found)
+        yield Check(f"{report['model']}: verify by {title_ending}", bool(cuts) and report["ok"], found)
     for error in document["errors"]:
         print(f"    {error['text']}")
 

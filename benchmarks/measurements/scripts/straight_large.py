@@ -4,8 +4,8 @@ Usage: ``python straight_large.py export|compile FOLDER LAYERS WIDTH``, with ``m
 Prints the peak of the process's resident memory in bytes.
 
 `large.py` compares trtbuild with this script, so do not make the script faster or slower. ``export`` follows PyTorch's
-tutorial for the exporter (torch.onnx.export with dynamo=True, weights as external data). ``compile`` parses this file, and
-writes the plan to a file in pieces (IBuilder::buildSerializedNetworkToStream), so the plan is never in memory as a whole.
+tutorial for the exporter (torch.onnx.export with dynamo=True, weights as external data). ``compile`` parses the ONNX file.
+It writes the plan in pieces (IBuilder::buildSerializedNetworkToStream), so the plan is never in memory as a whole.
 """
 
 import sys

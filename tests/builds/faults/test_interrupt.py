@@ -53,7 +53,7 @@ def build():
 
 
 @pytest.mark.parametrize(
-    ("sent", "how"),
+    ("sent_signal", "how"),
     [
         (signal.SIGINT, "sleeps"),
         (signal.SIGINT, "computes"),
@@ -61,7 +61,9 @@ def build():
         (signal.SIGKILL, "holds the interpreter"),
     ],
 )
-def test_a_signal_ends_the_build_and_its_children(command_line: CommandLine, sent: signal.Signals, how: str) -> None:
+def test_a_signal_ends_the_build_and_its_children(
+    command_line: CommandLine, sent_signal: signal.Signals, how: str
+) -> None:
     copy_project("mlp", command_line.project)
     (command_line.project / "net.py").write_text(NET.format(how=ENDLESS[how]))
     build = subprocess.Popen(
@@ -78,13 +80,13 @@ def test_a_signal_ends_the_build_and_its_children(command_line: CommandLine, sen
         time.sleep(0.05)
     children = descendants(build.pid)
     assert children
-    build.send_signal(sent)
+    build.send_signal(sent_signal)
     try:
         out, err = build.communicate(timeout=20)
     except subprocess.TimeoutExpired:
         build.kill()  # its children end with it, so a failed test leaves no process behind
         raise
-    if sent is signal.SIGKILL:
+    if sent_signal is signal.SIGKILL:
         assert build.returncode == -signal.SIGKILL
     else:
         assert build.returncode == 130

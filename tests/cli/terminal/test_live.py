@@ -203,7 +203,7 @@ def test_a_null_build_is_one_line_and_imports_no_rich(first_build: tuple[Command
 
 
 @pytest.mark.parametrize(
-    ("arguments", "columns", "more", "live", "colour"),
+    ("arguments", "columns", "more", "is_live", "has_colour"),
     [
         ([], 30, {}, True, True),
         ([], 12, {}, True, True),
@@ -219,8 +219,8 @@ def test_live_rows_and_colour_depend_on_the_terminal_and_the_flags(
     arguments: list[str],
     columns: int,
     more: dict[str, str],
-    live: bool,
-    colour: bool,
+    is_live: bool,
+    has_colour: bool,
 ) -> None:
     command_line, _ = first_build
     remove_engine_record(command_line)
@@ -228,8 +228,8 @@ def test_live_rows_and_colour_depend_on_the_terminal_and_the_flags(
     assert screen.status == 0, screen.text()
     whole = "".join(line.ljust(columns) for line in screen.lines()).rstrip()
     joined = re.sub(r"\s+", "", whole)  # on a narrow terminal, long lines continue on the next row
-    assert (ERASE_ROW in screen.written) is live
-    assert (re.search(rb"\x1b\[[0-9;]*m", screen.written) is not None) is colour
+    assert (ERASE_ROW in screen.written) is is_live
+    assert (re.search(rb"\x1b\[[0-9;]*m", screen.written) is not None) is has_colour
     assert "·" not in joined, "the live area is not erased"
     if "--quiet" in arguments:
         assert whole == ""

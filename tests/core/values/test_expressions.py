@@ -78,7 +78,7 @@ def test_the_interval_of_each_binary_operator_contains_every_value_also_for_nega
         (["mul", ["sym", 0], ["sym", 1]], [(2, 3), (4, 5)], (8, 15)),
         (["floordiv", 60, ["sym", 0]], [(2, 8)], (7, 30)),
         (["floordiv", 60, ["sym", 0]], [(0, 8)], (7, 60)),
-        (["add", ["sym", 0], ["mul", -1, ["sym", 0]]], [(1, 8)], (-7, 7)),  # right, but larger than necessary
+        (["add", ["sym", 0], ["mul", -1, ["sym", 0]]], [(1, 8)], (-7, 7)),  # correct, but wider than necessary
     ],
     ids=json.dumps,
 )

@@ -122,7 +122,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = Project(base / "project")
     (base / "bin").mkdir()
     script = base / "bin" / "trtbuild"
-    # the command forks its process from one that has loaded torch already
+    # the script starts trtbuild as a fork of a process that has already loaded torch
     start = shlex.join([sys.executable, *servers.forked_command("trtbuild.__main__", os.environ)])
     script.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
     script.chmod(0o755)

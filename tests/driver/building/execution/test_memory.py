@@ -47,7 +47,7 @@ def test_an_estimate_follows_from_the_last_peak_or_from_the_weights() -> None:
 
 
 def free_bytes_with(tmp_path: Path, groups: str, files: dict[str, str]) -> int | None:
-    """The free memory of a process to which Linux says that 8 GiB are available.
+    """The free memory of a process if ``/proc/meminfo`` reports 8 GiB of available memory.
 
     `groups` is the text of ``/proc/self/cgroup``. `files` are the texts of files below ``/sys/fs/cgroup``, by path.
     """

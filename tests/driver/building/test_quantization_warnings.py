@@ -21,7 +21,9 @@ PRODUCTS, BOTH = {**PARTS, "fallbacks": ["products"]}, {**PARTS, "fallbacks": ["
 
 
 def plan(*quantized: Any) -> ModelPlan:
-    """A plan whose engines have these values of ``quantized`` in their records, in turn. ``"left out"`` stands for no value."""
+    """A plan whose engines have these values of ``quantized`` in their records, in turn.
+
+    If a value is "left out", the record has no field ``quantized``."""
     world = FakeWorld()
     world.build(a_model())
     result = world.plan(a_model())

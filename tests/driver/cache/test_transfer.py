@@ -173,7 +173,7 @@ def test_a_machine_without_torch_and_tensorrt_pulls_pushes_exports_and_imports(
 def test_a_machine_without_torch_finds_the_exported_trace_if_another_version_of_torch_traced_last(
     built: CommandLine, elsewhere: CommandLine, without_torch: dict[str, str], tmp_path: Path
 ) -> None:
-    """An example: an upgrade of torch was tried, in a second virtual environment and with the same cache."""
+    """This happens if a user tries a new version of torch in a second virtual environment with the same cache."""
     machine = CommandLine(built.project, tmp_path / "cache", built.environment)
     shutil.copytree(built.cache, machine.cache)
     local = LocalStore(machine.cache)

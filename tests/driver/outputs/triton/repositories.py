@@ -1,4 +1,6 @@
-"""Indexes of packages, and Triton's schema and rules, which check the Triton repositories made from the indexes."""
+"""Package indexes for tests, and checks of the Triton repositories that trtbuild makes from them.
+
+The checks use Triton's schema of model configurations, and some of Triton's rules."""
 
 from __future__ import annotations
 
@@ -231,7 +233,7 @@ def _check_ensemble(ensemble: Any, configs: Mapping[str, Any]) -> None:
         assert set(step.input_map) == {entry.name for entry in config.input} and step.input_map
         assert set(step.output_map) == {entry.name for entry in config.output}
         for entry in config.input:
-            assert step.input_map[entry.name] in available, "a step's input is there before the step"
+            assert step.input_map[entry.name] in available, "each input of a step must exist before the step"
             check_type(step.input_map[entry.name], entry, [])
         used.update(step.input_map.values())
         for entry in config.output:

@@ -113,7 +113,7 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
         ),
         "an input of the model is not used",
     ),
-    "sizes of data": (
+    "sizes that depend on data": (
         lambda: with_parts([part("a", [("input:0", X)], [tensor("int64", ["data", "n"], 2)])], ["a:0"]),
         "an output whose size depends on the values of its inputs",
     ),

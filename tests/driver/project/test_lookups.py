@@ -131,7 +131,7 @@ class SlowlyChanging(dict[Any, Any]):
 
 
 def in_threads(*works: Callable[[], None]) -> None:
-    """Call each function repeatedly, in a thread for each, for one second. Raises the error of a function that fails."""
+    """Call each function repeatedly for one second, each in its own thread. Raise the error of a function that fails."""
     end = time.monotonic() + 1
 
     def repeat(work: Callable[[], None]) -> None:
@@ -181,7 +181,7 @@ def test_a_lookup_does_not_replace_a_result_that_was_noted_meanwhile(
     store_lookups, result = lookups(store, tmp_path), Record(RECIPE, {})
 
     def get_record(self: LayeredStore, key: str, recipe: Recipe | None) -> None:
-        store_lookups.note_run("m/engine", result)  # in place of another thread
+        store_lookups.note_run("m/engine", result)  # as if another thread did this during the lookup
 
     monkeypatch.setattr(LayeredStore, "get_record", get_record)
     assert store_lookups.record(RECIPE.key) == result

@@ -1,4 +1,6 @@
-"""Imports follow the layers of docs/architecture.md and have no cycles. Core needs no installed package. Folders are small."""
+"""Imports follow the layers of docs/architecture.md and have no cycles. Core needs no installed package.
+
+Folders are small."""
 
 from __future__ import annotations
 

@@ -212,7 +212,9 @@ def with_other_field(value: Any, field: str) -> Any:
 
 
 def mutations(kind: type, field: str) -> tuple[Build, Build]:
-    """Return two builds that differ only in `field` of a `kind` value, and in values that must agree with `field`."""
+    """Return two builds that differ in the field `field` of a value of the type `kind`.
+
+    Other values differ only if they must agree with this field."""
     before = Build(replace(MODEL, dims=()))
     model = before.model
 

@@ -160,7 +160,7 @@ def test_module_paths_are_in_the_key_of_lower_because_no_graph_text_has_them() -
 
 
 def test_a_precision_for_the_whole_model_is_its_name_in_the_key() -> None:
-    """Precisions for single modules therefore leave the keys of all other manifests as they are."""
+    """The part `precision` has another form only if the manifest also has precisions for single modules."""
     recipe = keys.lower(A, B, Precisions("float16"), VERSIONS)
     assert dict(recipe.parts)["precision"] == "float16"
     mixed = Precisions("float16", module_precisions({"float32": ["*.norm"]}))

@@ -190,7 +190,7 @@ HEIGHT, ROWS = ["sym", 1], ["sym", 0]
     ],
     ids=json.dumps,
 )
-def test_sizes_are_written_in_whole_dims(expression: Any, text: str) -> None:
+def test_a_size_is_written_with_the_sizes_of_dims_not_with_symbols(expression: Any, text: str) -> None:
     """The symbol of the dim ``height`` counts units of 32: the size of the dim is 32 times the symbol."""
     assert expression_text(expression, ["rows", "height"], [1, 32]) == text
 

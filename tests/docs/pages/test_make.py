@@ -203,7 +203,8 @@ def test_a_deleted_source_is_an_error_of_trtbuild_not_of_make(project: Project) 
     assert "No rule to make target" not in output
     assert "No module named 'models.shared'" in output
     assert "models/classifier.py:3" in output
-    assert project.runs("-k", expect=2) == (["classifier", "embedder"], [])  # in every run until the source exists
+    # make calls trtbuild in every run until the source exists again
+    assert project.runs("-k", expect=2) == (["classifier", "embedder"], [])
     (project.folder / "models/shared.py").write_text(HEAD)
     assert project.runs() == (["classifier", "embedder"], [])
 

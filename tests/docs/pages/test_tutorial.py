@@ -38,7 +38,7 @@ def steps(page: str) -> list[tuple[str, str, list[str]]]:
 
 
 def without_numbers(line: str) -> str:
-    """Return `line` without what differs between runs: digests, numbers, versions and widths of columns."""
+    """Return `line` without the parts that differ between runs: digests, numbers, versions and widths of columns."""
     return " ".join(re.sub(r"\b[0-9a-f]{12}\b|\d+(\.\d+)*(e-\d+)?", "#", line).split())
 
 

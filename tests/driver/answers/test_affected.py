@@ -1,4 +1,6 @@
-"""`trtbuild affected`: the models that changes since a commit affect, and errors about repositories and revisions."""
+"""`trtbuild affected` lists the models that depend on files changed since a commit.
+
+Other tests check the errors about repositories and revisions."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ from trtbuild.toolchain.libraries import table
 
 VERSION = table.installed_version("tensorrt-rtx")
 
-#: Changes of the manifest. Machines without a toolchain need its name and version. The first model gets weights and a
-#: second target.
+#: Changes of the manifest. The manifest must name the toolchain and its version, because some machines of these tests have
+#: no toolchain. The first model gets weights and a second target.
 CHANGES = (
     ("  ada: {sm: 89}", f'  ada: {{sm: 89, version: "{VERSION}"}}\n  ampere: {{sm: 86, version: "{VERSION}"}}'),
     ("  first:", "  first:\n    weights: net.safetensors\n    targets: [ada, ampere]"),

@@ -1,5 +1,6 @@
-"""Comparisons of engines on workers that are honest, lie, or have another GPU than the job needs. Fakes replace the
-comparison and the GPU."""
+"""Comparisons of engines on workers that answer correctly, answer wrongly, or have another GPU than the job needs.
+
+Fakes replace the comparison and the GPU."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_compiling_changes_neither_the_module_nor_the_state_of_torch(
 
 
 def test_the_default_device_of_torch_does_not_matter(compile_module: Compile, tmp_path: Path) -> None:
-    """Models are traced on the CPU, and programs are read there. The default device of this test stands for a GPU."""
+    """Models are traced and programs are loaded on the CPU. The default device of this test stands for a GPU."""
 
     class Shifts(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

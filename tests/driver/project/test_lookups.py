@@ -1,4 +1,4 @@
-"""Lookups of damaged and refused records, from several threads, of forced steps, and of links (`core.recipes.chain`)."""
+"""Lookups of damaged and refused records, of forced steps, and of links (`core.recipes.chain`), also by several threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stopwatch times contenders in turns and waits for each call. Percentiles are measured values.
+"""The stopwatch times contenders, such as a package and its original module, in turns. Percentiles are measured values.
 
 No test compares real durations.
 """

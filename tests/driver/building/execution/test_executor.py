@@ -294,7 +294,7 @@ def test_a_step_waits_for_memory_unless_no_other_step_runs() -> None:
     assert project.most_running == 1
 
 
-def test_the_key_of_a_failed_step_is_not_run_for_another_model() -> None:
+def test_after_a_failure_no_other_step_with_the_same_key_runs() -> None:
     project = FakeProject(*trace_engine_package("m", key="same"), *trace_engine_package("n", key="same"))
     project.failing_steps = {"m/engine/e", "n/engine/e"}
     outcome = project.execute(jobs=1, keep_going=True)

@@ -1,6 +1,7 @@
 """Entries of a verification's document.
 
-A test gives the fields that it needs. The other fields have the values of a right result. A cut is one way in which a model is divided into partitions."""
+A test gives the fields that it needs. The other fields have the values of a right result.
+A cut is one way in which a model is divided into partitions."""
 
 from __future__ import annotations
 

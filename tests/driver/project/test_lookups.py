@@ -130,7 +130,7 @@ class SlowlyChanging(dict[Any, Any]):
         return found
 
 
-def in_threads(*works: Callable[[], None]) -> None:
+def in_threads(*functions: Callable[[], None]) -> None:
     """Call each function repeatedly for one second, each in its own thread. Raise the error of a function that fails."""
     end = time.monotonic() + 1
 
@@ -138,8 +138,8 @@ def in_threads(*works: Callable[[], None]) -> None:
         while time.monotonic() < end:
             work()
 
-    with ThreadPoolExecutor(len(works)) as threads:
-        for future in [threads.submit(repeat, work) for work in works]:
+    with ThreadPoolExecutor(len(functions)) as threads:
+        for future in [threads.submit(repeat, work) for work in functions]:
             future.result()
 
 

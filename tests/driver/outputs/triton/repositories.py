@@ -107,12 +107,12 @@ def put_package(index: dict[str, Any], store: MemoryStore) -> Record:
                 path = f"engines/{name}/{entry['name']}.plan"
                 index["files"][path] = store.put_bytes(path.encode()).to_json()
                 target["engines"][entry["name"]] = path
-    # no test parses this blob, because `typed` returns the index
+    # no test parses this blob, because `read_unchecked` returns the index
     return Record(Recipe("package", 2, ()), {"index": store.put_bytes(repr(index).encode())})
 
 
-def typed(index: Mapping[str, Any]) -> PackageIndex:
-    """Return the index as typed values, without the checks of `read_index`, because some tests need invalid indexes."""
+def read_unchecked(index: Mapping[str, Any]) -> PackageIndex:
+    """Return the index as `read_index` does, but without its checks, because some tests need invalid indexes."""
     names = [entry["name"] for entry in index["inputs"]]
     return PackageIndex(
         model=index["model"],
@@ -171,7 +171,7 @@ def _type(entry: Mapping[str, Any]) -> TensorType:
 def repository(index: dict[str, Any]) -> dict[str, outputs.OutputFile]:
     """Path in the repository → file, for all files of the model."""
     record = put_package(index, MemoryStore())
-    files = triton.model_files("r", typed(index), record)
+    files = triton.model_files("r", read_unchecked(index), record)
     return {file.path.removeprefix("r/"): file for file in files}
 
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-#: Lowers and converts a module in a new process. With an argument, the tables are filled before that.
+#: Exports, lowers and converts a module in a new process. With an argument, the tables are filled before that.
 _PROGRAM = """
 import hashlib, json, os, sys, threading
 import torch

@@ -1,5 +1,6 @@
-"""Imports follow the layers of docs/architecture.md and have no cycles, core needs no installed package, and folders are
-small."""
+"""Imports follow the layers of docs/architecture.md and have no cycles. Core needs no installed package.
+
+Folders are small."""
 
 from __future__ import annotations
 
@@ -116,7 +117,7 @@ def test_no_module_needs_a_newer_typing_module_than_that_of_python_3_10() -> Non
     later |= {"assert_type", "dataclass_transform", "override", "reveal_type"}
     found = []
     for path in sorted((ROOT / "trtbuild").rglob("*.py")):
-        statements = ast.parse(path.read_text(encoding="utf-8")).body  # not those below ``if TYPE_CHECKING:``
+        statements = ast.parse(path.read_text(encoding="utf-8")).body  # without the imports below ``if TYPE_CHECKING:``
         for statement in statements:
             if isinstance(statement, ast.ImportFrom) and statement.module == "typing":
                 found += [f"{path.name}: {alias.name}" for alias in statement.names if alias.name in later]

@@ -1,5 +1,6 @@
-"""Entries of a verification's document. A test gives the fields that it needs; the others have values of a right result.
+"""Entries of a verification's document.
 
+A test gives the fields that it needs. The other fields have the values of a right result.
 A cut is one way in which a model is divided into partitions."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A table of wordings to avoid, and functions that find the sentences of a file. `tests/docs/test_prose.py` uses both.
 
-Many engineers who read this project have another first language than English.
+English is not the first language of many engineers who read this project.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prints facts about one builder setting as JSON: what the manifest accepts, the keys, TensorRT's flags and others.
+"""Prints facts about one builder setting as JSON, such as the values in a manifest, the keys and TensorRT's flags.
 
 `tests.docs.test_adding_a_builder_setting` runs this program with a changed copy of trtbuild. The argument is the name of
 the setting. The working directory must be empty.
@@ -46,7 +46,7 @@ def flags(settings: BuilderSettings) -> int:
 
 
 def facts(name: str) -> dict[str, Any]:
-    """Return the facts: `manifest` for a valid and an invalid value, `flags` and `trtexec` for the default and another."""
+    """Return the facts: `manifest` for a valid and an invalid value, `flags` and `trtexec` for two values."""
     value = other_value(name)
     changed = replace(BuilderSettings(), **{name: value})
     build = recipe_values.Build()

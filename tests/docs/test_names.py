@@ -100,7 +100,7 @@ def files_in_tables() -> Iterator[tuple[str, Path | None, list[str]]]:
             yield span, path, re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)`", note)
 
 
-def test_files_without_a_folder_are_in_the_folder_before_them() -> None:
+def test_a_file_without_a_folder_is_in_the_folder_of_the_file_before_it() -> None:
     assert [span for span, path, _ in files_in_tables() if path is None] == []
 
 

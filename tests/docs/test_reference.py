@@ -57,7 +57,7 @@ def test_every_line_has_a_sentence() -> None:
     assert [line for line in lines if not re.match(r"\W*\w.{8,}", line)] == []
 
 
-def test_a_test_is_listed_if_its_name_leads_to_no_module() -> None:
+def test_a_test_file_is_listed_only_if_no_module_has_its_name() -> None:
     assert "tests/store/transports/scripted_server.py" in LISTED
     assert "tests/builds/test_incremental.py" in LISTED
     assert "tests/store/transports/test_patience.py" not in LISTED

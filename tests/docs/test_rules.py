@@ -1,6 +1,6 @@
-"""The tests of each rule of the design exist.
+"""Each rule that trtbuild must follow has tests, and these tests exist.
 
-The number of a rule is that of its section in the design, a document that is not in this repository.
+The numbers of the rules come from a document that is not in this repository.
 """
 
 from __future__ import annotations
@@ -133,15 +133,15 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
     },
     "4.5 keys: weights are in the key of an engine by their digests, in order": {
-        "core/recipes/test_keys.py": ["test_an_engine_has_its_weights_in_its_key_in_order"],
+        "core/recipes/test_keys.py": ["test_the_weights_of_an_engine_and_their_order_are_in_its_key"],
         "driver/project/test_weights_file.py": ["test_each_tensor_that_is_needed_becomes_a_blob_of_its_bytes"],
     },
     "4.6 keys: profiles count in order, with the ranges that follow from the bounds": {
-        "core/recipes/test_keys.py": ["test_all_profiles_count_in_order"],
+        "core/recipes/test_keys.py": ["test_all_profiles_and_their_order_are_in_the_key_of_an_engine"],
         "core/planning/test_expand.py": ["test_ranges_come_from_bounds_not_from_the_values_at_min_and_max"],
     },
     "4.7 keys: the toolchain, the platform, the environment and all settings count": {
-        "core/recipes/test_keys.py": ["test_toolchain_version_platform_and_environment_count"],
+        "core/recipes/test_keys.py": ["test_toolchain_version_platform_and_environment_are_in_the_key_of_an_engine"],
         "toolchain/compiling/test_configuration.py": ["test_every_setting_reaches_tensorrt_rtx"],
     },
     "4.8 keys: versions are those of the process that runs the step": {

@@ -12,7 +12,9 @@ from trtbuild.cli.commands import documents
 
 @functools.cache
 def validator(kind: str) -> Draft202012Validator:
-    """The validator of one type, such as ``Build``. `jsonschema.validate` would check the whole schema at each call."""
+    """The cached validator of one type, such as ``Build``.
+
+    `jsonschema.validate` would check the whole schema at each call."""
     return Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": _definitions()})
 
 

@@ -16,7 +16,7 @@ from tests.documents.schemas import validator
 from trtbuild.cli.commands import documents
 
 FORMS = Path(__file__).parent / "forms"
-WRITE = bool(os.environ.pop("TRTBUILD_WRITE_DOCUMENTS", None))  # the commands must not read it
+WRITE = bool(os.environ.pop("TRTBUILD_WRITE_DOCUMENTS", None))  # the commands must not inherit it
 
 
 def test_every_document_has_its_recorded_form(document_texts: dict[str, str]) -> None:

@@ -242,7 +242,7 @@ def test_programs_of_the_second_toolchain_come_from_its_partition_step(world: Fa
     world.build(model)
     second = world.plan(model).steps["net/partition@tensorrt-11.0.0"]
     assert second.record is not None
-    # the same program in other bytes: torch.export.save may write it differently
+    # the same program as other bytes, because torch.export.save does not always write the same bytes
     program = next(name for name in second.record.outputs if name == f"program:{sha('nms float32')}")
     other = world.put("the same program, in other bytes")
     world.keep(second.record.recipe, {**second.record.outputs, program: other})

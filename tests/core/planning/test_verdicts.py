@@ -83,7 +83,7 @@ def test_an_untrusted_record_is_a_miss_with_its_reason(world: FakeWorld) -> None
     assert (step.verdict, step.reason.code, step.reason.text) == ("run", "untrusted", "it is not signed")
 
 
-def test_a_trace_with_untrusted_links_has_that_reason(world: FakeWorld) -> None:
+def test_the_reason_of_a_trace_with_untrusted_links_is_untrusted(world: FakeWorld) -> None:
     world.build(a_model())
     links = {key for key, record in world.records.items() if record.recipe.stage == "trace-link"}
     assert links
@@ -93,7 +93,7 @@ def test_a_trace_with_untrusted_links_has_that_reason(world: FakeWorld) -> None:
         assert (step.verdict, step.reason.code, step.reason.text) == ("run", "untrusted", "it is not signed")
 
 
-def test_a_package_with_and_without_a_reference_differs_in_that_field_only(world: FakeWorld) -> None:
+def test_a_package_runs_again_if_only_reference_changes_and_its_reason_says_so(world: FakeWorld) -> None:
     for first, second in ((True, False), (False, True)):
         world.records.clear()
         world.build(replace(a_model(), reference=first))

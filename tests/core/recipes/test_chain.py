@@ -98,7 +98,7 @@ def test_a_trace_is_found_only_if_all_files_that_it_read_are_unchanged(
 
 
 @given(WORLDS, st.lists(st.tuples(st.sampled_from(NAMES), CONTENTS), max_size=12), st.randoms(use_true_random=False))
-def test_with_a_varying_order_of_discovery_the_second_build_is_a_right_hit(
+def test_with_a_varying_order_of_discovery_the_second_build_is_a_correct_hit(
     files: dict[str, str], edits: list[tuple[str, str]], order: random.Random
 ) -> None:
     world = FakeTraces(dict(files), order)

@@ -83,8 +83,8 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
     },
     BuilderSettings: {
         **{field.name: {ENGINE} for field in dataclasses.fields(BuilderSettings)},
-        "version_compatible": {ENGINE, PACKAGE},  # a loader reads it
-        "exclude_lean_runtime": {ENGINE, PACKAGE},  # a loader reads it
+        "version_compatible": {ENGINE, PACKAGE},  # the loader reads it from the package
+        "exclude_lean_runtime": {ENGINE, PACKAGE},  # the loader reads it from the package
     },
     Target: {
         "name": {PACKAGE},
@@ -212,7 +212,9 @@ def with_other_field(value: Any, field: str) -> Any:
 
 
 def mutations(kind: type, field: str) -> tuple[Build, Build]:
-    """Return two builds that differ only in `field` of a `kind` value, and in values that must agree with `field`."""
+    """Return two builds that differ in the field `field` of a value of the type `kind`.
+
+    Other values differ only if they must agree with this field."""
     before = Build(replace(MODEL, dims=()))
     model = before.model
 
@@ -381,7 +383,7 @@ def test_the_bytes_of_a_library_are_in_the_keys_of_the_engine_and_the_package_on
 
 
 def test_the_order_of_mappings_in_arguments_is_in_the_key_only_if_they_are_not_sorted() -> None:
-    """Code may build its layers in the order of a mapping. Keys of earlier versions do not have the order."""
+    """Code may build its layers in the order of a mapping. If the mapping is sorted, the key has no part for the order."""
     first, second = ({"heads": {"wh": 2, "reg": 2}}, {"heads": {"reg": 2, "wh": 2}})
     models = [replace(MODEL, source=replace(MODEL.source, kwargs=kwargs)) for kwargs in (first, second)]
     assert changed_stages(*map(Build, models)) == {TRACE}

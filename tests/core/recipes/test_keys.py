@@ -160,7 +160,7 @@ def test_module_paths_are_in_the_key_of_lower_because_no_graph_text_has_them() -
 
 
 def test_a_precision_for_the_whole_model_is_its_name_in_the_key() -> None:
-    """So old manifests kept their keys when trtbuild got precisions for single modules."""
+    """The part `precision` has another form only if the manifest also has precisions for single modules."""
     recipe = keys.lower(A, B, Precisions("float16"), VERSIONS)
     assert dict(recipe.parts)["precision"] == "float16"
     mixed = Precisions("float16", module_precisions({"float32": ["*.norm"]}))
@@ -201,7 +201,7 @@ def engine_key(**changes: Any) -> str:
     return keys.engine(replace(Build().engine_job(), **changes), ENVIRONMENT).key
 
 
-def test_an_engine_has_its_weights_in_its_key_in_order() -> None:
+def test_the_weights_of_an_engine_and_their_order_are_in_its_key() -> None:
     first, second = WEIGHTS[0], replace(WEIGHTS[0], sha256=C)
     variants = [
         (),
@@ -216,7 +216,7 @@ def test_an_engine_has_its_weights_in_its_key_in_order() -> None:
     assert len({engine_key(weights=weights) for weights in variants}) == len(variants)
 
 
-def test_all_profiles_count_in_order() -> None:
+def test_all_profiles_and_their_order_are_in_the_key_of_an_engine() -> None:
     first, second = ShapeRange((1,), (2,), (3,)), ShapeRange((1,), (3,), (3,))
     variants = [
         ((first,),),
@@ -230,12 +230,12 @@ def test_all_profiles_count_in_order() -> None:
     assert len({engine_key(profiles=profiles) for profiles in variants}) == len(variants)
 
 
-def test_min_opt_and_max_are_not_mixed_up() -> None:
+def test_the_key_of_an_engine_distinguishes_min_opt_and_max() -> None:
     variants = [ShapeRange((1,), (2,), (2,)), ShapeRange((1,), (1,), (2,)), ShapeRange((1, 2), (1, 2), (1, 2))]
     assert len({engine_key(profiles=((shape,),)) for shape in variants}) == len(variants)
 
 
-def test_toolchain_version_platform_and_environment_count() -> None:
+def test_toolchain_version_platform_and_environment_are_in_the_key_of_an_engine() -> None:
     job = Build().engine_job()
     target = job.target
     distinct = {

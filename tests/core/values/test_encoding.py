@@ -89,7 +89,7 @@ def test_values_of_different_types_have_different_encodings() -> None:
     assert len({encode(value) for value in values}) == len(values)
 
 
-def test_moving_text_between_neighbours_changes_the_encoding() -> None:
+def test_moving_text_between_neighbouring_values_changes_the_encoding() -> None:
     values: list[Value] = [
         ["ab", "c"],
         ["a", "bc"],

@@ -78,7 +78,7 @@ def test_the_interval_of_each_binary_operator_contains_every_value_also_for_nega
         (["mul", ["sym", 0], ["sym", 1]], [(2, 3), (4, 5)], (8, 15)),
         (["floordiv", 60, ["sym", 0]], [(2, 8)], (7, 30)),
         (["floordiv", 60, ["sym", 0]], [(0, 8)], (7, 60)),
-        (["add", ["sym", 0], ["mul", -1, ["sym", 0]]], [(1, 8)], (-7, 7)),  # right, but larger than necessary
+        (["add", ["sym", 0], ["mul", -1, ["sym", 0]]], [(1, 8)], (-7, 7)),  # correct, but wider than necessary
     ],
     ids=json.dumps,
 )
@@ -190,7 +190,7 @@ HEIGHT, ROWS = ["sym", 1], ["sym", 0]
     ],
     ids=json.dumps,
 )
-def test_sizes_are_written_in_whole_dims(expression: Any, text: str) -> None:
+def test_a_size_is_written_with_the_sizes_of_dims_not_with_symbols(expression: Any, text: str) -> None:
     """The symbol of the dim ``height`` counts units of 32: the size of the dim is 32 times the symbol."""
     assert expression_text(expression, ["rows", "height"], [1, 32]) == text
 

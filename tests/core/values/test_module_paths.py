@@ -28,7 +28,7 @@ from trtbuild.core.values.module_paths import advice_for_unmatched, covering_mod
         ("*", "", None),
     ],
 )
-def test_a_pattern_covers_the_modules_that_it_names_and_those_inside(
+def test_a_pattern_covers_the_modules_that_it_matches_and_their_submodules(
     pattern: str, path: str, module: str | None
 ) -> None:
     assert covering_module(pattern, path) == module

@@ -12,13 +12,13 @@ def test_nearest_ignores_case_and_returns_none_for_distant_names() -> None:
     assert nearest("x", []) is None
 
 
-def test_a_suggestion_names_the_nearest_and_the_allowed() -> None:
+def test_a_suggestion_lists_the_nearest_name_and_the_allowed_names() -> None:
     assert suggestion("adda", ["ada", "hopper"], "targets") == "did you mean 'ada'? the targets are: ada, hopper"
     assert suggestion("zzz", ["ada"], "targets") == "the targets are: ada"
     assert suggestion("zzz", [], "targets") == "there are no targets"
 
 
-def test_a_suggestion_of_many_names_is_short_but_looks_at_all() -> None:
+def test_a_suggestion_is_short_but_considers_all_names() -> None:
     names = [f"model{number}" for number in range(MAX_LISTED)] + ["special", "other"]
     text = suggestion("specal", names, "models")
     assert text.startswith("did you mean 'special'?")

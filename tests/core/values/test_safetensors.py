@@ -39,6 +39,6 @@ def test_the_metadata_of_a_file_of_the_library_is_read() -> None:
 @pytest.mark.parametrize(
     "header", [b"[" * 100_000, b"[]", b'{"__metadata__": [1]}', b'{"__metadata__": {"trtbuild": 1}}']
 )
-def test_metadata_of_another_form_is_a_value_error(header: bytes) -> None:
+def test_invalid_metadata_is_a_value_error(header: bytes) -> None:
     with pytest.raises(ValueError, match=r"its (header|metadata)"):
         metadata_of(len(header).to_bytes(8, "little") + header)

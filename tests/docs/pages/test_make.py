@@ -122,7 +122,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = Project(base / "project")
     (base / "bin").mkdir()
     script = base / "bin" / "trtbuild"
-    # the command forks its process from one that has loaded torch already
+    # the script starts trtbuild as a fork of a process that has already loaded torch
     start = shlex.join([sys.executable, *servers.forked_command("trtbuild.__main__", os.environ)])
     script.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
     script.chmod(0o755)
@@ -203,7 +203,8 @@ def test_a_deleted_source_is_an_error_of_trtbuild_not_of_make(project: Project) 
     assert "No rule to make target" not in output
     assert "No module named 'models.shared'" in output
     assert "models/classifier.py:3" in output
-    assert project.runs("-k", expect=2) == (["classifier", "embedder"], [])  # in every run until the source exists
+    # make calls trtbuild in every run until the source exists again
+    assert project.runs("-k", expect=2) == (["classifier", "embedder"], [])
     (project.folder / "models/shared.py").write_text(HEAD)
     assert project.runs() == (["classifier", "embedder"], [])
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import CommandLine
 
-#: Each process loads torch itself, as for users. In other tests, processes are forked from one that has loaded torch.
+#: Each process loads torch itself, as it does for users. Other tests fork their processes from one that has loaded torch.
 pytestmark = pytest.mark.cold_workers
 
 ROOT = Path(__file__).parents[3]

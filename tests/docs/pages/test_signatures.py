@@ -1,4 +1,5 @@
-"""docs/store-format.md suffices to check signatures, and what docs/threat-model.md names exists."""
+"""Signatures can be verified with the rules of docs/store-format.md alone. The commands and variables that
+docs/threat-model.md names exist."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def steps(page: str) -> list[tuple[str, str, list[str]]]:
 
 
 def without_numbers(line: str) -> str:
-    """Return `line` without what differs between runs: digests, numbers, versions and widths of columns."""
+    """Return `line` without the parts that differ between runs: digests, numbers, versions and widths of columns."""
     return " ".join(re.sub(r"\b[0-9a-f]{12}\b|\d+(\.\d+)*(e-\d+)?", "#", line).split())
 
 
@@ -47,7 +47,7 @@ def start_shell(folder: Path) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
     programs = folder / "bin"
     programs.mkdir()
-    # forks its process from one that has loaded torch already
+    # this command starts trtbuild as a fork of a process that has already loaded torch
     trtbuild = shlex.join([sys.executable, *servers.forked_command("trtbuild.__main__", os.environ)])
     for name, command in (("trtbuild", trtbuild), ("python", sys.executable)):
         (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')

@@ -89,7 +89,7 @@ class Pipeline:
         folder = self.root / "programs"
         if not folder.exists():
             folder.mkdir()
-            # forks its process from one that has loaded torch already
+            # this command starts trtbuild as a fork of a process that has already loaded torch
             trtbuild = shlex.join([sys.executable, *servers.forked_command("trtbuild.cli.main", os.environ)])
             texts = {
                 "pip": f'#!/bin/sh\necho "$@" >> {self.root}/pip\n',
@@ -112,7 +112,9 @@ class Pipeline:
 
 
 def _commands(step: Mapping[str, Any], expressions: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
-    """Return the commands of a step, each with its environment variables. action.yml has those of `THIS_ACTION`."""
+    """Return the commands of a step, each with its environment variables.
+
+    If the step uses `THIS_ACTION`, its commands are in action.yml. Steps that use other actions have no commands."""
     if "run" in step:
         return [
             (step["run"], {name: with_values(str(value), expressions) for name, value in step.get("env", {}).items()})

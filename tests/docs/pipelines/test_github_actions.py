@@ -1,4 +1,4 @@
-"""The jobs of the workflow docs/github-actions/build.yml share results. The cache is the nginx of docs/team-cache.md."""
+"""The jobs of the workflow docs/github-actions/build.yml share results. The cache is the server of docs/team-cache.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`trtbuild affected`: the models that changes since a commit affect, and errors about repositories and revisions."""
+"""`trtbuild affected` lists the models that depend on files changed since a commit.
+
+Other tests check the errors about repositories and revisions."""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ def changed_models(root: Path, revision: str = "HEAD") -> str:
     ],
 )
 @pytest.mark.parametrize("committed", [False, True])
-def test_the_models_that_a_change_touches(repository: Path, command: str, models: str, committed: bool) -> None:
+def test_a_change_affects_the_models_that_depend_on_the_changed_file(
+    repository: Path, command: str, models: str, committed: bool
+) -> None:
     base = git(repository, "rev-parse", "HEAD")
     subprocess.run(command, shell=True, cwd=repository / "project", check=True)
     if committed and command != "true":
@@ -110,7 +114,7 @@ def test_the_models_that_a_change_touches(repository: Path, command: str, models
     assert changed_models(repository, base) == models
 
 
-def test_a_model_that_was_never_traced_is_affected_and_says_why(repository: Path) -> None:
+def test_a_model_that_was_never_traced_is_affected_and_the_reason_is_given(repository: Path) -> None:
     (entry,) = [model for model in answer(repository).models if model.model == "new"]
     assert (entry.affected, entry.code) == (True, "untraced")
     assert entry.text == "its dependencies are not known, because trace has no result: it was not built"
@@ -124,7 +128,7 @@ def test_a_new_directory_of_a_package_is_a_change(repository: Path) -> None:
     assert {model.model: model.code for model in document.models}["c"] == "changed"
 
 
-def test_a_changed_submodule_touches_the_files_in_it(repository: Path, tmp_path: Path) -> None:
+def test_a_changed_submodule_counts_as_a_change_of_its_files(repository: Path, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()
     git(library, "init", "-q")
@@ -150,7 +154,7 @@ def test_a_hook_of_a_linked_worktree_finds_the_same_changes(
     assert changed_models(worktree) == "a"
 
 
-def test_a_repository_that_git_dir_names_is_used(
+def test_the_repository_of_the_variable_git_dir_is_used(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = tmp_path / "elsewhere.git"
@@ -175,7 +179,7 @@ def test_an_unknown_revision_is_refused(repository: Path, revision: str) -> None
     with pytest.raises(UsageError, match="this repository has no such commit") as caught:
         changes_since(repository / "project", revision)
     assert "name a commit" in str(caught.value)
-    assert not list(repository.rglob("x")), "git took the revision for the option --output"
+    assert not list(repository.rglob("x")), "git read the revision as the option --output"
 
 
 def test_a_range_is_refused(repository: Path) -> None:

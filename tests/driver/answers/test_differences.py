@@ -59,7 +59,7 @@ def test_equal_sides_exit_with_0(trtbuild: CommandLine, sides: tuple[str, str]) 
     assert "no differences" in trtbuild.run("diff", *sides).stdout
 
 
-def test_declared_ranges_are_compared_and_a_shape_of_one_side_is_not() -> None:
+def test_declared_ranges_are_compared_and_a_shape_that_only_one_side_has_is_ignored() -> None:
     def facts(**fields: Any) -> PackageFacts:
         inputs = {"ids": {"dtype": "int64", "keyword": False, **fields}}
         return PackageFacts("net", "package", "net", "index", inputs, {}, {}, {}, "float32")
@@ -142,7 +142,7 @@ def test_without_records_only_the_indexes_are_compared(trtbuild: CommandLine, tm
     assert "index alone" in other.run("diff", "old", str(tmp_path / "edited")).stdout
 
 
-def test_records_that_are_not_trusted_here_are_as_good_as_missing(trtbuild: CommandLine) -> None:
+def test_records_that_are_not_trusted_count_as_missing(trtbuild: CommandLine) -> None:
     trusting = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
     document = trtbuild("diff", "old", "dist/net", environment=trusting)
     assert (document["same"], document["a"]["known_from"]) == (True, "index")

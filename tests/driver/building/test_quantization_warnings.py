@@ -15,13 +15,16 @@ from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.building.quantization_warnings import float_engines, uncalibrated_layers
 
-#: The numbers of quantized weights and products of an engine. ``fallbacks`` lists those that the engine computes in floats.
+#: How many weights of an engine, and how many products, the model quantizes. ``fallbacks`` has "weights" or "products" if
+#: the engine has all of them in floats.
 PARTS = {"weights": 1, "products": 1}
 PRODUCTS, BOTH = {**PARTS, "fallbacks": ["products"]}, {**PARTS, "fallbacks": ["weights", "products"]}
 
 
 def plan(*quantized: Any) -> ModelPlan:
-    """A plan whose engines have these values of ``quantized`` in their records, in turn. ``"left out"``: no value."""
+    """A plan whose engines have these values of ``quantized`` in their records, in turn.
+
+    If a value is "left out", the record has no field ``quantized``."""
     world = FakeWorld()
     world.build(a_model())
     result = world.plan(a_model())
@@ -37,7 +40,7 @@ def plan(*quantized: Any) -> ModelPlan:
     return result
 
 
-def test_a_model_whose_engines_all_multiply_floats_is_named_with_what_to_do() -> None:
+def test_the_warning_about_engines_that_multiply_floats_says_what_to_do() -> None:
     (warning,) = float_engines([plan(PRODUCTS)])
     assert warning.startswith("net@ada: tensorrt-rtx multiplies floats, although the model quantizes both factors")
     assert "quantize the weights only" in warning and "trtbuild inspect net --layers" in warning

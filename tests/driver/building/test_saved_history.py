@@ -21,7 +21,8 @@ WRITTEN = WrittenOutput("net", "plans", "dist/plans", True)
 def test_the_recipe_of_a_package_is_saved_only_if_its_outputs_were_written(
     written: dict[str, list[WrittenOutput]], tmp_path: Path
 ) -> None:
-    """It names the plans that the next build removes. After ``--until engine``, dist has the plans of an older package."""
+    """The recipe names the plans that the next build removes from ``dist``. After ``--until engine``, this folder still has
+    the plans of an older package."""
     steps = {
         stage: Step(f"net/{stage}", "net", stage, "hit", Reason("hit", ""), recipe=Recipe(stage, 1, (("a", 1),)))
         for stage in ("lower", "package")

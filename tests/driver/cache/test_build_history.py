@@ -95,7 +95,7 @@ def test_the_file_stays_small_and_keeps_the_newest_builds(tmp_path: Path) -> Non
     assert builds[0].finished_s == line_count + 1 - build_history.MOST_BUILDS
 
 
-def test_a_damaged_line_costs_only_that_line(tmp_path: Path) -> None:
+def test_only_the_damaged_line_is_ignored(tmp_path: Path) -> None:
     note_build(tmp_path, a_build())
     path = tmp_path / ".trtbuild" / build_history.FILE
     path.write_bytes(path.read_bytes() + b'{"finished_s":1,"ok"')  # cut off by a full disk
@@ -103,7 +103,7 @@ def test_a_damaged_line_costs_only_that_line(tmp_path: Path) -> None:
     assert len(read_builds(tmp_path)) == 2
 
 
-def test_a_line_with_an_impossible_time_costs_only_that_line(tmp_path: Path) -> None:
+def test_only_lines_with_an_impossible_time_are_ignored(tmp_path: Path) -> None:
     note_build(tmp_path, a_build())
     path = tmp_path / ".trtbuild" / build_history.FILE
     line = b'{"finished_s":%s,"ok":true,"hits":1,"misses":0,"saved_s":0,"built_s":0,"reasons":{}}\n'

@@ -283,7 +283,7 @@ def test_frozen_refuses_cached_results_of_an_edited_model_until_they_are_locked(
         assert error["type"] == "FrozenError"
         assert "these results are not those of trtbuild.lock" in error["text"]
         assert ENGINE in error["text"]
-    assert ran(locked("build", "--frozen", "--upgrade")) == {}  # ignores the lock
+    assert ran(locked("build", "--frozen", "--upgrade")) == {}  # --upgrade ignores the lock
     assert ran(locked("build", "--frozen", "--until", "convert")) == {}
     locked("lock")
     assert ran(locked("build", "--frozen")) == {}

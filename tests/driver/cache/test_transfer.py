@@ -42,8 +42,8 @@ from trtbuild.toolchain.libraries import table
 
 VERSION = table.installed_version("tensorrt-rtx")
 
-#: Changes of the manifest. Machines without a toolchain need its name and version. The first model gets weights and a
-#: second target.
+#: Changes of the manifest. The manifest must name the toolchain and its version, because some machines of these tests have
+#: no toolchain. The first model gets weights and a second target.
 CHANGES = (
     ("  ada: {sm: 89}", f'  ada: {{sm: 89, version: "{VERSION}"}}\n  ampere: {{sm: 86, version: "{VERSION}"}}'),
     ("  first:", "  first:\n    weights: net.safetensors\n    targets: [ada, ampere]"),
@@ -173,7 +173,7 @@ def test_a_machine_without_torch_and_tensorrt_pulls_pushes_exports_and_imports(
 def test_a_machine_without_torch_finds_the_exported_trace_if_another_version_of_torch_traced_last(
     built: CommandLine, elsewhere: CommandLine, without_torch: dict[str, str], tmp_path: Path
 ) -> None:
-    """An example: an upgrade of torch was tried, in a second virtual environment and with the same cache."""
+    """This happens if a user tries a new version of torch in a second virtual environment with the same cache."""
     machine = CommandLine(built.project, tmp_path / "cache", built.environment)
     shutil.copytree(built.cache, machine.cache)
     local = LocalStore(machine.cache)

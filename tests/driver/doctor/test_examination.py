@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import CommandLine
 from tests.projects import copy_project, edit
 
-#: Module → distribution. With the fixture `trtbuild`, doctor imports small fakes of these modules. Tests break them.
+#: Module → distribution. With the fixture `trtbuild`, doctor imports small fakes of these modules.
 MODULES = {
     "torch": "torch",
     "onnx": "onnx",

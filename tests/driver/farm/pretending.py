@@ -30,11 +30,11 @@ def dask_setup(worker: Any) -> None:
 
 def compile_or_wait(pool: Any, task: str, job: EngineJob) -> Reply:
     begun = performing.directory() / "begun"
-    how = os.environ["TRTBUILD_TEST_PRETENDS"]
+    mode = os.environ["TRTBUILD_TEST_PRETENDS"]
     is_first = not begun.exists()
-    if how == "wait-always" or (how == "wait" and is_first):
+    if mode == "wait-always" or (mode == "wait" and is_first):
         _wait(begun)
-    elif how == "wait-in-write" and is_first:
+    elif mode == "wait-in-write" and is_first:
         with wiring.open_local(performing.directory()).open_writer() as writer:
             writer.write(bytes(1 << 20))
             _wait(begun)
@@ -45,4 +45,4 @@ def _wait(begun: Path) -> None:
     with begun.open("a") as file:
         file.write(f"{os.getpid()}\n")
     time.sleep(_WAIT_S)
-    raise AssertionError("nobody has killed this worker")
+    raise AssertionError("the test has not killed this worker")

@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.faults.processes import descendants, kill, wait_until_gone
 
-#: The seconds in which a process has to start.
+#: A process has to start within this time.
 START_S = 90.0
 
 

@@ -1,5 +1,6 @@
-"""Comparisons of engines on workers that are honest, lie, or have another GPU than the job needs. Fakes replace the
-comparison and the GPU."""
+"""Comparisons of engines on workers that answer correctly, answer wrongly, or have another GPU than the job needs.
+
+Fakes replace the comparison and the GPU."""
 
 from __future__ import annotations
 
@@ -176,7 +177,7 @@ def answer_changed_after_signing(text: str, name: str) -> Answer:
 
 
 def answer_with_a_path_in_place_of_a_digest(text: str, name: str) -> Answer:
-    """Answer with the right report. The digest of the worst inputs (those with the largest error) is a path instead."""
+    """Answer with the right report, and with a path in place of the digest of the inputs with the largest error."""
     honest = performing._do_job(FarmJob.from_text(text), name)
     return dataclasses.replace(honest, worst=BlobFiles("../" * 8 + "etc/passwd", (Output("a" * 64, 1),)))
 
@@ -201,7 +202,7 @@ def _answer_with_report(text: str, name: str, report_for: Callable[[VerifyJob], 
 
 
 @pytest.mark.parametrize(
-    ("lie", "reason"),
+    ("behaviour", "reason"),
     [
         (answer_with_another_key, "it is the record of another verify"),
         (answer_with_other_points, "it is the report of another comparison"),
@@ -211,10 +212,10 @@ def _answer_with_report(text: str, name: str, report_for: Callable[[VerifyJob], 
         (answer_with_inputs_without_files, "blob a+ has no file, or only one file with another digest"),
     ],
 )
-def test_a_lie_is_found_and_the_liar_is_not_used_again(
-    cluster: Cluster, driver: Driver, project: Path, lie: Any, reason: str
+def test_a_wrong_answer_is_detected_and_its_worker_is_not_used_again(
+    cluster: Cluster, driver: Driver, project: Path, behaviour: Any, reason: str
 ) -> None:
-    cluster.add_worker("liar", lie, project=project, gpu=ADA)
+    cluster.add_worker("liar", behaviour, project=project, gpu=ADA)
     with pytest.raises(WorkersError, match=f"liar: its answer was wrong: {reason}"):
         compare(driver)
     cluster.add_worker("honest", project=project, gpu=ADA)

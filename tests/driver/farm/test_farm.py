@@ -191,7 +191,7 @@ def unreadable(text: str, name: str) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("lie", "reason"),
+    ("behaviour", "reason"),
     [
         (unreadable, "the answer cannot be read"),
         (wrong_bytes, "was damaged"),
@@ -200,10 +200,10 @@ def unreadable(text: str, name: str) -> Answer:
         (not_unicode, "codec can't encode character"),
     ],
 )
-def test_a_lie_is_found_and_the_liar_is_not_used_again(
-    cluster: Cluster, driver: Driver, project: Path, lie: Behaviour, reason: str
+def test_a_wrong_answer_is_detected_and_its_worker_is_not_used_again(
+    cluster: Cluster, driver: Driver, project: Path, behaviour: Behaviour, reason: str
 ) -> None:
-    liar = CountingBehaviour(lie)
+    liar = CountingBehaviour(behaviour)
     cluster.add_worker("liar", liar, project=project)
     with pytest.raises(NoWorker, match=f"liar: its answer was wrong: .*{reason}"):
         driver.compile()
@@ -266,9 +266,7 @@ def test_a_refusal_of_the_compiler_is_final(cluster: Cluster, driver: Driver, pr
     assert sum(len(each.jobs) for each in refusing) == 1
 
 
-def test_three_deaths_of_a_compiler_are_the_failure_of_the_step(
-    cluster: Cluster, driver: Driver, project: Path
-) -> None:
+def test_a_step_fails_after_the_third_death_of_its_compiler(cluster: Cluster, driver: Driver, project: Path) -> None:
     def die(text: str, name: str) -> Answer:
         error = {"type": "WorkerDied", "text": "the process that compiles the engine was ended by SIGKILL"}
         return Answer(PROTOCOL, FarmJob.from_text(text).key, name, "died", error=error, log="last words\n")

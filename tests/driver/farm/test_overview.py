@@ -26,7 +26,7 @@ def test_uses_the_store_that_the_most_slots_reach() -> None:
     assert [each.name for each in overview(only_near, far).workers_for(LABEL)] == ["far"]
 
 
-def test_no_store_without_a_worker() -> None:
+def test_without_a_suitable_worker_no_store_is_used() -> None:
     assert overview().store_for(LABEL) is None
     assert overview(worker("old", LABEL, "trtbuild release 0", REMOTE)).store_for(LABEL) is None
     assert overview(worker("other", "trtbuild engine trt", RELEASE, REMOTE)).workers_for(LABEL) == []

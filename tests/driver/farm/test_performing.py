@@ -40,13 +40,13 @@ def refusal(job: FarmJob, **changes: Any) -> str:
     return str(answer.error["text"])
 
 
-def test_does_a_job(job: FarmJob) -> None:
+def test_a_worker_does_a_job_and_its_answer_can_be_read(job: FarmJob) -> None:
     answer = performing._answer(job.to_text(), "w1")
     assert (answer.outcome, answer.key, answer.worker) == ("done", job.key, "w1")
     assert Answer.from_text(answer.to_text()) == answer
 
 
-def test_uses_a_record_that_it_has(job: FarmJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_uses_a_record_that_is_in_its_store(job: FarmJob, monkeypatch: pytest.MonkeyPatch) -> None:
     first = performing._answer(job.to_text(), "w1")
     monkeypatch.setattr(performing, "call", None)  # a second call would fail
     assert performing._answer(job.to_text(), "w1").document == first.document

@@ -103,7 +103,7 @@ def test_a_step_runs_again_when_its_worker_is_killed_while_it_writes(
     assert not alive(pid)
 
 
-def test_three_deaths_of_workers_are_the_failure_of_the_step(
+def test_a_step_fails_after_the_third_death_of_its_worker(
     address: str, client: Client, project: Path, tmp_path: Path
 ) -> None:
     worker = worker_process(address, tmp_path / "worker", {}, "--slots", "1", pretends="wait-always")
@@ -276,7 +276,7 @@ def test_a_server_that_is_not_a_scheduler_is_an_error_before_any_work(
             pass
         if seen.is_set():
             break
-    assert seen.is_set(), "the server was not asked"
+    assert seen.is_set(), "no client has connected to the server"
     server.close()
     for connection in connections:
         connection.close()

@@ -35,14 +35,16 @@ class FakeMemory:
         yield
 
     def stream(self) -> int:
-        return 7  # any number
+        return 7  # any number, because host memory has no streams
 
     def synchronize(self, stream: int) -> None:
         self.calls.append(f"synchronize {stream}")
 
 
 class FakeEngines:
-    """Engines for which PyTorch computes, with inputs rounded to 11 bits as in TF32. `spoil` changes their results."""
+    """Fakes of engines. PyTorch computes their results, from inputs rounded to 11 bits as in TF32.
+
+    `spoil` is a function that changes the results."""
 
     def __init__(self, converted: ConvertedModel, spoil: Any = lambda value: value) -> None:
         self.memory = FakeMemory()

@@ -135,7 +135,7 @@ def test_compiling_changes_neither_the_module_nor_the_state_of_torch(
 
 
 def test_the_default_device_of_torch_does_not_matter(compile_module: Compile, tmp_path: Path) -> None:
-    """Models are traced on the CPU, and programs are read there. The default device of this test stands for a GPU."""
+    """Models are traced and programs are loaded on the CPU. The default device of this test stands for a GPU."""
 
     class Shifts(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -219,7 +219,7 @@ def test_inputs_narrow_a_program_of_torch_export(compile_module: Compile, net: t
 
 
 def test_several_profiles_of_a_program_of_torch_export(compile_module: Compile, net: torch.nn.Module) -> None:
-    """Two static profiles are not examples for one range."""
+    """Each static profile stays a separate profile. Their shapes do not become one range."""
     batch = torch.export.Dim("batch", min=1, max=64)
     exported = torch.export.export(net, (torch.ones(3, 8),), dynamic_shapes={"x": {0: batch}})
     model = compile_module(exported, [[Input((4, 8))], [Input((64, 8))]])

@@ -273,7 +273,7 @@ def test_a_graph_that_cannot_be_built_runs_in_pytorch_with_a_warning(compile_: A
 
 
 @torch.no_grad()
-def test_works_in_inference_mode_too(compile_: Any, mixed: Any) -> None:
+def test_a_compiled_model_also_works_in_inference_mode(compile_: Any, mixed: Any) -> None:
     x = torch.randn(3, 4)
     with torch.inference_mode():
         check_equal(compile_(mixed)(x), mixed(x))

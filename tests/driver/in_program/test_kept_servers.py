@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers"),
 ]
 
-#: A program that starts servers, prints their process id, and ends as its argument says.
+#: A program that starts servers and prints their process id. If its argument is ``killed``, it ends itself by SIGKILL.
 PROGRAM = """\
 import os, sys
 from pathlib import Path

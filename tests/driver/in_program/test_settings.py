@@ -27,7 +27,7 @@ from trtbuild.errors import UsageError
         (None, [torch.half], "float16"),
     ],
 )
-def test_precision_is_one_of_three(precision: Any, enabled: Any, expected: str) -> None:
+def test_a_precision_is_float32_float16_or_bfloat16(precision: Any, enabled: Any, expected: str) -> None:
     assert precisions_of(precision, enabled) == Precisions(expected)  # type: ignore[arg-type]
 
 
@@ -46,7 +46,7 @@ def test_names_of_torch_tensorrt_are_accepted_for_builder_settings() -> None:
     assert result == BuilderSettings(workspace=1 << 30, avg_timing_iterations=2, tf32=False, optimization_level=2)
 
 
-def test_a_setting_may_be_given_twice_with_one_value() -> None:
+def test_a_setting_may_be_given_twice_with_the_same_value() -> None:
     assert builder_of({"tf32": False, "disable_tf32": True}) == BuilderSettings(tf32=False)
     assert options_of(target=89, builder={"refit": True}, refit=True).builder == BuilderSettings(refit=True)
 

@@ -86,7 +86,7 @@ def test_compile_builds_the_same_engines_for_the_traced_program(
     torch.testing.assert_close(model(torch.ones(3, 8)), net(torch.ones(3, 8)))
 
 
-def test_a_manifest_takes_the_saved_program(command_line: CommandLine, net: torch.nn.Module) -> None:
+def test_a_manifest_accepts_the_saved_program(command_line: CommandLine, net: torch.nn.Module) -> None:
     program = trtbuild.trace(net, [ROWS], {"scale": Input((4,))})
     torch.export.save(program, command_line.project / "net.pt2")
     loaded = torch.export.load(command_line.project / "net.pt2")

@@ -161,8 +161,8 @@ def test_the_text_is_a_command_line() -> None:
 
 
 def test_all_memory_pools_are_one_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If ``--memPoolSize`` is repeated, trtexec uses only one of the values. No setting is a second pool, so the test turns
-    `l2_limit_for_tiling` into one."""
+    """If ``--memPoolSize`` is repeated, trtexec uses only one of the values. Only `workspace` is a memory pool, so the test
+    treats `l2_limit_for_tiling` as a second pool."""
     pool = replace(
         SETTINGS["workspace"],
         config_part=MemoryPool("TACTIC_SHARED_MEMORY"),

@@ -28,7 +28,7 @@ def digests(paths: Sequence[str]) -> dict[str, str | None]:
 
 
 def ignore_digests(written: object) -> None:
-    """Receive the digests of written files, as `write_output` needs it."""
+    """Ignore the digests of written files, for which `write_output` needs a function."""
 
 
 def put_package(store: MemoryStore, **plans: bytes) -> tuple[PackageFiles, Record]:

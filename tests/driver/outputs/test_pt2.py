@@ -134,7 +134,7 @@ def test_a_bundle_contains_the_file(project: CommandLine, tmp_path: Path) -> Non
 
 
 def test_a_collection_keeps_the_file_of_a_locked_model(project: CommandLine) -> None:
-    """So a frozen build can write it, also on a machine without torch."""
+    """A frozen build can then write the file, also on a machine without torch."""
     project("build")
     content = (project.project / "dist/net.pt2").read_bytes()
     assert project("lock")["written"]

@@ -70,7 +70,7 @@ def test_a_module_that_does_not_register_the_operator_is_an_error(modules: None,
     assert "`pip install some-operators==1.2`" in str(caught.value.hint)
 
 
-def test_a_package_without_such_operators_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_without_custom_operators_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     require_operators([], "net", import_modules=True)
 

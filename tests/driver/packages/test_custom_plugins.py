@@ -46,7 +46,7 @@ def test_plugins_of_tensorrt_need_no_permission() -> None:
     assert index_of(Build()).plugins is None
 
 
-def test_a_library_that_is_not_in_the_package_is_damage(index: PackageIndex) -> None:
+def test_a_package_without_its_plugin_library_counts_as_damaged(index: PackageIndex) -> None:
     assert index.plugins is not None and index.plugins.library is not None
     data = index_to_bytes(index).replace(f'"library": "{index.plugins.library}"'.encode(), b'"library": "plugins/x.so"')
     with pytest.raises(PackageDamaged, match="library of plugins is not a file"):

@@ -17,7 +17,7 @@ from trtbuild.runtime.packages.inside import PackageFolder
 def test_the_kernels_are_in_the_package_after_a_change_of_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program may change it between `load` and `module`."""
+    """A program may change its working directory between `load` and `module`."""
     monkeypatch.setattr(engines, "library_for", lambda target: None)
     monkeypatch.setattr(engines, "load_library", lambda name: SimpleNamespace(name="tensorrt-rtx", version="1.7"))
     monkeypatch.setattr(engines, "load_plugins", lambda *_, verify: None)

@@ -106,7 +106,7 @@ def test_an_entry_that_was_cut_off_counts_as_missing(state: Path) -> None:
     assert History(state).recipe("net/trace") is not None
 
 
-def test_another_form_of_the_file_is_read_too(state: Path) -> None:
+def test_a_file_with_other_whitespace_is_read_too(state: Path) -> None:
     state.mkdir()
     document = {"net/trace": {"recipe": TRACE.to_json(), "ran": encode(RAN)}, 'odd"\\name': {"recipe": LOWER.to_json()}}
     for text in (json.dumps(document), json.dumps(document, indent=1), json.dumps(document, separators=(",", ":"))):

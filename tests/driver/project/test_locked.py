@@ -25,7 +25,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_written_lock_is_read_back_and_a_missing_lock_is_none(tmp_path: Path) -> None:
+def test_a_written_lock_is_read_back_and_read_returns_none_without_a_lock(tmp_path: Path) -> None:
     assert locked.read(tmp_path) is None
     assert locked.write(tmp_path, a_lock())
     lock_file = locked.read(tmp_path)

@@ -1,4 +1,4 @@
-"""Lookups of damaged and refused records, from several threads, of forced steps, and of links (`core.recipes.chain`)."""
+"""Lookups of damaged and refused records, of forced steps, and of links (`core.recipes.chain`), also by several threads."""
 
 from __future__ import annotations
 
@@ -130,16 +130,16 @@ class SlowlyChanging(dict[Any, Any]):
         return found
 
 
-def in_threads(*works: Callable[[], None]) -> None:
-    """Call each function repeatedly, in a thread for each, for one second. Raises the error of a function that fails."""
+def in_threads(*functions: Callable[[], None]) -> None:
+    """Call each function repeatedly for one second, each in its own thread. Raise the error of a function that fails."""
     end = time.monotonic() + 1
 
     def repeat(work: Callable[[], None]) -> None:
         while time.monotonic() < end:
             work()
 
-    with ThreadPoolExecutor(len(works)) as threads:
-        for future in [threads.submit(repeat, work) for work in works]:
+    with ThreadPoolExecutor(len(functions)) as threads:
+        for future in [threads.submit(repeat, work) for work in functions]:
             future.result()
 
 
@@ -181,7 +181,7 @@ def test_a_lookup_does_not_replace_a_result_that_was_noted_meanwhile(
     store_lookups, result = lookups(store, tmp_path), Record(RECIPE, {})
 
     def get_record(self: LayeredStore, key: str, recipe: Recipe | None) -> None:
-        store_lookups.note_run("m/engine", result)  # in place of another thread
+        store_lookups.note_run("m/engine", result)  # as if another thread did this during the lookup
 
     monkeypatch.setattr(LayeredStore, "get_record", get_record)
     assert store_lookups.record(RECIPE.key) == result

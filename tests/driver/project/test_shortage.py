@@ -64,7 +64,7 @@ def test_an_output_needs_room_for_its_growth_or_its_largest_file_if_that_is_more
         refuse(3 * GIB // 2, 0)
 
 
-def test_a_disk_of_unknown_size_refuses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_refused_if_the_size_of_the_disk_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(folder: Path) -> None:
         raise PermissionError(13, "Permission denied")
 

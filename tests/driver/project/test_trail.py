@@ -1,4 +1,6 @@
-"""With the trail, a local copy of links (`core.recipes.chain`), a plan has the same observations after fewer reads."""
+"""The trail is a local copy of links (`core.recipes.chain`).
+
+With the trail, a plan reads fewer records and has the same observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stopwatch times contenders in turns and waits for each call. Percentiles are measured values.
+"""The stopwatch times contenders, such as a package and its original module, in turns. Percentiles are measured values.
 
 No test compares real durations.
 """
@@ -110,7 +110,7 @@ def test_a_slow_call_at_the_start_of_a_later_turn_is_the_last_one(monkeypatch: p
     contender = LocalContender(call, lambda: None)
     contender.time_first_call()
     assert contender.time_turn(Turn(0.0, 1, 5)) == [1.0]
-    assert contender.time_turn(Turn(20.0, 1, 5)) == [15.0], "the turn has 5 s left, but no call follows a slow one"
+    assert contender.time_turn(Turn(20.0, 1, 5)) == [15.0], "the turn has 5 s left, but no call follows a slow call"
 
 
 def test_the_stopwatch_waits_after_every_call() -> None:

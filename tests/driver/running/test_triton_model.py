@@ -16,7 +16,7 @@ import torch
 
 import trtbuild
 from tests.driver.conftest import Small
-from tests.driver.outputs.triton.repositories import a_package_index, put_package, typed
+from tests.driver.outputs.triton.repositories import a_package_index, put_package, read_unchecked
 from tests.store.memory_store import MemoryStore
 from trtbuild.driver import outputs
 from trtbuild.driver.outputs import triton
@@ -139,7 +139,7 @@ def test_files_of_the_old_model_are_removed_and_other_files_stay(small: Small, t
         return dict.fromkeys(paths)
 
     def write(index: Any, record: Any) -> None:
-        files = triton.model_files("r", typed(index), record)
+        files = triton.model_files("r", read_unchecked(index), record)
         outputs.write_output(tmp_path, "triton", "r", files, store, digests, lambda _: None)
 
     write(index, record)

@@ -123,7 +123,7 @@ def test_paths_are_relative_to_the_working_directory(built: CommandLine) -> None
     assert {"net.py", "../trtbuild.yaml"} <= set(rule(built.project / "beside.d")[1])
 
 
-def test_a_name_with_two_dots_after_a_link_is_that_of_the_real_file(
+def test_two_dots_after_a_link_lead_to_the_parent_of_the_links_destination(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tmp_path / "project"

@@ -1,4 +1,4 @@
-"""Snapshots for the null build: builds after which none is written."""
+"""Builds after which trtbuild writes no snapshot for the null build."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from trtbuild.store.remote.store import Found, RemoteStore
 def test_a_build_that_lost_the_race_for_an_engine_leaves_no_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its outputs have its own engine. The next build writes and sends a package with the engine of the other machine."""
+    """Another machine was faster, so the remote has its engine. The outputs of this build have the engine of this machine.
+    The next build must write them again, with the engine of the remote."""
     publish = RemoteStore.publish
 
     def lose_race(self: RemoteStore, found: Found, read: ReadFile, **options: bool) -> Found:

@@ -104,9 +104,9 @@ class FakeOpenEngines:
     spoil = staticmethod(lambda value: value)
     inputs_seen: ClassVar[list[Any]] = []
 
-    def __init__(self, package: Package, fit: TargetGpu) -> None:
+    def __init__(self, package: Package, gpu: TargetGpu) -> None:
         self.memory = FakeMemory()
-        target = package.index.targets[fit.target]
+        target = package.index.targets[gpu.target]
         blobs = packages._PackageBlobs(package, target)
         programs = {graph: package.index.files[path].sha256 for graph, path in target.programs.items()}
         weights = Weights(
@@ -142,7 +142,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
         lambda package, targets, device: [(name, TargetGpu(name, 0, 89)) for name in targets],
     )
     monkeypatch.setattr(
-        engine_verification, "machine_facts", lambda fit, platform: {"platform": platform, "device": "FakeGPU"}
+        engine_verification, "machine_facts", lambda gpu, platform: {"platform": platform, "device": "FakeGPU"}
     )
     return FakeOpenEngines
 

@@ -57,7 +57,7 @@ def test_the_results_of_a_gpu_are_kept_by_a_machine_without_a_gpu(
     assert verify_folders(folder).ok
     path, digest = provenance_path_and_digest(trtbuild)
     (engine,) = provenance.parse(path.read_bytes(), digest).verified
-    trtbuild("verify", "net")  # in a child process, which has no GPU
+    trtbuild("verify", "net")  # runs in a child process, where the fake GPU does not exist
     assert [entry["by"] for entry in provenance.parse(path.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
     assert provenance.parse(path.read_bytes(), digest).verified[1] == engine
     trtbuild("verify", "net")
@@ -193,8 +193,8 @@ def test_missing_software_is_an_error_if_every_package_needs_it(
     with pytest.raises(ToolchainMissing):
         verify_folders(net, words)
 
-    def open_engines(opened: Package, fit: TargetGpu) -> Any:
-        return raise_toolchain_missing() if opened.path == net else gpu(opened, fit)
+    def open_engines(opened: Package, target_gpu: TargetGpu) -> Any:
+        return raise_toolchain_missing() if opened.path == net else gpu(opened, target_gpu)
 
     monkeypatch.setattr(engine_verification, "OpenEngines", open_engines)
     document = verify_folders(net, words)

@@ -37,7 +37,7 @@ print("the library is imported")
 PID = os.getpid()
 """
 
-#: Each trace writes a file to the directory ``seen``. Tests replace ``IMPORT`` by imports, among them that of `sys`.
+#: Each trace writes a file to the directory ``seen``. Tests replace ``IMPORT`` by imports, one of which is ``import sys``.
 MODEL = """\
 import json
 import os
@@ -85,9 +85,9 @@ class Libraries(Watch):
         (self.project / f"{name}.py").write_text(MODEL.replace("NAME", name).replace("IMPORT", imports) + more)
 
     def start(self, *models: str) -> None:
-        """Start the watcher, by default for `b` only, and wait for its first build.
+        """Start the watcher, and wait for its first build.
 
-        So the watcher itself does not trace `a` after each change.
+        By default, the watcher builds only `b`. So it does not trace `a` after each change of `a`.
         """
         super().start(*(models or ("b",)))
         self.wait_for(lambda: self.log.exists() and self.builds())

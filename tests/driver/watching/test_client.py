@@ -1,4 +1,4 @@
-"""Ctrl-C in a client that waits for a copy of the watcher to build, and changes outside the project."""
+"""Ctrl-C in a client while a forked copy of the watcher builds for this client, and changes outside the project."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_changes_of_outputs_and_of_bytecode_start_no_build() -> None:
 
 
 def test_a_project_below_a_directory_of_git_is_watched() -> None:
-    """Some people keep the working trees of their branches there."""
+    """Some people keep the working trees of their branches inside ``.git``."""
     project = "/repository/.git/trees/feature"
     assert is_relevant([f"{project}/net.py"], [], [project])
     assert not is_relevant([f"{project}/.git", f"{project}/lib/.git/index"], [], [project])

@@ -35,7 +35,7 @@ LEFT_BEHIND = {
 }
 
 
-def test_three_processes_stay_and_the_one_that_was_not_used_for_the_longest_time_ends(tmp_path: Path) -> None:
+def test_three_processes_stay_and_the_least_recently_used_one_ends(tmp_path: Path) -> None:
     watch = Libraries(tmp_path)
 
     def process(mode: str) -> int:

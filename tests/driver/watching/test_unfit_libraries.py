@@ -70,13 +70,13 @@ class Helpers(Libraries):
     def processes(self) -> list[tuple[int, bool]]:
         """Return (pid, whether the library was imported) of each process that has executed the installed file.
 
-        Processes before the last call are left out."""
+        Processes that an earlier call has returned are left out."""
         lines = [line.split() for line in self.executed.read_text().splitlines()]
         self.executed.unlink()
         return [(int(pid), has_library == "True") for pid, has_library in lines]
 
 
-def test_a_trace_that_meets_other_imports_starts_again_without_the_library(tmp_path: Path) -> None:
+def test_a_trace_in_a_process_with_a_wrong_import_starts_again_without_the_library(tmp_path: Path) -> None:
     watch = Helpers(tmp_path, "import library\n", "")
     watch.write("a", "import sys\nimport helpers.tools\nimport json\n")
     with watch.running():

@@ -34,7 +34,7 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     assert [path.suffix for path in (started.runtime / "trtbuild").iterdir()] == [".lock"]
 
 
-def test_builds_after_a_change_and_sees_nothing_of_the_build_before(watch: Watch) -> None:
+def test_a_change_starts_a_build_that_sees_nothing_of_the_build_before(watch: Watch) -> None:
     count = watch.builds()
     watch.edit("Tanh")
     watch.wait_for(lambda: watch.builds() > count)

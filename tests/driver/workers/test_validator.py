@@ -19,9 +19,9 @@ from trtbuild.toolchain.libraries import table
 
 
 def refusal(factor: int, largest: int) -> str | None:
-    """Return the reason why the validator refuses a module that multiplies the numbers of rows by `factor`; or None.
+    """Return the reason why the validator refuses a module, or None if it accepts the module.
 
-    There are at most `largest` rows."""
+    The module multiplies the number of each row by `factor`. It has at most `largest` rows."""
     stand_in = table.stand_in("tensorrt", "8.6.0")
     assert stand_in is not None
     job = PartitionJob(

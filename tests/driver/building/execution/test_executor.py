@@ -34,7 +34,8 @@ def a_step(model: str, stage: Stage, name: str, *after: str, key: str | None = N
 
 
 class FakeProject:
-    """A project without a store. `records` maps the keys of finished steps to records, and `order` has what ran."""
+    """A project without a store. `records` has the record of each finished step, by its key. `order` has the ids of the
+    steps that ran, and "MODEL/outputs" for each model whose outputs were written."""
 
     def __init__(self, *steps: Step) -> None:
         self.steps = steps
@@ -293,7 +294,7 @@ def test_a_step_waits_for_memory_unless_no_other_step_runs() -> None:
     assert project.most_running == 1
 
 
-def test_the_key_of_a_failed_step_is_not_run_for_another_model() -> None:
+def test_after_a_failure_no_other_step_with_the_same_key_runs() -> None:
     project = FakeProject(*trace_engine_package("m", key="same"), *trace_engine_package("n", key="same"))
     project.failing_steps = {"m/engine/e", "n/engine/e"}
     outcome = project.execute(jobs=1, keep_going=True)
@@ -373,14 +374,14 @@ def test_announced_results_are_used_before_the_step_has_ended(fails: bool) -> No
     def run(step: Step, plan: ModelPlan, announce: Callable[[], None]) -> StepRun:
         ran = project.run(step, plan, announce)
         if step.stage == "package":
-            project.checked.set()  # until now, the trace has not ended
+            project.checked.set()  # the trace waits for this
         return ran
 
     outcome = project.execute(run=run, keep_going=True)
     assert project.ran[:2] == ["m/trace/t", "m/lower/l"]
     assert set(project.ran) == {"m/trace/t", "m/lower/l", "m/engine/a", "m/engine/b", "m/package/p"}
     assert [*outcome.failed] == (["m/trace/t"] if fails else [])
-    assert [*outcome.written] == ([] if fails else ["m"]), "outputs are written after the check only"
+    assert [*outcome.written] == ([] if fails else ["m"]), "outputs are written only after the check"
     assert project.most_running == 2, "one announced step does not count as a job"
 
 

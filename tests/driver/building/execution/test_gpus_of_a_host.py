@@ -21,10 +21,10 @@ WORKER = Path(__file__).with_name("engine_worker.py")
 VERSION = "8.6.0"
 
 
-def test_a_build_compiles_an_engine_on_each_gpu_and_its_keys_do_not_depend_on_them(
+def test_a_build_compiles_an_engine_on_each_gpu_and_keys_do_not_depend_on_the_gpus(
     command_line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the target keeps the name `ada`, although it is for SM 90 now
+    # the target keeps the name `ada` of the project, but its SM is 90
     target = f"ada: {{sm: 90, toolchain: tensorrt, version: {VERSION}}}"
     copy_project("two_models", command_line.project, ("ada: {sm: 89}", target))
     command_line("build", "--until", "convert")  # these steps need no GPU

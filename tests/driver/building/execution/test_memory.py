@@ -1,4 +1,4 @@
-"""A step starts beside others only if enough memory is free. One step may always run."""
+"""A step starts beside running steps only if enough memory is free. If no step runs, any step may start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("estimate", "running", "free_at_rest", "free_now", "allowed"),
     [
-        (9 * GIB, [], 1 * GIB, 1 * GIB, True),  # one step may always run
+        (9 * GIB, [], 1 * GIB, 1 * GIB, True),  # no other step runs
         (2 * GIB, [2 * GIB], 8 * GIB, 6 * GIB, True),
         (2 * GIB, [2 * GIB], 8 * GIB, 1 * GIB, False),  # another program uses the memory
         (2 * GIB, [3 * GIB, 4 * GIB], 8 * GIB, 7 * GIB, False),  # the running steps do not use all their memory yet
@@ -47,7 +47,7 @@ def test_an_estimate_follows_from_the_last_peak_or_from_the_weights() -> None:
 
 
 def free_bytes_with(tmp_path: Path, groups: str, files: dict[str, str]) -> int | None:
-    """The free memory of a process to which Linux says that 8 GiB are available.
+    """The free memory of a process if ``/proc/meminfo`` reports 8 GiB of available memory.
 
     `groups` is the text of ``/proc/self/cgroup``. `files` are the texts of files below ``/sys/fs/cgroup``, by path.
     """

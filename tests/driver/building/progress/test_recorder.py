@@ -81,7 +81,9 @@ def test_a_new_plan_lists_only_the_steps_that_differ() -> None:
         (ValueError("a bug"), "error", 0),
     ],
 )
-def test_the_last_event_has_the_kind_of_the_exception(error: BaseException, status: str, count: int) -> None:
+def test_the_last_event_has_the_status_and_the_errors_of_the_exception(
+    error: BaseException, status: str, count: int
+) -> None:
     sink = FakeSink()
     recorder = Recorder([sink])
     with pytest.raises(type(error)), recorder, recorder.phase("plan"):
@@ -90,7 +92,7 @@ def test_the_last_event_has_the_kind_of_the_exception(error: BaseException, stat
     assert not phase.succeeded
     last = sink.events[-1]
     assert isinstance(last, events.BuildFinished)
-    recorder.step_started(a_step("a", "engine"))  # by a thread that still runs
+    recorder.step_started(a_step("a", "engine"))  # a thread that still runs may do this
     assert sink.events[-1] is last
     assert (last.status, len(last.errors)) == (status, count)
     assert sink.is_closed

@@ -53,7 +53,7 @@ def checked_events(document: Any) -> dict[str, Any]:
     for (process, lane), spans in lanes.items():
         assert ("thread_name", process, lane) in names
         assert ("process_name", process, 0) in names
-        # in µs: times and durations are rounded to a tenth
+        # 0.2 µs are allowed, because times and durations are rounded to 0.1 µs
         assert all(end <= start + 0.2 for (_, end), (start, _) in pairwise(spans)), "events of a lane overlap"
     return events
 

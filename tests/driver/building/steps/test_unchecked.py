@@ -97,7 +97,7 @@ def test_a_record_is_published_when_all_checks_before_it_have_passed() -> None:
     assert build.steps.unpublished_ids == set()
 
 
-def test_a_failed_check_drops_the_records_after_it_and_no_others() -> None:
+def test_a_failed_check_drops_the_records_of_the_later_steps_and_no_others() -> None:
     build = Build()
     with pytest.raises(SourceError), build.steps.running(TRACE, build.plan, lambda: None) as trace:
         trace.announce(OUTPUTS)

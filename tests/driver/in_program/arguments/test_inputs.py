@@ -131,7 +131,7 @@ def test_the_name_of_a_multiple_of_a_dim_is_not_the_name_of_another_dim() -> Non
     )
 
 
-def test_a_dim_of_torch_export_joins_the_dim_of_its_name() -> None:
+def test_a_dim_of_torch_export_is_merged_with_the_dim_of_the_same_name() -> None:
     batch = Dim("batch", min=1, max=32)
     description = describe_inputs(
         [torch.zeros(4, 16), torch.zeros(4, 3)],

@@ -1,4 +1,6 @@
-"""Indexes of packages, and Triton's schema and rules, which check the Triton repositories made from the indexes."""
+"""Package indexes for tests, and checks of the Triton repositories that trtbuild makes from them.
+
+The checks use Triton's schema of model configurations, and some of Triton's rules."""
 
 from __future__ import annotations
 
@@ -105,12 +107,12 @@ def put_package(index: dict[str, Any], store: MemoryStore) -> Record:
                 path = f"engines/{name}/{entry['name']}.plan"
                 index["files"][path] = store.put_bytes(path.encode()).to_json()
                 target["engines"][entry["name"]] = path
-    # no test parses this blob, because `typed` returns the index
+    # no test parses this blob, because `read_unchecked` returns the index
     return Record(Recipe("package", 2, ()), {"index": store.put_bytes(repr(index).encode())})
 
 
-def typed(index: Mapping[str, Any]) -> PackageIndex:
-    """Return the index as typed values, without the checks of `read_index`, because some tests need invalid indexes."""
+def read_unchecked(index: Mapping[str, Any]) -> PackageIndex:
+    """Return the index as `read_index` does, but without its checks, because some tests need invalid indexes."""
     names = [entry["name"] for entry in index["inputs"]]
     return PackageIndex(
         model=index["model"],
@@ -169,7 +171,7 @@ def _type(entry: Mapping[str, Any]) -> TensorType:
 def repository(index: dict[str, Any]) -> dict[str, outputs.OutputFile]:
     """Path in the repository → file, for all files of the model."""
     record = put_package(index, MemoryStore())
-    files = triton.model_files("r", typed(index), record)
+    files = triton.model_files("r", read_unchecked(index), record)
     return {file.path.removeprefix("r/"): file for file in files}
 
 
@@ -231,7 +233,7 @@ def _check_ensemble(ensemble: Any, configs: Mapping[str, Any]) -> None:
         assert set(step.input_map) == {entry.name for entry in config.input} and step.input_map
         assert set(step.output_map) == {entry.name for entry in config.output}
         for entry in config.input:
-            assert step.input_map[entry.name] in available, "a step's input is there before the step"
+            assert step.input_map[entry.name] in available, "each input of a step must exist before the step"
             check_type(step.input_map[entry.name], entry, [])
         used.update(step.input_map.values())
         for entry in config.output:

@@ -15,8 +15,8 @@ from tests.driver.outputs.triton.repositories import (
     one_engine,
     part,
     profile,
+    read_unchecked,
     tensor,
-    typed,
 )
 from trtbuild.driver.outputs.triton.native_support import unsupported_reason
 
@@ -50,8 +50,8 @@ def with_parts(parts: list[Any], outs: list[str], **changes: Any) -> Index:
 
 
 def test_triton_serves_engines_of_tensorrt_by_itself() -> None:
-    assert unsupported_reason(typed(a_package_index())) is None
-    assert unsupported_reason(typed(with_second_target())) is None
+    assert unsupported_reason(read_unchecked(a_package_index())) is None
+    assert unsupported_reason(read_unchecked(with_second_target())) is None
 
 
 CASES: dict[str, tuple[Callable[[], Index], str]] = {
@@ -113,7 +113,7 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
         ),
         "an input of the model is not used",
     ),
-    "sizes of data": (
+    "sizes that depend on data": (
         lambda: with_parts([part("a", [("input:0", X)], [tensor("int64", ["data", "n"], 2)])], ["a:0"]),
         "an output whose size depends on the values of its inputs",
     ),
@@ -128,7 +128,7 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_trtbuild_serves_a_package_that_triton_cannot_serve_by_itself(case: str) -> None:
     make, words = CASES[case]
-    reason = unsupported_reason(typed(make()))
+    reason = unsupported_reason(read_unchecked(make()))
     assert reason is not None and words in reason
     (config,) = configurations(make()).values()
     assert (config.name, config.backend, config.platform) == ("det", "python", "")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.driver.outputs.triton.repositories import B, H, configurations, one_engine, profile, tensor, typed
+from tests.driver.outputs.triton.repositories import B, H, configurations, one_engine, profile, read_unchecked, tensor
 from trtbuild.core.partition.partitions import TensorType
 from trtbuild.driver.outputs.triton.tensors import max_batch_size, tensor_fields
 from trtbuild.errors import UsageError
@@ -23,16 +23,16 @@ def index_with_profiles(*ranges: tuple[int, int], inputs: Any = None, outs: Any 
 
 
 def test_a_batch_is_axis_0_of_every_input_and_output() -> None:
-    assert max_batch_size(typed(index_with_profiles())) == 8
+    assert max_batch_size(read_unchecked(index_with_profiles())) == 8
 
 
 def test_profiles_may_cover_a_batch_together() -> None:
-    assert max_batch_size(typed(index_with_profiles((1, 1), (2, 8), (5, 32)))) == 32
+    assert max_batch_size(read_unchecked(index_with_profiles((1, 1), (2, 8), (5, 32)))) == 32
 
 
 @pytest.mark.parametrize("ranges", [[(2, 8)], [(1, 4), (6, 8)], [(4, 8), (1, 2)]])
 def test_profiles_that_leave_out_batch_sizes_have_no_batch(ranges: list[tuple[int, int]]) -> None:
-    assert max_batch_size(typed(index_with_profiles(*ranges))) == 0
+    assert max_batch_size(read_unchecked(index_with_profiles(*ranges))) == 0
 
 
 STATIC = tensor("float32", 1, 4, name="mask")
@@ -54,7 +54,7 @@ STATIC = tensor("float32", 1, 4, name="mask")
 )
 def test_inputs_and_outputs_without_a_common_batch_have_no_batch(inputs: Any, outs: Any) -> None:
     index = index_with_profiles(inputs=inputs, outs=outs)
-    assert max_batch_size(typed(index)) == 0
+    assert max_batch_size(read_unchecked(index)) == 0
     config = configurations(index)["det"]
     assert config.max_batch_size == 0
     assert len(config.input[0].dims) == 2  # dims include axis 0

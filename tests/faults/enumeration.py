@@ -2,7 +2,7 @@
 
 ``python -m tests.faults.enumeration kill`` (or ``error``) tries all calls, and prints the number of delivered faults. `make
 test` tries all kills of local operations, some kills of operations with a remote (tests/faults/test_syscalls.py), and some
-errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000``, it tries all kills and errors.
+errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000``, `make test` tries all kills and errors.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class Enumeration:
         report, second, locks_held = outcome.report["result"]
         self.tally.outcomes[report.get("error", "result")] += 1
         if "error" in report:
-            of_exported_file = report["error"] in ("OSError", "PermissionError") and "/place/out" in call.text
-            assert of_exported_file or report["error"] in _ALLOWED_EXCEPTIONS, (
+            is_about_an_exported_file = report["error"] in ("OSError", "PermissionError") and "/place/out" in call.text
+            assert is_about_an_exported_file or report["error"] in _ALLOWED_EXCEPTIONS, (
                 f"raises {report['error']}: {report['text']}"
             )
             if report["error"] in ("StoreUnavailable", "RemoteFull", "RemoteRefused"):
@@ -216,8 +216,8 @@ def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
 def possible_faults(how: str, calls: Sequence[Call], at_most: int) -> Iterator[tuple[Call, str]]:
     """Yield pairs of a call and an error.
 
-    If `how` is ``error`` and there are at most `at_most` pairs, these are all pairs. Otherwise there is one pair for each
-    call, with the errors in turn. A kill ignores the error.
+    If `how` is ``error`` and `at_most` allows it, each call gets every error. Otherwise each call gets one error: the first
+    call gets the first error, and so on. A kill ignores the error.
     """
     for number, call in enumerate(calls):
         if how == "error" and len(calls) * len(ERRORS) <= at_most:

@@ -21,7 +21,8 @@ Fault = Callable[[Request, "bytes | None"], object]
 class HostileCache:
     """A server of ``/cache/`` for GET, HEAD and PUT.
 
-    `fault` answers the requests with `method` for entries of `kind`, which is ``ac`` or ``cas``. An empty string means any.
+    `fault` answers the requests with `method` for entries of `kind`, which is ``ac`` or ``cas``. An empty string means any
+    method or kind.
     """
 
     fault: Fault | None = None

@@ -36,7 +36,7 @@ AGE_S = 100_000.0
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation. `prepare` creates the initial state. `run` can run several times, with the same result as JSON.
+    """An operation. `prepare` creates the initial state. `run` can be called again, with the same result.
 
     With `starts_damaged`, some entries are damaged at the start, and may be damaged after a fault. `accepts` gets the
     result of a run with a fault, and the usual result. It returns whether the first one is valid.

@@ -1,4 +1,4 @@
-"""Whole builds by the command line, with a broken or hostile team cache.
+"""Whole builds on the command line, with a broken or hostile team cache.
 
 All builds succeed in bounded time, with the outputs of an undisturbed build. They report and count the problems. No secret
 is in their output or files.
@@ -173,7 +173,7 @@ def test_a_build_succeeds_with_any_fault_of_the_remote(tmp_path: Path, published
         assert cache.delivered > 0
         assert document["warnings"] or remote["blobs_gone"], "the user sees no message"
         assert remote["failures"] + remote["blobs_gone"] + remote["untrusted"] > 0
-    assert took_s < 60, "a bound for a busy machine; another test measures the delay by a remote"
+    assert took_s < 60, "the build is slower than a busy machine explains; another test measures the delay by a remote"
     assert any(cache.authorizations), "no credentials were sent to the remote"
     assert_no_secret_in(tmp_path, completed.stdout, completed.stderr)
 

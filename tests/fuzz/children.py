@@ -1,6 +1,6 @@
 """A child process that tries cases. If it dies in native code or hangs, the fuzzer continues.
 
-It is forked from a process that has loaded torch and `op_db`, so that it starts quickly, and that has run no case.
+It is forked from a process that has loaded torch and `op_db`, so it starts quickly. That process has not run any case.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEMORY_BYTES = 24 << 30
 
 
 class Child:
-    """A process that calls `try_seed` with one seed after the other."""
+    """A process that calls `try_seed` with one seed after another."""
 
     def __init__(self, try_seed: Callable[[int], Outcome]) -> None:
         self.connection, child_end = multiprocessing.Pipe()

@@ -197,7 +197,7 @@ class _Comparer:
         computed, built_structure = pytree.tree_flatten(_plain(self._restore(flat)))
         if built_structure != structure:
             self._found.differences.append(
-                f"the outputs at {where} are {built_structure}, and of the module {structure}"
+                f"the outputs at {where} are {built_structure}, but those of the module are {structure}"
             )
             return
         precision = coarsest_precision([self._built.model.precision, *output_precisions(self._built.traced)])

@@ -36,7 +36,7 @@ EXCLUDED: Mapping[str, str] = {
     "sparse.sampled_addmm": "sparse tensors cannot be inputs",
 }  # fmt: skip
 
-#: Operators whose results PyTorch (2.13) does not define for random numbers, or that then end the process.
+#: Operators that have undefined results or crash if their arguments are random numbers (PyTorch 2.13).
 _UNDEFINED: Mapping[str, str] = {
     "bucketize": "needs sorted boundaries",
     "searchsorted": "needs a sorted sequence",
@@ -80,7 +80,7 @@ _SIMPLE_OPERATORS = (
     ("{}.bool()", "aten._to_copy", "any"),
     ("{}.long()", "aten._to_copy", "any"),
 )  # fmt: skip
-#: The entries of `_SIMPLE_OPERATORS` before this position keep shape and dtype.
+#: This many entries at the start of `_SIMPLE_OPERATORS` keep the shape and the dtype of their input.
 _KEEPING_COUNT = 6
 
 
@@ -294,8 +294,8 @@ def _dims(
 ) -> Iterator[NamedDim]:
     """Replace the chosen `axes` by ranges, and yield the named dims of these ranges.
 
-    Axes with the same size share a range. If `kind` is ``each``, they share it only if its `unit`, which divides all its
-    sizes, is above 1.
+    Axes with the same size share a range. If `kind` is ``each``, they share it only if its sizes are multiples of a
+    `unit` above 1.
     """
     by_size: dict[Any, list[tuple[int, int]]] = {}
     for k, axis in chosen:

@@ -71,7 +71,8 @@ def composition_case(seed: int) -> ModuleCase:
 def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[NamedDim, ...]]:
     """Inputs (dtype and axes) that share axes, and named dims.
 
-    Each letter stands for an axis: batch (B), sequence length (S), height (H), width (W), or channels (C), which are never dynamic.
+    Each letter stands for an axis: batch (B), sequence length (S), height (H), width (W), or channels (C). Channels are
+    never dynamic.
     """
     units = {name: rng.choice([2, 4]) if rng.random() < 0.15 else 1 for name in "BSHW"}
     spans = {

@@ -81,7 +81,7 @@ _SIMPLE_OPERATORS = (
     ("{}.long()", "aten._to_copy", "any"),
 )  # fmt: skip
 #: This many entries at the start of `_SIMPLE_OPERATORS` keep the shape and the dtype of their input.
-_KEEPING_COUNT = 6
+_TYPE_KEEPING_COUNT = 6
 
 
 @functools.cache
@@ -230,7 +230,7 @@ def _case(call: OperatorCall, rng: random.Random, attempt: int) -> ModuleCase:
 
 def _operator_before(dtype: torch.dtype, rng: random.Random) -> tuple[str, str]:
     """The text and the name of a simple operator that keeps shape and dtype."""
-    suitable = [(text, name) for text, name, kind in _SIMPLE_OPERATORS[:_KEEPING_COUNT] if _takes(kind, dtype)]
+    suitable = [(text, name) for text, name, kind in _SIMPLE_OPERATORS[:_TYPE_KEEPING_COUNT] if _takes(kind, dtype)]
     return rng.choice(suitable)
 
 

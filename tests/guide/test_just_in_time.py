@@ -34,7 +34,7 @@ class ClassToken(torch.nn.Module):
         return torch.relu(self.linear(torch.cat([tokens, x], 1)))[:, 0]
 
 
-def test_three_ways_to_compile_one_model(compile_module: Any, options: dict[str, Any]) -> None:
+def test_three_ways_to_compile_one_model_give_its_eager_results(compile_module: Any, options: dict[str, Any]) -> None:
     eager, x = ClassToken().eval(), torch.randn(4, 3, 8)
     torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
     models = [

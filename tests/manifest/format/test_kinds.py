@@ -139,7 +139,7 @@ def test_granularity_is_model_or_module_paths() -> None:
     assert_rejected(kinds.Granularity, [], [""], ["a..b"], [".a"], ["a b"], ["a/b"], 3, None)
 
 
-def test_names_and_identifiers() -> None:
+def test_names_and_identifiers_accept_only_certain_characters() -> None:
     for good in ("vit", "resnet50.v2", "a-b_c", "3d"):
         assert value(kinds.Name, good) == good
     assert_rejected(kinds.Name, "", ".", "..", "-a", "a/b", "a@b", "a b", "é", "a\n", "a" * 129)

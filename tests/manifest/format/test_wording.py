@@ -172,7 +172,7 @@ def test_an_aliased_value_is_reported_once(files: Files) -> None:
     assert len(files.assert_refused(text)) == 1
 
 
-def test_the_text_about_allowed_values() -> None:
+def test_the_text_about_allowed_values_describes_the_type() -> None:
     assert allowed_text(ExpectedType(int)) == "a whole number"
     assert allowed_text(ExpectedType(bool)) == "true or false"
     assert allowed_text(ExpectedType(list[int])) == "a list"

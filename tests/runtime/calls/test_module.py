@@ -200,7 +200,7 @@ def test_can_be_a_part_of_another_module(module: Any, inputs: Inputs) -> None:
     assert result.shape == (2, 1)
 
 
-def test_calls_hooks(module: Any, inputs: Inputs) -> None:
+def test_a_call_runs_the_hooks_of_torch(module: Any, inputs: Inputs) -> None:
     image, scale = inputs()
     calls: list[str] = []
     handles = [

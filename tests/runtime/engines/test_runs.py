@@ -85,7 +85,7 @@ def test_a_failed_run_raises_tensorrts_message_and_the_next_run_works(
 
     def refuse(self: Any, stream: int) -> bool:
         rejected.append(stream)
-        rig.trt.say([("ERROR", "the GPU is on fire")])
+        rig.trt.log_messages([("ERROR", "the GPU is on fire")])
         return False
 
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""`TorchMemory`, tested with tensors in host memory and with fakes, and the choice between it and `CudaMemory`."""
+"""`TorchMemory`, tested with tensors in host memory and with fakes. When is it chosen, and when `CudaMemory`?"""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_buffer_from_inference_mode_may_be_written_outside_of_it() -> None:
 
 
 def test_a_copy_records_no_gradient() -> None:
-    """A buffer that stays would keep the autograd graphs of all calls."""
+    """Otherwise a buffer that is kept would also keep the autograd graphs of all calls."""
     memory = HostMemory(STREAM)
     buffer = memory.empty((2,), torch.float32, STREAM)
     memory.copy(torch.ones(2, requires_grad=True) * 2, buffer, STREAM)

@@ -111,7 +111,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--only", type=int, metavar="CASE", help="try one case again, by its own seed")
     parser.add_argument("-j", type=int, default=1, choices=(1, 2), help="processes at a time (default: 1)")
-    parser.add_argument("--limit", type=float, metavar="S", help="seconds for a case (default: 120; with --samples: 900)")
+    parser.add_argument(
+        "--limit", type=float, metavar="S", help="seconds for a case (default: 120; with --samples: 900)"
+    )
     options = parser.parse_args(arguments)
     load_libraries()
     seeds: Sequence[int]

@@ -35,7 +35,9 @@ def layers() -> torch.nn.Module:
     ("setting", "expected"),
     [({"enabled_precisions": {torch.half}}, "float16"), ({"precision": "bfloat16"}, "bfloat16")],
 )
-def test_a_model_in_half_precision_is_near_the_eager_model(compile_module: Any, layers: Any, setting: dict[str, Any], expected: str) -> None:
+def test_a_model_in_half_precision_is_near_the_eager_model(
+    compile_module: Any, layers: Any, setting: dict[str, Any], expected: str
+) -> None:
     model = compile_module(layers, [ROWS], **setting)
     for rows in (1, 8):
         assert_equals_eager(model, layers, torch.randn(rows, 16), tolerance=5e-2)

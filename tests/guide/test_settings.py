@@ -51,7 +51,7 @@ def test_torch_executed_ops_partition_the_graph(compile_module: Any, layers: Any
         assert_equals_eager(model, layers, torch.randn(rows, 16))
 
 
-def test_min_block_size_joins_small_pieces(compile_module: Any, layers: Any) -> None:
+def test_a_piece_below_min_block_size_stays_in_pytorch(compile_module: Any, layers: Any) -> None:
     model = compile_module(layers, [ROWS], torch_executed_ops=["aten.cumsum"], min_block_size=3)
     assert partitions(model) == ["torch", "tensorrt"]
     assert_equals_eager(model, layers, torch.randn(5, 16))

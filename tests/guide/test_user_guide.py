@@ -135,7 +135,7 @@ def test_trace_and_compile(model: Any, no_gpu: dict[str, Any]) -> None:
     assert not static.range_constraints
 
 
-def test_frequent_settings(model: Any, no_gpu: dict[str, Any]) -> None:
+def test_frequent_settings_are_accepted(model: Any, no_gpu: dict[str, Any]) -> None:
     trt_gm = torch_tensorrt.compile(
         model,
         ir="dynamo",
@@ -159,7 +159,7 @@ class Subtracts(torch.nn.Module):
         return torch.relu(torch.relu(x * 2) - x * 0.5) + 1
 
 
-def test_settings_of_torch_compile(no_gpu: dict[str, Any]) -> None:
+def test_settings_of_torch_compile_are_accepted(no_gpu: dict[str, Any]) -> None:
     model, inputs = Subtracts().eval(), torch.randn(4, 8)
     optimized_model = torch.compile(
         model,

@@ -1,4 +1,4 @@
-"""`TorchMemory`, tested with tensors in host memory and with fakes. When is it chosen, and when `CudaMemory`?"""
+"""`TorchMemory`, tested with tensors in host memory and with fakes. Without torch, `CudaMemory` is chosen."""
 
 from __future__ import annotations
 

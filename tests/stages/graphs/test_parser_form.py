@@ -294,7 +294,7 @@ def _loop(first: str, following: str, *, has_rows: bool = True) -> onnx.ModelPro
     return h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
 
 
-def test_a_loop_that_its_condition_may_end_has_no_scan_outputs() -> None:
+def test_a_loop_with_scan_outputs_is_refused_if_its_condition_may_end_it() -> None:
     """The parser's output has 5 rows. In ONNX it has 2 rows here, because 0.6 + 0.6 is more than 1."""
     model = _loop("yes", "less")
     inputs = {"x": np.array(0.6, np.float32), "c": np.array(True)}

@@ -668,9 +668,8 @@ def test_a_log_sum_of_no_elements_is_converted(lower_module: Any) -> None:
 )
 def test_infinities_are_searched_as_finite_numbers(lower_module: Any, text: str) -> None:
     """On an H200, TensorRT 8.6 gave the index -1 to -inf in searches for large numbers, and to inf for small ones."""
-    values = torch.tensor(
-        [[-_INF, 1.0, 3.0, 2.0], [4.0, _INF, 0.0, -_INF], [5.0, 6.0, -_INF, _INF]]
-    )  # no equal numbers
+    # no row and no column has equal numbers
+    values = torch.tensor([[-_INF, 1.0, 3.0, 2.0], [4.0, _INF, 0.0, -_INF], [5.0, 6.0, -_INF, _INF]])
     for result, expected in _results(lower_module, text, (values,), (_ROWS,)):
         torch.testing.assert_close(result, expected, rtol=0, atol=0)
     nodes = _nodes(lower_module, text, (values,), (_ROWS,))

@@ -189,10 +189,10 @@ class Example:
         return [values[source] for source in self.partitions.outputs]
 
 
-def example_names(*, computable: bool = False) -> list[str]:
-    """The names of the models in manifests/. With `computable`, only those that PyTorch or onnxruntime can compute."""
+def example_names(*, only_computable: bool = False) -> list[str]:
+    """The names of the models in manifests/. With `only_computable`, only those that PyTorch or onnxruntime can compute."""
     models = load(Path(__file__).parents[2], sorted_manifests()).models
-    return [model.name for model in models if not (computable and model.source.graph.reference is None)]
+    return [model.name for model in models if not (only_computable and model.source.graph.reference is None)]
 
 
 def sorted_manifests() -> list[str]:

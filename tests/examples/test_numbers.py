@@ -19,7 +19,7 @@ TOLERANCE = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 Find = Callable[[str], Example]
 
 
-@pytest.mark.parametrize("name", example_names(computable=True))
+@pytest.mark.parametrize("name", example_names(only_computable=True))
 def test_every_partition_and_the_whole_model_equal_the_eager_model(name: str, find_example: Find) -> None:
     example = find_example(name)
     tolerance = TOLERANCE[example.model.precision]

@@ -44,7 +44,7 @@ def as_tensorrt_package(index: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("name", example_names(computable=True))
+@pytest.mark.parametrize("name", example_names(only_computable=True))
 def test_every_example_can_be_served(name: str, built_examples: BuiltExamples) -> None:
     index = copy.deepcopy(built_examples.index(name))
     for target in index["targets"].values():
@@ -53,7 +53,7 @@ def test_every_example_can_be_served(name: str, built_examples: BuiltExamples) -
     assert (config.name, config.backend) == (name, "python")
 
 
-@pytest.mark.parametrize("name", example_names(computable=True))
+@pytest.mark.parametrize("name", example_names(only_computable=True))
 def test_an_ensemble_computes_the_model(name: str, find_example: Find, built_examples: BuiltExamples) -> None:
     """The test runs the steps of the ensemble as Triton does, but PyTorch computes the engines' results.
 

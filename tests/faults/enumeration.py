@@ -196,16 +196,16 @@ def _folder_in_memory() -> str | None:
         return None
 
 
-def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
-    """Inject at most `at_most` faults at the calls of the operation `name`. `how` is `kill` or `error`."""
+def enumerate_faults(fault_kind: str, name: str, at_most: int = 1 << 30) -> Tally:
+    """Inject at most `at_most` faults at the calls of the operation `name`. `fault_kind` is `kill` or `error`."""
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="trtbuild-calls-", dir=_folder_in_memory()) as scratch,
         one_thread(*_THREADED),
     ):
         enumeration = Enumeration(name, ALL[name], Path(scratch))
-        for call, error in spread(list(possible_faults(how, enumeration.calls, at_most)), at_most):
-            if how == "kill":
+        for call, error in spread(list(possible_faults(fault_kind, enumeration.calls, at_most)), at_most):
+            if fault_kind == "kill":
                 enumeration.kill(call)
             else:
                 enumeration.fail(call, error)
@@ -213,14 +213,14 @@ def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
         return enumeration.tally
 
 
-def possible_faults(how: str, calls: Sequence[Call], at_most: int) -> Iterator[tuple[Call, str]]:
+def possible_faults(fault_kind: str, calls: Sequence[Call], at_most: int) -> Iterator[tuple[Call, str]]:
     """Yield pairs of a call and an error.
 
-    If `how` is ``error`` and `at_most` allows it, each call gets every error. Otherwise each call gets one error: the first
-    call gets the first error, and so on. A kill ignores the error.
+    If `fault_kind` is ``error`` and `at_most` allows it, each call gets every error. Otherwise each call gets one error:
+    the first call gets the first error, and so on. A kill ignores the error.
     """
     for number, call in enumerate(calls):
-        if how == "error" and len(calls) * len(ERRORS) <= at_most:
+        if fault_kind == "error" and len(calls) * len(ERRORS) <= at_most:
             yield from ((call, error) for error in ERRORS)
         else:
             yield call, ERRORS[number % len(ERRORS)]
@@ -228,14 +228,14 @@ def possible_faults(how: str, calls: Sequence[Call], at_most: int) -> Iterator[t
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("how", choices=["kill", "error"])
+    parser.add_argument("fault_kind", choices=["kill", "error"])
     parser.add_argument("operations", nargs="*", default=list(ALL), metavar="OPERATION")
     parser.add_argument("--at-most", type=int, default=1 << 30, help="faults of each operation")
     options = parser.parse_args()
     logging.disable()
     tallies = []
     for name in options.operations:
-        tallies.append(enumerate_faults(options.how, name, options.at_most))
+        tallies.append(enumerate_faults(options.fault_kind, name, options.at_most))
         print(tallies[-1], file=sys.stderr, flush=True)
     kinds: Counter[str] = Counter()
     for tally in tallies:

@@ -280,10 +280,10 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 25) -> Tally:
+def run(folder: Path, kills: int, seed: int, *, variants: int = 6, report_every: int = 25) -> Tally:
     """Kill at least `kills` builds, until each of `VICTIMS` was killed and at least one kill was unfinished.
 
-    The run ends after about `5 * kills` kills in any case. After every `every` kills, it prints the tally to stderr.
+    The run ends after about `5 * kills` kills in any case. After every `report_every` kills, it prints the tally to stderr.
     """
     test = KillTest(folder, seed, variants)
     try:
@@ -293,8 +293,8 @@ def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 
             if test.tally.total >= (kills if all_kinds else 5 * kills):
                 break
             test.round(test.random.randint(2, 6))
-            if test.tally.total // every > reported:
-                reported = test.tally.total // every
+            if test.tally.total // report_every > reported:
+                reported = test.tally.total // report_every
                 print(test.tally, file=sys.stderr, flush=True)
         return test.tally
     finally:

@@ -247,7 +247,7 @@ def test_a_deep_copy_has_its_own_state() -> None:
     module.set_state({"cache": torch.ones(2)})
     deep, shallow = copy.deepcopy(module), copy.copy(module)
     module.set_state({"cache": torch.full((2,), 2.0)})
-    assert [one.get_state()["cache"].tolist() for one in (deep, shallow)] == [[1, 1], [2, 2]]
+    assert [copied.get_state()["cache"].tolist() for copied in (deep, shallow)] == [[1, 1], [2, 2]]
 
 
 def test_a_state_does_not_require_gradients() -> None:

@@ -34,7 +34,7 @@ def target(name: str, sm: int, **more: Any) -> PackedTarget:
     return replace(plain, **more)
 
 
-def package(*targets: PackedTarget, reference: bool = False) -> PackageIndex:
+def package(*targets: PackedTarget, has_reference: bool = False) -> PackageIndex:
     return PackageIndex(
         model="vit",
         inputs=(),
@@ -44,7 +44,7 @@ def package(*targets: PackedTarget, reference: bool = False) -> PackageIndex:
         profiles=(),
         precision="float32",
         targets={entry.name: entry for entry in targets},
-        reference=reference,
+        reference=has_reference,
         weights={},
         files={},
     )
@@ -142,7 +142,7 @@ def test_a_requested_target_must_exist_and_fit() -> None:
 
 def test_without_a_gpu_the_hint_names_the_cpu() -> None:
     with pytest.raises(NoFittingTarget, match=r"no GPU was found.*ada \(SM 89") as raised:
-        choose_target(package(target("ada", 89), reference=True), machine_with(None))
+        choose_target(package(target("ada", 89), has_reference=True), machine_with(None))
     assert 'device="cpu"' in str(raised.value.hint)
     with pytest.raises(NoFittingTarget) as raised:
         choose_target(package(target("ada", 89)), machine_with(None))

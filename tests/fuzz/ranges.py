@@ -42,8 +42,8 @@ class UnusableCase(Exception):
 def check_usable(case: ModuleCase) -> None:
     """Run the module of a case in eager PyTorch, twice at each point (min, opt, max, random sizes).
 
-    Raises UnusableCase if a range is invalid, if PyTorch fails, or if the module writes to an input, returns no tensor, or
-    gives different results in the two runs.
+    Raises UnusableCase if a range is invalid, or if PyTorch fails. Also raises it if the module writes to an input, returns
+    no tensor, or gives different results in the two runs.
     """
     try:
         shapes = case.shapes

@@ -55,7 +55,7 @@ def test_accepts_sizes_in_bytes(data: object, size_bytes: int) -> None:
         (1.0, "valid integer"),
     ],
 )
-def test_rejects_other_sizes(data: object, words: str) -> None:
+def test_rejects_other_sizes_in_bytes(data: object, words: str) -> None:
     assert words in message_for(kinds.Bytes, data)
 
 
@@ -86,7 +86,7 @@ def test_rejects_other_sms(data: object, words: str) -> None:
     assert words in message_for(kinds.Sm, data)
 
 
-def test_versions_are_text() -> None:
+def test_versions_must_be_text() -> None:
     assert value(kinds.Version, "8.6.0") == "8.6.0"
     assert value(kinds.Version, "10.1.0.post1") == "10.1.0.post1"
     assert 'put it in quotes: version: "8.6"' in message_for(kinds.Version, 8.6)

@@ -1,4 +1,4 @@
-"""A machine with a remote, in this process. It looks up a record as the driver does, and builds it if it is not found."""
+"""A machine with a remote, in this process. It looks up a record as the driver does, and builds it after a miss."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tests.fuzz.trying import Outcome
 #: A child is replaced after this number of cases, because libraries may keep memory of each case.
 MOST_CASES = 100
 
-#: The most lines of a child's output in the outcome, if the child died or did not answer.
+#: The outcome of a child that died or did not answer has at most this many lines of the child's output.
 _MOST_LINES = 25
 
 #: The limit of the address space of a child, in bytes.

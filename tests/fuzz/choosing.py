@@ -105,7 +105,7 @@ class Chooser:
 
 
 class Attention(nn.Module):
-    """Self-attention over the second last axis."""
+    """Self-attention over the last axis but one."""
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()

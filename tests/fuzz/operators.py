@@ -57,8 +57,8 @@ _DTYPES = {
 #: The largest numbers of samples of an operator, of elements in a sample, and of attempts to find a usable case.
 _MOST_SAMPLES, _MOST_ELEMENTS, _ATTEMPTS = 60, 20_000, 12
 
-#: Later attempts are simpler. From these attempts on: only the first tensor is an input; only one axis is dynamic; only one
-#: random tensor is an input; no axis is dynamic.
+#: Later attempts try simpler cases. From these attempts on: only the first tensor is an input; only one axis is dynamic;
+#: one random tensor is the only input; no axis is dynamic.
 _FIRST_INPUT_ONLY, _ONE_DYNAMIC_AXIS, _RANDOM_INPUT_ONLY, _ALL_STATIC = 6, 7, 9, 11
 
 #: Operators that are called before and after the tested operator: text, name for `torch_executed_ops`, supported dtypes.

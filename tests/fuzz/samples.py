@@ -23,7 +23,7 @@ from tests.fuzz.ranges import UnusableCase, check_usable
 from tests.fuzz.trying import FINDINGS, Outcome, try_case
 from trtbuild.core.model.spec import NamedDim
 
-#: The most calls of an operator, and of a module.
+#: The largest number of calls that are tried for an operator, and the largest number of calls in one module.
 _MOST_CALLS, _CALLS_PER_MODULE = 12, 4
 
 
@@ -31,7 +31,7 @@ _MOST_CALLS, _CALLS_PER_MODULE = 12, 4
 class Form:
     """Which tensors of a call are inputs, and which of their axes are dynamic.
 
-    `margin` is the distance of min and max from the size in the sample. It is None if no axis is dynamic.
+    `margin` has the distances of min and of max from the size in the sample. It is None if no axis is dynamic.
     """
 
     margin: tuple[int, int] | None
@@ -39,7 +39,7 @@ class Form:
     first_axis_only: bool = False
 
 
-#: From the most general form to the simplest one.
+#: The forms in the order in which they are tried: from the most general form to the simplest one.
 FORMS = (
     Form((9, 5)),
     Form((0, 5)),

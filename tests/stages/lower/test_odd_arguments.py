@@ -100,7 +100,7 @@ def test_a_clamp_by_a_tensor_keeps_infinities(lower_module: Any) -> None:
 
 
 def test_no_negative_index_of_a_dynamic_axis_reaches_the_parser(lower_module: Any, calls: Any) -> None:
-    """TensorRT's gather layer defines no result for a negative index. onnxruntime does, so it hides this fault."""
+    """TensorRT's gather layer defines no result for a negative index. onnxruntime does, so its results hide this fault."""
     text = (
         "x0[-1], x0.select(0, -2), x0[x1], x0[x1, torch.arange(2)], x0[[-1, 0]], x0[[1, 0]], "
         "x0.index_put((x1,), x0[:2] * 0), x0[:, -1], x0.t().select(-1, -1), x0[torch.arange(0, 2, x1.shape[0])]"

@@ -1,4 +1,7 @@
-"""An operator is not decomposed if its decomposition would be right only for the sizes of the example."""
+"""An operator is not decomposed if its decomposition would be right only for the sizes of the example.
+
+A decomposition may ask questions about sizes, such as whether a size is below 8. torch answers for the example.
+"""
 
 from __future__ import annotations
 

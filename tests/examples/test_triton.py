@@ -28,7 +28,7 @@ _TYPES = {
 }
 
 
-#: Example → the reason why it needs Triton's Python backend with every toolchain.
+#: Example → the reason why the example needs Triton's Python backend with every toolchain.
 NOT_NATIVE = {
     "three_parts": "partition p1 runs in PyTorch",
     "chosen": "partition p1 runs in PyTorch",

@@ -166,7 +166,7 @@ class KillTest:
     def _kill_once(self, watched: Path | None) -> bool:
         """Start a build and kill some of its processes at a random moment. Returns False if the build succeeded.
 
-        With `watched`, the kill also waits for an unfinished file in this folder.
+        With `watched`, the kill comes only after a new unfinished file is in this folder.
         """
         victim = self.random.choice(VICTIMS)
         moment_s = self.random.uniform(0.02, 1.0) * self.duration_s

@@ -9,7 +9,7 @@ Rules
 4. Two numbers differ if their distance exceeds the tolerance of `verify`, and is also much larger than the changes of
    PyTorch's own results. `_perturbed_results` measures these changes: it changes the last bits of the inputs. For the
    outputs of the whole model, the tolerance is larger (`_WHOLE_MODEL_TOLERANCES`). Dtypes and shapes must always be equal.
-5. Uninitialized memory is filled, floats with NaN (`filled_memory`), so that a read of it is visible in the results.
+5. Uninitialized memory is filled (`filled_memory`), for example with NaN. So a read of this memory changes the results.
 """
 
 from __future__ import annotations

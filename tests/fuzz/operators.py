@@ -1,4 +1,4 @@
-"""Cases of a single operator, with arguments from PyTorch's own tests (`op_db`). Simple operators may surround it.
+"""Cases of a single operator, with arguments from PyTorch's own tests (`op_db`). Simple operators may surround this operator.
 
 `op_db` has samples for about 600 operators and all their dtypes. Its import needs expecttest.
 """
@@ -294,8 +294,8 @@ def _dims(
 ) -> Iterator[NamedDim]:
     """Replace the chosen `axes` by ranges, and yield the named dims of these ranges.
 
-    Axes with the same size share a range. If `kind` is ``each``, they share it only if its sizes are multiples of a
-    `unit` above 1.
+    Axes with the same size share a range. If `kind` is ``each``, they share a range only if its sizes are multiples
+    of a `unit` above 1.
     """
     by_size: dict[Any, list[tuple[int, int]]] = {}
     for k, axis in chosen:

@@ -147,7 +147,7 @@ def test_an_engine_worker_sees_only_its_gpu_among_those_that_the_user_chose(
 def test_a_worker_whose_parent_died_before_it_began_runs_no_job(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.write(writing, b'{"kind": "engine"}\n')
-    os.close(writing)  # the kernel does this if the parent is killed
+    os.close(writing)  # if the parent is killed, the kernel closes this end
     command = [sys.executable, "-m", "trtbuild.driver.workers.worker", "engine", str(tmp_path / "store"), str(tmp_path)]
     process = subprocess.run(command, stdin=reading, capture_output=True, text=True, timeout=60, check=False)
     os.close(reading)

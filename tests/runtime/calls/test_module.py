@@ -51,7 +51,7 @@ def test_repr_says_that_no_engine_runs(module: Any) -> None:
 
 
 def test_runs_without_the_models_source(built: Built, module: Any, inputs: Inputs) -> None:
-    """A named tuple has its original class only if the model's module is loaded. The runtime does not import it."""
+    """A named tuple has its original class only if the model's module is loaded. The runtime imports no module."""
     assert "net_of_the_tests" not in sys.modules
     image, scale = inputs()
     fields = module(image, scale=scale)["found"]

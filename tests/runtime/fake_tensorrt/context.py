@@ -31,8 +31,8 @@ class _Context:
     def __init__(self, engine: _Engine) -> None:
         self._engine, self._trt = engine, engine.trt
         self._shapes: dict[str, tuple[int, ...]] = {}
-        #: The last shapes of outputs of unknown size. They are kept when input shapes change. No probe shows whether the
-        #: real library forgets them, and this is the worse case for the runtime.
+        #: The last shapes of outputs of unknown size. They stay when input shapes change, which is the worse case for the
+        #: runtime. No probe shows whether the real library forgets these shapes.
         self._last_output_shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}

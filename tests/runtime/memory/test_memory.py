@@ -31,7 +31,7 @@ STREAM = 4096
 
 
 class HostMemory(TorchMemory):
-    """A `TorchMemory` whose tensors are in host memory. It tests the methods that do not need CUDA."""
+    """A `TorchMemory` whose tensors are in host memory. It is for tests of the methods that do not need CUDA."""
 
     def __init__(self, stream: int) -> None:
         self._has_one_gpu = True

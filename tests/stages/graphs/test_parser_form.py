@@ -142,7 +142,7 @@ def test_a_remainder_of_floats_is_refused_unless_the_quotient_is_exact() -> None
 
 
 def test_equal_names_in_two_branches_may_have_other_sizes() -> None:
-    """The pooling in the first branch leaves out a window. The size in the other branch says nothing about it."""
+    """The pooling in the first branch leaves out a window. The size in the other branch does not matter."""
     branches = []
     for name, size in (("then", 7), ("else", 8)):
         limits = [
@@ -317,7 +317,7 @@ def _operators(model: onnx.ModelProto) -> list[str]:
 @pytest.mark.parametrize("opset", [10, 11, 13, 17])
 @pytest.mark.parametrize(("low", "high"), [(3.0, 1.0), (-1.0, 1.0), (np.inf, 2.0)])
 def test_a_clip_has_its_bounds_in_order(opset: int, low: float, high: float) -> None:
-    """ONNX gives the upper bound if the bounds are in the wrong order. TensorRT gives the lower one."""
+    """ONNX gives the upper bound if the bounds are in the wrong order. TensorRT gives the lower bound."""
     node = h.make_node("Clip", ["x", "low", "high"], ["y"])
     if opset < 11:
         node = h.make_node("Clip", ["x"], ["y"], min=low, max=high)

@@ -1,10 +1,11 @@
 """``python -m tests.fuzz -n 1000 --seed S``: build random modules, and compare each with eager PyTorch.
 
-Each finding is printed with the seed of its case. ``--only CASE`` tries the case with this seed again. A finding is a difference, a crash,
-an InternalError, or a case that takes too long. The exit status is 1 if there is a finding.
+Each finding is printed with the seed of its case. ``--only CASE`` tries the case with this seed again. A finding is a
+difference, a crash, an InternalError, or a case that takes too long. The exit status is 1 if there is a finding.
 
 With ``--samples float32``, there are no random modules: each operator is tried with PyTorch's samples of this dtype. The
-seed of a case is then the number of the operator, and ``-n`` and ``--seed`` choose operators: ``-n 100 --seed 500`` are the operators 500 to 599.
+seed of a case is then the number of the operator, and ``-n`` and ``--seed`` choose operators: ``-n 100 --seed 500`` are
+the operators 500 to 599.
 """
 
 from __future__ import annotations

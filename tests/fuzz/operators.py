@@ -1,4 +1,4 @@
-"""Cases of a single operator, with arguments from PyTorch's own tests (`op_db`). Simple operators may surround this operator.
+"""Cases of one operator, with arguments from PyTorch's own tests (`op_db`). Simple operators may surround this operator.
 
 `op_db` has samples for about 600 operators and all their dtypes. Its import needs expecttest.
 """

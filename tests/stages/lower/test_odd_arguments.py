@@ -1,4 +1,4 @@
-"""The exporter alone would translate these calls wrongly. trtbuild refuses them, or computes the results of eager PyTorch."""
+"""The exporter alone would translate these calls wrongly. trtbuild refuses them, or gives the results of eager PyTorch."""
 
 from __future__ import annotations
 

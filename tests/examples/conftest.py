@@ -27,7 +27,7 @@ from trtbuild.stages.convert.weights import with_inline_weights
 from trtbuild.stages.program.functional import Program
 from trtbuild.store.local.local import LocalStore
 
-#: Any of the targets, because ONNX models and programs are the same for all of them.
+#: The target whose engine steps name the ONNX models. Any target will do: these models are the same for all targets.
 TARGET = "ada"
 
 #: Integer input → the exclusive upper limit of its values, which begin with 0.
@@ -189,10 +189,10 @@ class Example:
         return [values[source] for source in self.partitions.outputs]
 
 
-def example_names(*, computable: bool = False) -> list[str]:
-    """The names of the models in manifests/. With `computable`, only those that PyTorch or onnxruntime can compute."""
+def example_names(*, only_computable: bool = False) -> list[str]:
+    """The names of the models in manifests/. With `only_computable`, only those that PyTorch or onnxruntime can compute."""
     models = load(Path(__file__).parents[2], sorted_manifests()).models
-    return [model.name for model in models if not (computable and model.source.graph.reference is None)]
+    return [model.name for model in models if not (only_computable and model.source.graph.reference is None)]
 
 
 def sorted_manifests() -> list[str]:
@@ -217,7 +217,7 @@ def relative_difference(computed: torch.Tensor, expected: torch.Tensor) -> float
 
 @pytest.fixture(scope="session")
 def find_example(built_examples: BuiltExamples) -> Callable[[str], Example]:
-    """A function that returns the example with a name: each time the same object."""
+    """A function that returns the example of a given name. It returns the same object for each call with this name."""
     examples: dict[str, Example] = {}
 
     def find(name: str) -> Example:

@@ -19,7 +19,7 @@ TOLERANCE = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 Find = Callable[[str], Example]
 
 
-@pytest.mark.parametrize("name", example_names(computable=True))
+@pytest.mark.parametrize("name", example_names(only_computable=True))
 def test_every_partition_and_the_whole_model_equal_the_eager_model(name: str, find_example: Find) -> None:
     example = find_example(name)
     tolerance = TOLERANCE[example.model.precision]
@@ -36,12 +36,12 @@ def test_every_partition_and_the_whole_model_equal_the_eager_model(name: str, fi
                     f"{part.name} at {point}"
                 )
         for computed, expected in zip(example.run_partitions(inputs), eager, strict=True):
-            assert relative_difference(computed, expected) <= tolerance, f"the whole at {point}"
+            assert relative_difference(computed, expected) <= tolerance, f"the whole model at {point}"
         for source, expected in zip(example.partitions.outputs, eager, strict=True):
-            assert relative_difference(values[source], expected) <= tolerance, f"the whole in PyTorch at {point}"
+            assert relative_difference(values[source], expected) <= tolerance, f"the whole model in PyTorch at {point}"
 
 
-def test_a_row_whose_mask_is_all_zero(find_example: Find) -> None:
+def test_a_row_whose_mask_is_all_zero_is_right_and_has_no_nan(find_example: Find) -> None:
     """BERT in float16: each row of a batch is right and has no NaN, also a row that is masked entirely."""
     example = find_example("bert")
     inputs = example.inputs([4, 32])
@@ -53,7 +53,7 @@ def test_a_row_whose_mask_is_all_zero(find_example: Find) -> None:
         assert relative_difference(computed[row], expected[row]) <= TOLERANCE["float16"]
 
 
-def test_sizes_between_min_and_max(find_example: Find) -> None:
+def test_sizes_between_min_and_max_give_the_results_of_the_eager_model(find_example: Find) -> None:
     """No profile names these sizes. Some are odd numbers."""
     for name, sizes in (("any_image", (3, 65, 131)), ("bert", (3, 77)), ("attention", (7,)), ("detector", (96, 608))):
         example = find_example(name)

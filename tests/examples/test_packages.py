@@ -129,7 +129,7 @@ print(hashlib.sha256(compile_engine(decode(EngineJob, json.load(sys.stdin)), sto
 
 
 def test_another_process_builds_the_same_bytes(find_example: Find, built_examples: BuiltExamples) -> None:
-    """`trtbuild cache verify --rebuild` relies on this when it builds cached engines again, and compares the bytes."""
+    """`trtbuild cache verify --rebuild` relies on equal bytes: it builds cached engines again, and compares the bytes."""
     example = find_example("three_parts")
     target = example.model.targets[1]
     step = f"engine/p0@{target.name}"

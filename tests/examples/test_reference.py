@@ -1,6 +1,6 @@
 """The reference programs of the examples give the results of the original models at min, opt, max and random sizes.
 
-PyTorch or onnxruntime runs the reference program of a package. It needs no source of the model.
+PyTorch or onnxruntime runs the reference program of a package. The program needs no source of the model.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _TYPES = {
 }
 
 
-#: Example → the reason why it needs Triton's Python backend with every toolchain.
+#: Example → the reason why the example needs Triton's Python backend with every toolchain.
 NOT_NATIVE = {
     "three_parts": "partition p1 runs in PyTorch",
     "chosen": "partition p1 runs in PyTorch",
@@ -44,7 +44,7 @@ def as_tensorrt_package(index: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("name", example_names(computable=True))
+@pytest.mark.parametrize("name", example_names(only_computable=True))
 def test_every_example_can_be_served(name: str, built_examples: BuiltExamples) -> None:
     index = copy.deepcopy(built_examples.index(name))
     for target in index["targets"].values():
@@ -53,7 +53,7 @@ def test_every_example_can_be_served(name: str, built_examples: BuiltExamples) -
     assert (config.name, config.backend) == (name, "python")
 
 
-@pytest.mark.parametrize("name", example_names(computable=True))
+@pytest.mark.parametrize("name", example_names(only_computable=True))
 def test_an_ensemble_computes_the_model(name: str, find_example: Find, built_examples: BuiltExamples) -> None:
     """The test runs the steps of the ensemble as Triton does, but PyTorch computes the engines' results.
 

@@ -1,7 +1,7 @@
 """`trtbuild verify` accepts three examples, within 1e-5 in float32 and 5e-3 in float16, also at random sizes.
 
-In the document, each entry of `cuts` is for one way to divide the model into partitions. Its `whole` compares the whole
-model, and its `lowered` compares the lowered program, which PyTorch runs.
+In the JSON document, each entry of `cuts` is about one way to divide the model into partitions. `whole` is the comparison
+of the whole model, and `lowered` is that of the lowered program, which PyTorch runs.
 """
 
 from __future__ import annotations

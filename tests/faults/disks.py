@@ -1,4 +1,4 @@
-"""File systems of a fixed size in memory, for tests whose user may mount them."""
+"""File systems in memory with a fixed size. A test that uses them is skipped if its user may not mount them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _DETACH = 2  # MNT_DETACH of umount2(2)
 
 
 @contextlib.contextmanager
-def mounted(place: Path, options: str) -> Iterator[Path]:
-    """A tmpfs with these options at `place`. Skips the test if this user is not allowed to mount file systems."""
-    place.mkdir()
-    _mount(place, 0, options)
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A tmpfs with these options at `folder`. Skips the test if this user is not allowed to mount file systems."""
+    folder.mkdir()
+    _mount(folder, 0, options)
     try:
-        yield place
+        yield folder
     finally:
-        _LIBC.umount2(os.fsencode(place), _DETACH)
+        _LIBC.umount2(os.fsencode(folder), _DETACH)
 
 
-def make_read_only(place: Path, options: str) -> None:
-    _mount(place, _REMOUNT | _READ_ONLY, options)
+def make_read_only(folder: Path, options: str) -> None:
+    _mount(folder, _REMOUNT | _READ_ONLY, options)
 
 
-def _mount(place: Path, flags: int, options: str) -> None:
-    if _LIBC.mount(b"none", os.fsencode(place), b"tmpfs", flags, options.encode()):
+def _mount(folder: Path, flags: int, options: str) -> None:
+    if _LIBC.mount(b"none", os.fsencode(folder), b"tmpfs", flags, options.encode()):
         number = ctypes.get_errno()
         if number == errno.EPERM:
             pytest.skip("only root may mount")

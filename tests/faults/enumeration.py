@@ -2,7 +2,7 @@
 
 ``python -m tests.faults.enumeration kill`` (or ``error``) tries all calls, and prints the number of delivered faults. `make
 test` tries all kills of local operations, some kills of operations with a remote (tests/faults/test_syscalls.py), and some
-errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000``, it tries all kills and errors.
+errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000``, `make test` tries all kills and errors.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Tally:
     calls: int = 0
     #: System call → the number of faults that were delivered at it.
     delivered: Counter[str] = field(default_factory=Counter)
-    #: ``result`` or the name of an exception → the number of runs with an injected error that ended so.
+    #: ``result`` or the name of an exception → the number of runs with an injected error that ended in this way.
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     duration_s: float = 0.0
@@ -86,75 +86,75 @@ class Enumeration:
         self._template = folder / "template"
         self._template.mkdir()
         operation.prepare(self._template)
-        with self._fresh_copy() as place:
-            outcome_of(operation.run, place.path)  # imports all modules before children are forked
-        with self._fresh_copy() as place:
-            self._before: State = state(place.path)
-            undisturbed = traced(operation.run, place.path)
+        with self._fresh_copy() as copy:
+            outcome_of(operation.run, copy.path)  # imports all modules before children are forked
+        with self._fresh_copy() as copy:
+            self._before: State = state(copy.path)
+            undisturbed = traced(operation.run, copy.path)
             assert "result" in undisturbed.report, undisturbed.report
             self._result = undisturbed.report["result"]
-            self._after = state(place.path)
-            self._repeat(place.path)
+            self._after = state(copy.path)
+            self._repeat(copy.path)
         self.calls: Sequence[Call] = undisturbed.calls
         self.tally.calls = len(self.calls)
 
     def kill(self, call: Call) -> None:
         """Kill a child just before `call`, and check the state afterwards."""
-        with self._fresh_copy() as place:
-            outcome = traced(self._operation.run, place.path, f"{call.name}:signal=KILL:when={call.number}")
-            self._record_findings(call, lambda: self._after_kill(call, outcome, place.path))
+        with self._fresh_copy() as copy:
+            outcome = traced(self._operation.run, copy.path, f"{call.name}:signal=KILL:when={call.number}")
+            self._record_findings(call, lambda: self._after_kill(call, outcome, copy.path))
 
     def fail(self, call: Call, error: str) -> None:
         """Let `call` fail with `error`, and check the result of the operation and the state afterwards."""
-        with self._fresh_copy() as place:
+        with self._fresh_copy() as copy:
             injection = f"{call.name}:error={error}:when={call.number}"
-            outcome = traced(self._with_and_without_fault, place.path, injection)
-            self._record_findings(f"{error} at {call}", lambda: self._after_error(call, outcome, place.path))
+            outcome = traced(self._with_and_without_fault, copy.path, injection)
+            self._record_findings(f"{error} at {call}", lambda: self._after_error(call, outcome, copy.path))
 
-    def _after_kill(self, call: Call, outcome: Outcome, place: Path) -> None:
-        assert outcome.killed, f"it was not killed: {outcome.status} {outcome.log[-100:]}"
-        assert outcome.report is None, "it ended before the kill"
+    def _after_kill(self, call: Call, outcome: Outcome, folder: Path) -> None:
+        assert outcome.killed, f"the child was not killed: {outcome.status} {outcome.log[-100:]}"
+        assert outcome.report is None, "the child ended before the kill"
         self.tally.delivered[call.name] += 1
-        self._check_files(place, may_be_damaged=self._operation.starts_damaged)
-        self._repeat(place)
+        self._check_files(folder, may_be_damaged=self._operation.starts_damaged)
+        self._repeat(folder)
 
-    def _after_error(self, call: Call, outcome: Outcome, place: Path) -> None:
+    def _after_error(self, call: Call, outcome: Outcome, folder: Path) -> None:
         assert outcome.tampered, f"nothing was injected: {outcome.log[-100:]}"
         self.tally.delivered[call.name] += 1
-        assert outcome.report is not None, f"it died: {outcome.status}"
+        assert outcome.report is not None, f"the child died: {outcome.status}"
         report, second, locks_held = outcome.report["result"]
         self.tally.outcomes[report.get("error", "result")] += 1
         if "error" in report:
-            of_exported_file = report["error"] in ("OSError", "PermissionError") and "/place/out" in call.text
-            assert of_exported_file or report["error"] in _ALLOWED_EXCEPTIONS, (
-                f"raises {report['error']}: {report['text']}"
+            is_about_an_exported_file = report["error"] in ("OSError", "PermissionError") and "/copy/out" in call.text
+            assert is_about_an_exported_file or report["error"] in _ALLOWED_EXCEPTIONS, (
+                f"the operation raises {report['error']}: {report['text']}"
             )
             if report["error"] in ("StoreUnavailable", "RemoteFull", "RemoteRefused"):
                 assert report["hint"], f"no hint: {report['text']}"
         else:
-            assert self._operation.accepts(report["result"], self._result), f"gives {report['result']}"
+            assert self._operation.accepts(report["result"], self._result), f"the operation returns {report['result']}"
         assert locks_held == 0, f"{locks_held} descriptors of locks are left open"
         assert second == {"result": self._result}, f"the second run in the same process gives {second}"
-        self._check_files(place, may_be_damaged=self._operation.starts_damaged)
-        self._repeat(place)
+        self._check_files(folder, may_be_damaged=self._operation.starts_damaged)
+        self._repeat(folder)
 
-    def _with_and_without_fault(self, place: Path) -> object:
+    def _with_and_without_fault(self, folder: Path) -> object:
         """The outcomes of a run with the fault and of a run without it, and the number of locks held between them."""
-        first = outcome_of(self._operation.run, place)
+        first = outcome_of(self._operation.run, folder)
         locks_held = len(leases._open_descriptors)
-        return first, outcome_of(self._operation.run, place), locks_held
+        return first, outcome_of(self._operation.run, folder), locks_held
 
-    def _repeat(self, place: Path) -> None:
+    def _repeat(self, folder: Path) -> None:
         """Run the operation again, without a fault. Check its result and its files, and that leftovers can be removed."""
-        second = outcome_of(self._operation.run, place)
+        second = outcome_of(self._operation.run, folder)
         assert second == {"result": self._result}, f"the second run without a fault gives {second}"
-        self._check_files(place, may_be_damaged=False)
-        assert_clean(place)
-        assert_shared_is_clean(place)
+        self._check_files(folder, may_be_damaged=False)
+        assert_clean(folder)
+        assert_shared_is_clean(folder)
 
-    def _check_files(self, place: Path, *, may_be_damaged: bool) -> None:
-        assert_whole(place, self._before, self._after, may_be_damaged=may_be_damaged)
-        assert_shared_is_whole(place, may_be_damaged=may_be_damaged)
+    def _check_files(self, folder: Path, *, may_be_damaged: bool) -> None:
+        assert_whole(folder, self._before, self._after, may_be_damaged=may_be_damaged)
+        assert_shared_is_whole(folder, may_be_damaged=may_be_damaged)
 
     def _record_findings(self, fault: object, examine: Callable[[], None]) -> None:
         try:
@@ -163,7 +163,7 @@ class Enumeration:
             self.tally.findings.append(f"{fault} → {finding}")
 
     def _fresh_copy(self) -> _TemporaryCopy:
-        return _TemporaryCopy(self._template, self._folder / "place")
+        return _TemporaryCopy(self._template, self._folder / "copy")
 
 
 class _TemporaryCopy:
@@ -189,23 +189,23 @@ def spread(items: Sequence[Any], at_most: int) -> list[Any]:
 
 def _folder_in_memory() -> str | None:
     """A folder in memory, if there is one. A kill has the same effect there as on a disk, and a sync is cheap."""
-    place = "/dev/shm"
+    folder = "/dev/shm"
     try:
-        return place if shutil.disk_usage(place).free > 100 << 20 and os.access(place, os.W_OK) else None
+        return folder if shutil.disk_usage(folder).free > 100 << 20 and os.access(folder, os.W_OK) else None
     except OSError:
         return None
 
 
-def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
-    """Inject at most `at_most` faults at the calls of the operation `name`. `how` is `kill` or `error`."""
+def enumerate_faults(fault_kind: str, name: str, at_most: int = 1 << 30) -> Tally:
+    """Inject at most `at_most` faults at the calls of the operation `name`. `fault_kind` is `kill` or `error`."""
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="trtbuild-calls-", dir=_folder_in_memory()) as scratch,
         one_thread(*_THREADED),
     ):
         enumeration = Enumeration(name, ALL[name], Path(scratch))
-        for call, error in spread(list(possible_faults(how, enumeration.calls, at_most)), at_most):
-            if how == "kill":
+        for call, error in spread(list(possible_faults(fault_kind, enumeration.calls, at_most)), at_most):
+            if fault_kind == "kill":
                 enumeration.kill(call)
             else:
                 enumeration.fail(call, error)
@@ -213,14 +213,14 @@ def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
         return enumeration.tally
 
 
-def possible_faults(how: str, calls: Sequence[Call], at_most: int) -> Iterator[tuple[Call, str]]:
+def possible_faults(fault_kind: str, calls: Sequence[Call], at_most: int) -> Iterator[tuple[Call, str]]:
     """Yield pairs of a call and an error.
 
-    If `how` is ``error`` and there are at most `at_most` pairs, these are all pairs. Otherwise there is one pair for each
-    call, with the errors in turn. A kill ignores the error.
+    If `fault_kind` is ``error`` and `at_most` allows it, each call gets every error. Otherwise each call gets one error:
+    the first call gets the first error, and so on. A kill ignores the error.
     """
     for number, call in enumerate(calls):
-        if how == "error" and len(calls) * len(ERRORS) <= at_most:
+        if fault_kind == "error" and len(calls) * len(ERRORS) <= at_most:
             yield from ((call, error) for error in ERRORS)
         else:
             yield call, ERRORS[number % len(ERRORS)]
@@ -228,14 +228,14 @@ def possible_faults(how: str, calls: Sequence[Call], at_most: int) -> Iterator[t
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("how", choices=["kill", "error"])
+    parser.add_argument("fault_kind", choices=["kill", "error"])
     parser.add_argument("operations", nargs="*", default=list(ALL), metavar="OPERATION")
     parser.add_argument("--at-most", type=int, default=1 << 30, help="faults of each operation")
     options = parser.parse_args()
     logging.disable()
     tallies = []
     for name in options.operations:
-        tallies.append(enumerate_faults(options.how, name, options.at_most))
+        tallies.append(enumerate_faults(options.fault_kind, name, options.at_most))
         print(tallies[-1], file=sys.stderr, flush=True)
     kinds: Counter[str] = Counter()
     for tally in tallies:

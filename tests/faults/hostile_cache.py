@@ -12,8 +12,8 @@ from tests.store.transports.scripted_server import Request, Server
 
 HTML = b"<!doctype html><html><body><h1>Please log in</h1></body></html>" * 3
 
-#: A function that answers a request, given the stored bytes (None for a missing entry). It returns whether to keep the
-#: connection. If it returns None, it has not answered, and the server answers correctly.
+#: A function that answers a request, given the stored bytes (None for a missing entry). It returns whether the
+#: server keeps the connection open. None means that the function has not answered. Then the server answers correctly.
 Fault = Callable[[Request, "bytes | None"], object]
 
 
@@ -21,7 +21,8 @@ Fault = Callable[[Request, "bytes | None"], object]
 class HostileCache:
     """A server of ``/cache/`` for GET, HEAD and PUT.
 
-    `fault` answers the requests with `method` for entries of `kind`, which is ``ac`` or ``cas``. An empty string means any.
+    `fault` answers the requests with `method` for entries of `kind`, which is ``ac`` or ``cas``. An empty string means any
+    method or kind.
     """
 
     fault: Fault | None = None

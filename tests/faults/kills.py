@@ -4,10 +4,10 @@ After every kill, the cache must be valid, and the outputs must contain only com
 kills, a build runs to its end, and its outputs must equal those of a build without kills.
 
 A kill counts as *unfinished* if it left a file with bytes but without its final name: in the store's ``tmp/``, or
-``.<name>.<random>.tmp`` beside an output. So it came after the first write of a file and before its rename.
+``.<name>.<random>.tmp`` beside an output. So the kill came after the first write of a file and before the file was renamed.
 
-Half of the kills come at a uniformly random moment of a build. The others are *aimed*: after a random moment, they wait
-until such a file exists. So there are always enough unfinished kills.
+Half of the kills come at a uniformly random moment of a build. The others are *aimed*: after a random moment, the test
+waits until such a file exists. So there are always enough unfinished kills.
 
 Each round has other weights, and most rounds have another builder setting. So the kills hit the phases that write: weights,
 engines, packages, outputs. The project is traced only once. ``python -m tests.faults.kills 1000`` runs only this test.
@@ -166,7 +166,7 @@ class KillTest:
     def _kill_once(self, watched: Path | None) -> bool:
         """Start a build and kill some of its processes at a random moment. Returns False if the build succeeded.
 
-        With `watched`, the kill also waits for an unfinished file in this folder.
+        With `watched`, the kill comes only after a new unfinished file is in this folder.
         """
         victim = self.random.choice(VICTIMS)
         moment_s = self.random.uniform(0.02, 1.0) * self.duration_s
@@ -280,10 +280,10 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 25) -> Tally:
-    """Kill builds `kills` times, and further until each of `VICTIMS` was killed and a kill was unfinished.
+def run(folder: Path, kills: int, seed: int, *, variants: int = 6, report_every: int = 25) -> Tally:
+    """Kill at least `kills` builds, until each of `VICTIMS` was killed and at least one kill was unfinished.
 
-    The run ends after about `5 * kills` kills in any case. After each `every` kills, it prints the tally to standard error.
+    The run ends after about `5 * kills` kills in any case. After every `report_every` kills, it prints the tally to stderr.
     """
     test = KillTest(folder, seed, variants)
     try:
@@ -293,8 +293,8 @@ def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 
             if test.tally.total >= (kills if all_kinds else 5 * kills):
                 break
             test.round(test.random.randint(2, 6))
-            if test.tally.total // every > reported:
-                reported = test.tally.total // every
+            if test.tally.total // report_every > reported:
+                reported = test.tally.total // report_every
                 print(test.tally, file=sys.stderr, flush=True)
         return test.tally
     finally:

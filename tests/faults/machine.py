@@ -1,4 +1,4 @@
-"""A machine with a remote, in this process. It looks up a record as the driver does, and builds it if it is not found."""
+"""A machine with a remote, in this process. It looks up a record as the driver does, and builds it after a miss."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RECIPE = Recipe("engine", 1, (("graph", "of the test"), ("sm", 89)))
 OTHER_RECIPE = Recipe("engine", 1, (("graph", "of the test"), ("sm", 120)))
 
 PATIENCE_S = 0.4
-#: The limit for the duration of a case. Most cases take 0.1 s.
+#: The longest time that one test case may take. Most take 0.1 s.
 LONGEST_CASE_S = 15.0
 SECRET = "correct-horse-battery"
 USER = f"builder:{SECRET}"
@@ -100,7 +100,7 @@ def assert_no_secret(*texts: object) -> None:
 
 
 def assert_ended_well(machine: Machine, report: dict[str, Any], began: float) -> None:
-    """Fail if the case took too long, if the local store is damaged, or if a text contains a secret."""
+    """Fail if the test case took too long, if the local store is damaged, or if a text contains a secret."""
     assert time.monotonic() - began < LONGEST_CASE_S
     assert verify(machine.local).damage == ()
     assert_no_secret(json.dumps(report, default=str), repr(machine.store.readers[0].transport.place))

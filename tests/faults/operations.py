@@ -36,7 +36,7 @@ AGE_S = 100_000.0
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation. `prepare` creates the initial state. `run` can run several times, with the same result as JSON.
+    """An operation. `prepare` creates the initial state. `run` can be called again, with the same result.
 
     With `starts_damaged`, some entries are damaged at the start, and may be damaged after a fault. `accepts` gets the
     result of a run with a fault, and the usual result. It returns whether the first one is valid.
@@ -52,8 +52,8 @@ def record(number: int, **outputs: Output) -> Record:
     return Record(Recipe("engine", 1, (("number", number),)), outputs, {"who": "somebody"})
 
 
-def _store(place: Path) -> LocalStore:
-    return LocalStore(place / "store")
+def _store(folder: Path) -> LocalStore:
+    return LocalStore(folder / "store")
 
 
 def _digest(output: Output) -> object:
@@ -63,41 +63,41 @@ def _digest(output: Output) -> object:
 # -- put
 
 
-def _prepare_nothing(place: Path) -> None:
+def _prepare_nothing(folder: Path) -> None:
     return
 
 
-def _put_small(place: Path) -> object:
-    return _digest(_store(place).put_bytes(SMALL))
+def _put_small(folder: Path) -> object:
+    return _digest(_store(folder).put_bytes(SMALL))
 
 
-def _put_large(place: Path) -> object:
-    return _digest(_store(place).put_bytes(LARGE))
+def _put_large(folder: Path) -> object:
+    return _digest(_store(folder).put_bytes(LARGE))
 
 
-def _with_large(place: Path) -> None:
-    _store(place).put_bytes(LARGE)
-    (place / "edited").write_bytes(EDITED)
-    _age(place / "store")
+def _with_large(folder: Path) -> None:
+    _store(folder).put_bytes(LARGE)
+    (folder / "edited").write_bytes(EDITED)
+    _age(folder / "store")
 
 
-def _put_file(place: Path) -> object:
-    return _digest(_store(place).put_file(str(place / "edited")))
+def _put_file(folder: Path) -> object:
+    return _digest(_store(folder).put_file(str(folder / "edited")))
 
 
 # -- records
 
 
-def _with_blobs(place: Path) -> None:
-    store = _store(place)
+def _with_blobs(folder: Path) -> None:
+    store = _store(folder)
     store.put_bytes(SMALL)
     store.put_bytes(LARGE)
-    _age(place / "store")
+    _age(folder / "store")
 
 
-def _build(place: Path) -> object:
+def _build(folder: Path) -> object:
     """A step of a build opens a session, locks the key, and stores the blobs and the record."""
-    store = _store(place)
+    store = _store(folder)
     with store.session(), store.building(record(1).recipe.key):
         stored = store.get_record(record(1).recipe.key)
         if stored is None:
@@ -105,67 +105,67 @@ def _build(place: Path) -> object:
     return stored.to_bytes().decode()
 
 
-def _with_a_record(place: Path) -> None:
-    store = _store(place)
+def _with_a_record(folder: Path) -> None:
+    store = _store(folder)
     store.put_record(record(1, info=store.put_bytes(SMALL), plan=store.put_bytes(LARGE)))
-    _age(place / "store")
+    _age(folder / "store")
 
 
-def _replace(place: Path) -> object:
-    store = _store(place)
+def _replace(folder: Path) -> object:
+    store = _store(folder)
     with store.session():
         return store.put_record(record(1, plan=store.put_bytes(b"another plan")), replace=True).to_bytes().decode()
 
 
-def _get(place: Path) -> object:
-    store = _store(place)
+def _get(folder: Path) -> object:
+    store = _store(folder)
     stored = store.get_record(record(1).recipe.key)
     assert stored is not None
     assert store.has(stored.outputs["plan"].sha256)
     return {name: len(store.get_bytes(output.sha256)) for name, output in stored.outputs.items()}
 
 
-def _get_in_a_session(place: Path) -> object:
-    store = _store(place)
+def _get_in_a_session(folder: Path) -> object:
+    store = _store(folder)
     with store.session():
-        return _get(place)
+        return _get(folder)
 
 
-def _copy(place: Path) -> object:
-    stored = _store(place).get_record(record(1).recipe.key)
+def _copy(folder: Path) -> object:
+    stored = _store(folder).get_record(record(1).recipe.key)
     assert stored is not None
-    _store(place).copy_to(stored.outputs["plan"].sha256, str(place / "out" / "plan"))
-    return len((place / "out" / "plan").read_bytes())
+    _store(folder).copy_to(stored.outputs["plan"].sha256, str(folder / "out" / "plan"))
+    return len((folder / "out" / "plan").read_bytes())
 
 
-def _with_out(place: Path) -> None:
-    _with_a_record(place)
-    (place / "out").mkdir()
-    (place / "out" / "plan").write_bytes(b"the plan of an earlier build")
+def _with_out(folder: Path) -> None:
+    _with_a_record(folder)
+    (folder / "out").mkdir()
+    (folder / "out" / "plan").write_bytes(b"the plan of an earlier build")
 
 
 # -- damaged entries
 
 
-def _with_a_wrong_document(place: Path) -> None:
-    _with_a_record(place)
-    action = _store(place).get_action(record(1).recipe.key)
+def _with_a_wrong_document(folder: Path) -> None:
+    _with_a_record(folder)
+    action = _store(folder).get_action(record(1).recipe.key)
     assert action is not None and action.document is not None
-    flip_one_bit(place / "store" / "cas" / action.document.sha256[:2] / action.document.sha256)
+    flip_one_bit(folder / "store" / "cas" / action.document.sha256[:2] / action.document.sha256)
 
 
-def _with_a_wrong_chunk(place: Path) -> None:
-    _with_a_record(place)
-    stored = _store(place).get_record(record(1).recipe.key)
+def _with_a_wrong_chunk(folder: Path) -> None:
+    _with_a_record(folder)
+    stored = _store(folder).get_record(record(1).recipe.key)
     assert stored is not None
-    chunk = _store(place).files_of(stored.outputs["plan"].sha256)[2].sha256
-    flip_one_bit(place / "store" / "cas" / chunk[:2] / chunk)
-    _age(place / "store")
+    chunk = _store(folder).files_of(stored.outputs["plan"].sha256)[2].sha256
+    flip_one_bit(folder / "store" / "cas" / chunk[:2] / chunk)
+    _age(folder / "store")
 
 
-def _get_or_build(place: Path) -> object:
+def _get_or_build(folder: Path) -> object:
     """Build the outputs again if the record cannot be used."""
-    store = _store(place)
+    store = _store(folder)
     contents = {"info": SMALL, "plan": LARGE}
     with store.session():
         for _ in range(3):
@@ -195,25 +195,25 @@ def flip_one_bit(path: Path) -> None:
 # -- collection
 
 
-def _with_old_records(place: Path) -> None:
-    store = _store(place)
+def _with_old_records(folder: Path) -> None:
+    store = _store(folder)
     large = store.put_bytes(LARGE)
     store.put_record(record(1, plan=large, info=store.put_bytes(SMALL)))
     store.put_record(record(2, plan=store.put_bytes(EDITED), info=store.put_bytes(b"of the second")))
     store.put_record(record(3, plan=store.put_bytes(b"used lately")))
     store.put_bytes(b"of no record")
-    (place / "store" / "quarantine" / f"cas-{'a' * 64}-00000000").write_bytes(b"wrong")
-    (place / "store" / "tmp" / "1-unfinished").write_bytes(b"half")
-    (place / "store" / "sessions" / "of-the-dead").touch()
-    (place / "store" / "locks" / ("b" * 64)).touch()
-    _age(place / "store")
+    (folder / "store" / "quarantine" / f"cas-{'a' * 64}-00000000").write_bytes(b"wrong")
+    (folder / "store" / "tmp" / "1-unfinished").write_bytes(b"half")
+    (folder / "store" / "sessions" / "of-the-dead").touch()
+    (folder / "store" / "locks" / ("b" * 64)).touch()
+    _age(folder / "store")
     used = store.get_record(record(3).recipe.key)  # a lookup sets the time of the last use
     assert used is not None
 
 
-def _collect(place: Path) -> object:
+def _collect(folder: Path) -> object:
     """The first two records are too old and are removed. The third one was used lately."""
-    store = _store(place)
+    store = _store(folder)
     collect(store, max_age_s=AGE_S / 2, quarantine_age_s=AGE_S / 2)
     store.begin_read_only()  # so that the lookup does not count as a use
     return sorted(store.has_records(record(number).recipe.key for number in (1, 2, 3)))
@@ -250,48 +250,48 @@ class State:
     quarantined: frozenset[str]
 
 
-def state(place: Path) -> State:
+def state(folder: Path) -> State:
     entries = [
-        path for kind in ("cas", "ac") for root in ("store", "team") for path in place.glob(f"{root}/{kind}/??/*")
+        path for kind in ("cas", "ac") for root in ("store", "team") for path in folder.glob(f"{root}/{kind}/??/*")
     ]
-    files = [path for path in place.glob("out/*") if not path.name.endswith(".tmp")]
+    files = [path for path in folder.glob("out/*") if not path.name.endswith(".tmp")]
     return State(
-        frozenset(str(path.relative_to(place)) for path in entries),
+        frozenset(str(path.relative_to(folder)) for path in entries),
         frozenset((path.name, path.read_bytes()) for path in files),
         # the last part of a name in the quarantine is random
-        frozenset(path.name.rpartition("-")[0] for path in (place / "store").glob("quarantine/*")),
+        frozenset(path.name.rpartition("-")[0] for path in (folder / "store").glob("quarantine/*")),
     )
 
 
-def assert_whole(place: Path, before: State, after: State, *, may_be_damaged: bool) -> None:
+def assert_whole(folder: Path, before: State, after: State, *, may_be_damaged: bool) -> None:
     """Fail if an entry is damaged, lost or unexpected, if an exported file is not complete, or if a lock is held.
 
     `before` and `after` are the states around a run without faults.
     """
-    store = _store(place)
+    store = _store(folder)
     damage = verify(store, quarantine=False).damage
     assert may_be_damaged or damage == (), f"wrong entries: {damage}"
-    now = state(place)
+    now = state(folder)
     assert now.entries <= before.entries | after.entries, f"unexpected: {now.entries - before.entries - after.entries}"
     assert now.entries >= before.entries & after.entries or may_be_damaged, (
         f"lost: {before.entries & after.entries - now.entries}"
     )
     assert now.files <= before.files | after.files, "an exported file is not complete"
     assert may_be_damaged or now.quarantined <= before.quarantined | after.quarantined, "a valid entry was quarantined"
-    for path in [*(place / "store").glob("locks/*"), *(place / "store").glob("sessions/*")]:
+    for path in [*(folder / "store").glob("locks/*"), *(folder / "store").glob("sessions/*")]:
         descriptor = leases.lock_if_abandoned(str(path))
         assert descriptor is not None, f"{path.name} is still held"
         os.close(descriptor)
     known = {"format", "cas", "ac", "tmp", "quarantine", "locks", "sessions"}
-    assert {path.name for path in (place / "store").glob("*")} <= known
+    assert {path.name for path in (folder / "store").glob("*")} <= known
 
 
-def assert_clean(place: Path) -> None:
+def assert_clean(folder: Path) -> None:
     """Fail if `remove_leftovers` leaves a temporary file, a session, a file in the quarantine, or the lock of a key."""
     future_ns = time.time_ns() + int(1e15)  # in eleven days
-    remove_leftovers(_store(place).entries.layout, future_ns, 0.0)
-    leftovers = [path for name in ("tmp", "sessions", "quarantine") for path in (place / "store" / name).glob("*")]
-    leftovers += [path for path in (place / "store" / "locks").glob("*") if path.name not in ("store", "records")]
+    remove_leftovers(_store(folder).entries.layout, future_ns, 0.0)
+    leftovers = [path for name in ("tmp", "sessions", "quarantine") for path in (folder / "store" / name).glob("*")]
+    leftovers += [path for path in (folder / "store" / "locks").glob("*") if path.name not in ("store", "records")]
     assert leftovers == [], f"never removed: {leftovers}"
 
 

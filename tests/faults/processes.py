@@ -53,5 +53,5 @@ def wait_until_gone(pids: Iterable[int], within_s: float = 20.0) -> None:
     running = list(pids)
     while running := [pid for pid in running if alive(pid)]:
         if time.monotonic() > deadline:
-            raise AssertionError(f"still there after {within_s} s: {running}")
+            raise AssertionError(f"still running after {within_s} s: {running}")
         time.sleep(0.005)

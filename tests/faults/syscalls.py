@@ -79,20 +79,20 @@ class Outcome:
         return "(INJECTED)" in self.log
 
 
-def traced(run: Callable[[Path], object], place: Path, *injections: str) -> Outcome:
-    """Run ``run(place)`` in a child, with injections such as ``rename:signal=KILL:when=3``.
+def traced(run: Callable[[Path], object], folder: Path, *injections: str) -> Outcome:
+    """Run ``run(folder)`` in a child, with injections such as ``rename:signal=KILL:when=3``.
 
     The child reports ``{"result": …}``, or ``{"error": …, "text", "hint"}`` for an exception.
     """
     strace = program("strace")
     gate_read, gate_write = os.pipe()
     report_read, report_write = os.pipe()
-    log = place.parent / f"{place.name}.strace"
+    log = folder.parent / f"{folder.name}.strace"
     pid = os.fork()
     if pid == 0:
         os.close(gate_write)
         os.close(report_read)
-        _child(run, place, gate_read, report_write)
+        _child(run, folder, gate_read, report_write)
     os.close(gate_read)
     os.close(report_write)
     command = [strace, "-f", "-y", "-s", "0", "-o", str(log), "-e", f"trace={_TRACED}"]
@@ -116,23 +116,23 @@ def traced(run: Callable[[Path], object], place: Path, *injections: str) -> Outc
     return Outcome(status, tuple(_calls(text)), json.loads(report) if report else None, text)
 
 
-def _child(run: Callable[[Path], object], place: Path, gate: int, report: int) -> None:
+def _child(run: Callable[[Path], object], folder: Path, gate: int, report: int) -> None:
     code = 70  # EX_SOFTWARE: the child ends without a report
     try:
         logging.disable()
         os.dup2(report, _REPORT)
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, -1, 0, 0, 0)  # needed if Yama restricts ptrace to ancestors
         if os.read(gate, 1) == b"g":
-            os.write(_REPORT, json.dumps(outcome_of(run, place)).encode())
+            os.write(_REPORT, json.dumps(outcome_of(run, folder)).encode())
             code = 0
     finally:
         os._exit(code)
 
 
-def outcome_of(run: Callable[[Path], object], place: Path) -> dict[str, Any]:
-    """The result or the exception of ``run(place)``, as JSON."""
+def outcome_of(run: Callable[[Path], object], folder: Path) -> dict[str, Any]:
+    """The result or the exception of ``run(folder)``, as JSON."""
     try:
-        return {"result": run(place)}
+        return {"result": run(folder)}
     except TrtbuildError as error:
         return {"error": type(error).__name__, "text": error.text, "hint": error.hint}
     except Exception as error:

@@ -15,7 +15,7 @@ def test_the_faults_are_spread_over_the_calls(at_most: int, expected: list[int])
     assert spread(range(10), at_most) == expected
 
 
-def test_each_call_gets_every_error_only_if_so_many_faults_are_allowed() -> None:
+def test_each_call_gets_every_error_only_if_at_most_allows_so_many_faults() -> None:
     every_error = [(call, error) for call in CALLS for error in ERRORS]
     assert list(possible_faults("error", CALLS, 20)) == every_error
     assert list(possible_faults("error", CALLS, 19)) == list(zip(CALLS, ERRORS[:4], strict=True))

@@ -1,4 +1,4 @@
-"""Whole builds by the command line, with a broken or hostile team cache.
+"""Whole builds on the command line, with a broken or hostile team cache.
 
 All builds succeed in bounded time, with the outputs of an undisturbed build. They report and count the problems. No secret
 is in their output or files.
@@ -52,12 +52,12 @@ class Published:
         return str(next(entry["key"] for entry in self.document["steps"] if entry["id"].endswith(f"@{target}")))
 
 
-def environment(folder: Path, cache: HostileCache, *, signed: bool, token: bool = False) -> dict[str, str]:
+def environment(folder: Path, cache: HostileCache, *, signed: bool, uses_token: bool = False) -> dict[str, str]:
     """The environment of a machine that uses the remote and has secrets."""
     variables = {name: str(folder / name) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
-    if token:
+    if uses_token:
         variables["TRTBUILD_REMOTE_TEAM_TOKEN"] = TOKEN
-    variables["TRTBUILD_REMOTES"] = f"team=rw:{cache.url('' if token else f'builder:{PASSWORD}')}"
+    variables["TRTBUILD_REMOTES"] = f"team=rw:{cache.url('' if uses_token else f'builder:{PASSWORD}')}"
     if signed:
         variables |= {"TRTBUILD_SIGNING_KEY": CI.text(), "TRTBUILD_TRUSTED_KEYS": str(CI.trusted)}
     return variables
@@ -124,20 +124,20 @@ class Case:
     kind: str = ""
     prepare: Callable[[Published, HostileCache], None] = lambda published, cache: None
     signed: bool = False
-    token: bool = False
+    uses_token: bool = False
     engines: int = 2
 
 
 CASES = {
     "blobs gone between record and fetch": Case(prepare=remove_blobs),
     "a page of HTML for every request": Case(FAULTS["a page of HTML"], signed=True),
-    "silence": Case(FAULTS["silence"], token=True),
+    "silence": Case(FAULTS["silence"], uses_token=True),
     "one bit in every blob": Case(READ_FAULTS["one bit"], "GET", "cas", signed=True),
     "another target's engines": Case(prepare=swap_engines),
     "another target's engines, signed": Case(prepare=swap_engines, signed=True),
     "errors of the server": Case(status(500)),
     "interrupted uploads": Case(FAULTS["a reset"], "PUT", prepare=remove_all, signed=True),
-    "a wrong password for writing": Case(status(403), "PUT", prepare=remove_all, token=True),
+    "a wrong password for writing": Case(status(403), "PUT", prepare=remove_all, uses_token=True),
     "nothing wrong": Case(signed=True, engines=0),
 }
 
@@ -156,7 +156,7 @@ def test_a_build_succeeds_with_any_fault_of_the_remote(tmp_path: Path, published
             "--json",
             "--trace",
             "trace.json",
-            environment=environment(tmp_path, cache, signed=parameters.signed, token=parameters.token),
+            environment=environment(tmp_path, cache, signed=parameters.signed, uses_token=parameters.uses_token),
             timeout_s=120,
         )
         took_s = time.monotonic() - began
@@ -173,7 +173,7 @@ def test_a_build_succeeds_with_any_fault_of_the_remote(tmp_path: Path, published
         assert cache.delivered > 0
         assert document["warnings"] or remote["blobs_gone"], "the user sees no message"
         assert remote["failures"] + remote["blobs_gone"] + remote["untrusted"] > 0
-    assert took_s < 60, "a bound for a busy machine; another test measures the delay by a remote"
+    assert took_s < 60, "the build is slower than a busy machine explains; another test measures the delay by a remote"
     assert any(cache.authorizations), "no credentials were sent to the remote"
     assert_no_secret_in(tmp_path, completed.stdout, completed.stderr)
 

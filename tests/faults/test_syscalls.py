@@ -53,29 +53,29 @@ def test_a_kill_at_any_writing_call_leaves_only_complete_files(operation: str) -
 def test_a_kill_while_several_threads_write_leaves_only_complete_files(tmp_path: Path) -> None:
     """strace counts the calls of each thread separately, so the kill hits a random call of the operation."""
 
-    def put(place: Path) -> object:
-        return LocalStore(place / "store").put_bytes(LARGE * 3).size
+    def put(folder: Path) -> object:
+        return LocalStore(folder / "store").put_bytes(LARGE * 3).size
 
     delivered = 0
     for number, (name, call) in enumerate(
         (name, call) for name in ("write", "fsync", "rename", "openat") for call in (1, 2)
     ):
-        place = tmp_path / str(number)
-        place.mkdir()
-        LocalStore(place / "store").put_bytes(b"creates the directories of the store")
-        outcome = traced(put, place, f"{name}:signal=KILL:when={call}")
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        LocalStore(folder / "store").put_bytes(b"creates the directories of the store")
+        outcome = traced(put, folder, f"{name}:signal=KILL:when={call}")
         assert outcome.killed or outcome.report == {"result": len(LARGE) * 3}
         delivered += outcome.killed
-        assert verify(LocalStore(place / "store")).damage == ()
-        assert put(place) == len(LARGE) * 3
+        assert verify(LocalStore(folder / "store")).damage == ()
+        assert put(folder) == len(LARGE) * 3
     assert delivered >= 6
 
 
 def test_the_check_notices_a_damaged_blob_after_a_kill(tmp_path: Path) -> None:
     """The check detects a store that creates a file under the final name before it writes the bytes."""
 
-    def put_badly(place: Path) -> object:
-        path = place / "store" / "cas" / "ab" / ("ab" * 32)
+    def put_badly(folder: Path) -> object:
+        path = folder / "store" / "cas" / "ab" / ("ab" * 32)
         path.parent.mkdir()
         path.write_bytes(b"bytes that follow the name")
         return None

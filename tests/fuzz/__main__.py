@@ -1,10 +1,11 @@
 """``python -m tests.fuzz -n 1000 --seed S``: build random modules, and compare each with eager PyTorch.
 
-Each finding is printed with the seed of its case, which ``--only`` repeats. A finding is a difference, a crash, an
-InternalError, or a case that takes too long. The exit status is 1 if there is a finding.
+Each finding is printed with the seed of its case. ``--only CASE`` tries the case with this seed again. A finding is a
+difference, a crash, an InternalError, or a case that takes too long. The exit status is 1 if there is a finding.
 
-``--samples float32`` tries each operator that has samples of this dtype instead. The seed of a case is then the number of
-the operator, and ``-n`` and ``--seed`` choose operators: ``-n 100 --seed 500`` are the operators 500 to 599.
+With ``--samples float32``, there are no random modules: each operator is tried with PyTorch's samples of this dtype. The
+seed of a case is then the number of the operator, and ``-n`` and ``--seed`` choose operators: ``-n 100 --seed 500`` are
+the operators 500 to 599.
 """
 
 from __future__ import annotations
@@ -104,14 +105,16 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("-n", type=int, help="how many cases (1000, or all operators)")
-    parser.add_argument("--seed", type=int, default=0, help="which cases (0)")
+    parser.add_argument("-n", type=int, help="number of cases (default: 1000; with --samples: all operators)")
+    parser.add_argument("--seed", type=int, default=0, help="chooses the cases; with --samples, operators (default: 0)")
     parser.add_argument(
         "--samples", metavar="DTYPE", choices=ELEMENT_TYPES, help="try the operators that have samples of this dtype"
     )
     parser.add_argument("--only", type=int, metavar="CASE", help="try one case again, by its own seed")
-    parser.add_argument("-j", type=int, default=1, choices=(1, 2), help="processes at a time (1)")
-    parser.add_argument("--limit", type=float, metavar="S", help="seconds that a case may take (120, or 900)")
+    parser.add_argument("-j", type=int, default=1, choices=(1, 2), help="processes at a time (default: 1)")
+    parser.add_argument(
+        "--limit", type=float, metavar="S", help="seconds for a case (default: 120; with --samples: 900)"
+    )
     options = parser.parse_args(arguments)
     load_libraries()
     seeds: Sequence[int]

@@ -1,6 +1,6 @@
 """A child process that tries cases. If it dies in native code or hangs, the fuzzer continues.
 
-It is forked from a process that has loaded torch and `op_db`, so that it starts quickly, and that has run no case.
+It is forked from a process that has loaded torch and `op_db`, so it starts quickly. The parent process runs no cases.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.fuzz.trying import Outcome
 #: A child is replaced after this number of cases, because libraries may keep memory of each case.
 MOST_CASES = 100
 
-#: The most lines of a child's output in the outcome, if the child died or did not answer.
+#: The outcome of a child that died or did not answer has at most this many lines of the child's output.
 _MOST_LINES = 25
 
 #: The limit of the address space of a child, in bytes.
@@ -30,7 +30,7 @@ MEMORY_BYTES = 24 << 30
 
 
 class Child:
-    """A process that calls `try_seed` with one seed after the other."""
+    """A process that calls `try_seed` with one seed after another."""
 
     def __init__(self, try_seed: Callable[[int], Outcome]) -> None:
         self.connection, child_end = multiprocessing.Pipe()

@@ -52,7 +52,7 @@ class Chooser:
         self.parts = parts
 
     def value(self, kind: str = "any", min_rank: int = 0, max_rank: int = 9) -> Value:
-        """A random value of `kind` with a rank in the range, more often a later value. Raises NoSuitableValue."""
+        """A random value of `kind` with a rank in the range. Later values are chosen more often. Raises NoSuitableValue."""
         suitable = [v for v in self.values if kind in ("any", v.kind) and min_rank <= v.rank <= max_rank]
         if not suitable:
             raise NoSuitableValue
@@ -105,7 +105,7 @@ class Chooser:
 
 
 class Attention(nn.Module):
-    """Self-attention over the second last axis."""
+    """Self-attention over the last axis but one."""
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()

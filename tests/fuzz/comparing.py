@@ -6,10 +6,10 @@ Rules
 2. At min, opt, max and random points, PyTorch runs each partition on the values that reach it. The results must have the
    declared dtypes and sizes. onnxruntime runs the ONNX model of each engine on the same values.
 3. The outputs, in the structure that the module returns, equal the results of the module.
-4. Two numbers differ if their distance exceeds the tolerance of `verify`, and is also much larger than the change of
-   PyTorch's results when the last bits of the inputs change (`_perturbed_results`). For the outputs of the whole model,
-   the tolerance is larger (`_WHOLE_MODEL_TOLERANCES`). Dtypes and shapes must always be equal.
-5. Uninitialized memory is filled, floats with NaN (`filled_memory`), so that a read of it is visible in the results.
+4. Two numbers differ if their distance exceeds the tolerance of `verify`, and is also much larger than the changes of
+   PyTorch's own results. `_perturbed_results` measures these changes: it changes the last bits of the inputs. For the
+   outputs of the whole model, the tolerance is larger (`_WHOLE_MODEL_TOLERANCES`). Dtypes and shapes must always be equal.
+5. Uninitialized memory is filled (`filled_memory`), for example with NaN. So a read of this memory changes the results.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class _Comparer:
         computed, built_structure = pytree.tree_flatten(_plain(self._restore(flat)))
         if built_structure != structure:
             self._found.differences.append(
-                f"the outputs at {where} are {built_structure}, and of the module {structure}"
+                f"the outputs at {where} are {built_structure}, but those of the module are {structure}"
             )
             return
         precision = coarsest_precision([self._built.model.precision, *output_precisions(self._built.traced)])

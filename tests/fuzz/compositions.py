@@ -71,7 +71,8 @@ def composition_case(seed: int) -> ModuleCase:
 def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[NamedDim, ...]]:
     """Inputs (dtype and axes) that share axes, and named dims.
 
-    A letter is an axis: batch (B), sequence length (S), height (H), width (W), or channels (C), which are never dynamic.
+    Each letter stands for an axis: batch (B), sequence length (S), height (H), width (W), or channels (C). Channels are
+    never dynamic.
     """
     units = {name: rng.choice([2, 4]) if rng.random() < 0.15 else 1 for name in "BSHW"}
     spans = {
@@ -153,7 +154,7 @@ class _Writer:
             self.statements.append(f"{name} = {text}")
             self.values.append(Value(name, results[self._opt_index]))
             return
-        raise UnusableCase("statements: none was found that works at all points")
+        raise UnusableCase("statements: no statement was found that works at all points")
 
     def _run(self, text: str) -> list[torch.Tensor]:
         """The statement's value at each point. Raises the statement's errors, or NoSuitableValue for unusable values."""
@@ -179,7 +180,8 @@ class _Writer:
 def _result(writer: _Writer, rng: random.Random) -> str:
     """The expression that the module returns.
 
-    It is the last value alone, twice, with an input or with other values, or it has all values that no statement reads.
+    There are five kinds: the last value alone, twice, with the first input, or with other values; or all values that no
+    statement reads.
     """
     values: Sequence[str] = [str(value) for value in writer.values]
     last = values[-1]

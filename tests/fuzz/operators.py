@@ -1,4 +1,4 @@
-"""Cases of a single operator, with arguments from PyTorch's own tests (`op_db`). Simple operators may surround it.
+"""Cases of one operator, with arguments from PyTorch's own tests (`op_db`). Simple operators may surround this operator.
 
 `op_db` has samples for about 600 operators and all their dtypes. Its import needs expecttest.
 """
@@ -36,7 +36,7 @@ EXCLUDED: Mapping[str, str] = {
     "sparse.sampled_addmm": "sparse tensors cannot be inputs",
 }  # fmt: skip
 
-#: Operators whose results PyTorch (2.13) does not define for random numbers, or that then end the process.
+#: Operators that have undefined results or crash if their arguments are random numbers (PyTorch 2.13).
 _UNDEFINED: Mapping[str, str] = {
     "bucketize": "needs sorted boundaries",
     "searchsorted": "needs a sorted sequence",
@@ -57,8 +57,8 @@ _DTYPES = {
 #: The largest numbers of samples of an operator, of elements in a sample, and of attempts to find a usable case.
 _MOST_SAMPLES, _MOST_ELEMENTS, _ATTEMPTS = 60, 20_000, 12
 
-#: Later attempts are simpler. From these attempts on: only the first tensor is an input; only one axis is dynamic; only one
-#: random tensor is an input; no axis is dynamic.
+#: Later attempts try simpler cases. From these attempts on: only the first tensor is an input; only one axis is dynamic;
+#: one random tensor is the only input; no axis is dynamic.
 _FIRST_INPUT_ONLY, _ONE_DYNAMIC_AXIS, _RANDOM_INPUT_ONLY, _ALL_STATIC = 6, 7, 9, 11
 
 #: Operators that are called before and after the tested operator: text, name for `torch_executed_ops`, supported dtypes.
@@ -80,8 +80,8 @@ _SIMPLE_OPERATORS = (
     ("{}.bool()", "aten._to_copy", "any"),
     ("{}.long()", "aten._to_copy", "any"),
 )  # fmt: skip
-#: The entries of `_SIMPLE_OPERATORS` before this position keep shape and dtype.
-_KEEPING_COUNT = 6
+#: This many entries at the start of `_SIMPLE_OPERATORS` keep the shape and the dtype of their input.
+_TYPE_KEEPING_COUNT = 6
 
 
 @functools.cache
@@ -230,7 +230,7 @@ def _case(call: OperatorCall, rng: random.Random, attempt: int) -> ModuleCase:
 
 def _operator_before(dtype: torch.dtype, rng: random.Random) -> tuple[str, str]:
     """The text and the name of a simple operator that keeps shape and dtype."""
-    suitable = [(text, name) for text, name, kind in _SIMPLE_OPERATORS[:_KEEPING_COUNT] if _takes(kind, dtype)]
+    suitable = [(text, name) for text, name, kind in _SIMPLE_OPERATORS[:_TYPE_KEEPING_COUNT] if _takes(kind, dtype)]
     return rng.choice(suitable)
 
 
@@ -294,8 +294,8 @@ def _dims(
 ) -> Iterator[NamedDim]:
     """Replace the chosen `axes` by ranges, and yield the named dims of these ranges.
 
-    Axes with the same size share a range. If `kind` is ``each``, they share it only if its `unit`, which divides all its
-    sizes, is above 1.
+    Axes with the same size share a range. If `kind` is ``each``, they share a range only if its sizes are multiples
+    of a `unit` above 1.
     """
     by_size: dict[Any, list[tuple[int, int]]] = {}
     for k, axis in chosen:

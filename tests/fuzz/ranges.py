@@ -21,12 +21,12 @@ def random_range(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int
 
     Ranges with edge cases (size 1 or 2, min=opt, opt=max) are more frequent than other ranges.
     """
-    at = max(1, size // unit)  # the number of units in `size`, on which most ranges below depend
+    n = max(1, size // unit)  # the number of units in `size`
     low, mid, high = rng.choice(
         [
             (1, 2, 2), (1, 1, 2), (1, 2, 3), (1, 1, 3), (2, 2, 3), (2, 3, 3),
-            (1, at, at), (1, at, at + 1), (at, at, at + 1), (at, at, at + 4), (1, at, 2 * at), (2, at, at + 3),
-            (at - 1, at, at), (at - 1, at, at + 1), (1, 1, at), (1, 3, 8), (3, at, at + 2), (at, at + 1, at + 2),
+            (1, n, n), (1, n, n + 1), (n, n, n + 1), (n, n, n + 4), (1, n, 2 * n), (2, n, n + 3),
+            (n - 1, n, n), (n - 1, n, n + 1), (1, 1, n), (1, 3, 8), (3, n, n + 2), (n, n + 1, n + 2),
         ]
     )  # fmt: skip
     low, mid, high = sorted((max(1, low), max(1, mid), max(1, high)))
@@ -42,8 +42,8 @@ class UnusableCase(Exception):
 def check_usable(case: ModuleCase) -> None:
     """Run the module of a case in eager PyTorch, twice at each point (min, opt, max, random sizes).
 
-    Raises UnusableCase if a range is invalid, if PyTorch fails, or if the module writes to an input, returns no tensor, or
-    gives different results in the two runs.
+    Raises UnusableCase if a range is invalid, or if PyTorch fails. Also raises it if the module writes to an input, returns
+    no tensor, or gives different results in the two runs.
     """
     try:
         shapes = case.shapes

@@ -1,8 +1,8 @@
-"""Tries all operators of `op_db` that support a dtype, with their samples. The cases of `operators` are random instead.
+"""Tries all operators of `op_db` that support a dtype, with their samples. The cases of `operators.py` are random instead.
 
 Rules
-1. A call is an operator with one sample. If samples differ only in their values and sizes, the first is used. An operator
-   has at most `_MOST_CALLS`. Samples with empty tensors are left out, because a profile has no size 0.
+1. A call is an operator with one sample. If samples differ only in their values and sizes, the first is used. At most
+   `_MOST_CALLS` calls of an operator are tried. Samples with empty tensors are left out, because a profile has no size 0.
 2. The inputs of a call have dynamic axes. The axes that have the same size in the sample have the same size in each run.
 3. If PyTorch cannot run a call at all its sizes, or if trtbuild refuses the call, a simpler `Form` of the call is tried.
 4. Calls with the same form are tried together in one module, because this is faster. If the module has a finding, or is
@@ -23,7 +23,7 @@ from tests.fuzz.ranges import UnusableCase, check_usable
 from tests.fuzz.trying import FINDINGS, Outcome, try_case
 from trtbuild.core.model.spec import NamedDim
 
-#: The most calls of an operator, and of a module.
+#: The largest number of calls that are tried for an operator, and the largest number of calls in one module.
 _MOST_CALLS, _CALLS_PER_MODULE = 12, 4
 
 
@@ -31,7 +31,7 @@ _MOST_CALLS, _CALLS_PER_MODULE = 12, 4
 class Form:
     """Which tensors of a call are inputs, and which of their axes are dynamic.
 
-    `margin` is the distance of min and max from the size in the sample. It is None if no axis is dynamic.
+    `margin` has the distances of min and of max from the size in the sample. It is None if no axis is dynamic.
     """
 
     margin: tuple[int, int] | None
@@ -39,7 +39,7 @@ class Form:
     first_axis_only: bool = False
 
 
-#: From the most general form to the simplest one.
+#: The forms in the order in which they are tried: from the most general form to the simplest one.
 FORMS = (
     Form((9, 5)),
     Form((0, 5)),
@@ -52,7 +52,7 @@ FORMS = (
 
 
 def try_samples(number: int, dtype: str, try_one: Callable[[ModuleCase], Outcome] | None = None) -> Outcome:
-    """The outcome of all calls of the operator at position `number`, or the findings. `try_one` tries a case."""
+    """Try the calls of the operator at position `number`, and return one outcome for all. `try_one` tries a case."""
     op = operators()[number]
     try:
         calls = _different_calls(calls_of(op, getattr(torch, dtype), seed=number))
@@ -117,7 +117,7 @@ def _usable_forms(call: OperatorCall, forms: Sequence[Form]) -> Iterator[Form]:
 
 
 def _outcome_alone(call: OperatorCall, form: Form, try_one: Callable[[ModuleCase], Outcome]) -> Outcome:
-    """The outcome of the first form from `form` on that is not refused, or of the last form."""
+    """Try a call in `form` and simpler forms. Return the outcome of the first form that is not refused, or the last one."""
     outcome = Outcome(-1, "skipped", "forms")
     try:
         for usable in _usable_forms(call, FORMS[FORMS.index(form) :]):

@@ -41,7 +41,7 @@ def built(case: ModuleCase) -> Built:
 
 
 def differences_text(case: ModuleCase, built: Built) -> str:
-    """The text of all differences. Fails without differences."""
+    """The text of all differences. Fails if there are no differences."""
     texts = differences(case, built).differences
     assert texts
     return "\n".join(texts)

@@ -115,7 +115,7 @@ def test_an_error_gives_a_verdict_and_a_group(
     assert "return x0 * 2" in outcome.case and "x0: float32[1..2..3]" in outcome.case
 
 
-def test_the_text_of_an_outcome() -> None:
+def test_the_text_of_an_outcome_has_the_seed_the_verdict_and_the_case() -> None:
     case = ModuleCase(
         module_from_text([], "self.c0 + x0", 1, {"c0": torch.ones(2)}), [("int64", [2])], precision="float16"
     )

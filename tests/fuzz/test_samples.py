@@ -18,7 +18,7 @@ from tests.fuzz.trying import Outcome
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes a function the only operator. Each sample has the arguments of one call."""
+    """A function that makes a toy function the only operator. Each of `arguments` is one sample of it."""
 
     def make(function: Callable[..., Any], *arguments: Sequence[Any]) -> None:
         inputs = [SimpleNamespace(input=first, args=tuple(others), kwargs={}) for first, *others in arguments]

@@ -1,4 +1,4 @@
-"""Fixtures for the cases of Torch-TensorRT's guides: the model, its compilation, and the comparison with PyTorch.
+"""Fixtures for the examples of Torch-TensorRT's guides: the model, its compilation, and the comparison with PyTorch.
 
 TensorRT-RTX builds real engines for Ada. PyTorch runs the package's reference program instead of the engines, because the
 tests have no GPU.

@@ -1,4 +1,4 @@
-"""Cases of Torch-TensorRT's guides, compiled ahead of time: static shapes, ranges, Dims, keyword arguments."""
+"""Examples from Torch-TensorRT's guides, compiled ahead of time: static shapes, ranges, Dims, keyword arguments."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def image(batch: int = 2, height: int = 16, width: int = 16) -> torch.Tensor:
     return torch.randn(batch, 3, height, width)
 
 
-def test_a_static_shape(compile_module: Any, conv_net: Any) -> None:
+def test_a_static_shape_accepts_no_other_size(compile_module: Any, conv_net: Any) -> None:
     model = compile_module(conv_net, [Input(shape=(2, 3, 16, 16), dtype=torch.float32)])
     assert_equals_eager(model, conv_net, image())
     with pytest.raises(ValueError, match="is 3, and must be 2"):
         model(image(3))
 
 
-def test_an_example_tensor_as_an_input(compile_module: Any, conv_net: Any) -> None:
+def test_an_example_tensor_can_declare_an_input(compile_module: Any, conv_net: Any) -> None:
     assert_equals_eager(compile_module(conv_net, [image()]), conv_net, image())
 
 
-def test_min_opt_and_max(compile_module: Any, conv_net: Any) -> None:
+def test_all_sizes_of_a_range_are_accepted_and_no_others(compile_module: Any, conv_net: Any) -> None:
     ranged = Input(min_shape=(1, 3, 16, 16), opt_shape=(4, 3, 16, 16), max_shape=(8, 3, 16, 16), dtype=torch.float32)
     model = compile_module(conv_net, inputs=[ranged])
     assert partitions(model) == ["tensorrt"]
@@ -37,7 +37,7 @@ def test_min_opt_and_max(compile_module: Any, conv_net: Any) -> None:
         model(image(9))
 
 
-def test_a_custom_dim_through_torch_export(compile_module: Any, conv_net: Any) -> None:
+def test_a_dim_of_torch_export_declares_a_range(compile_module: Any, conv_net: Any) -> None:
     batch = Dim("batch", min=1, max=8)
     exported = export(conv_net, (image(),), dynamic_shapes={"x": {0: batch}})
     model = compile_module(exported, [image()])
@@ -45,7 +45,7 @@ def test_a_custom_dim_through_torch_export(compile_module: Any, conv_net: Any) -
         assert_equals_eager(model, conv_net, image(rows))
 
 
-def test_a_custom_dim_with_a_multiple(compile_module: Any, conv_net: Any) -> None:
+def test_a_dim_of_torch_export_can_be_a_multiple(compile_module: Any, conv_net: Any) -> None:
     half = Dim("half", min=4, max=16)
     exported = export(conv_net, (image(2, 32, 16),), dynamic_shapes={"x": {2: 2 * half}})
     model = compile_module(exported)
@@ -55,7 +55,7 @@ def test_a_custom_dim_with_a_multiple(compile_module: Any, conv_net: Any) -> Non
         model(image(2, 9))
 
 
-def test_several_dynamic_dims(compile_module: Any, conv_net: Any) -> None:
+def test_several_dims_can_be_dynamic(compile_module: Any, conv_net: Any) -> None:
     ranged = Input(min_shape=(1, 3, 8, 8), opt_shape=(2, 3, 16, 16), max_shape=(4, 3, 32, 24))
     model = compile_module(conv_net, [ranged])
     for shape in ((1, 8, 8), (2, 16, 16), (4, 32, 24), (3, 9, 23)):
@@ -75,7 +75,7 @@ class MaskedAttention(torch.nn.Module):
         return {"scores": scores, "values": scores @ x}
 
 
-def test_keyword_arguments(compile_module: Any) -> None:
+def test_keyword_arguments_can_share_dims_with_positional_arguments(compile_module: Any) -> None:
     eager = MaskedAttention().eval()
     model = compile_module(
         eager,

@@ -11,7 +11,7 @@ from tests.guide.conftest import assert_equals_eager
 from trtbuild import Input
 
 
-def test_torch_compile_with_mark_dynamic(conv_net: Any, options: dict[str, Any]) -> None:
+def test_torch_compile_accepts_all_sizes_that_mark_dynamic_allows(conv_net: Any, options: dict[str, Any]) -> None:
     model = torch.compile(conv_net, backend="trtbuild", options={**options, "pass_through_build_failures": True})
     x = torch.randn(4, 3, 16, 16)
     torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
@@ -34,7 +34,7 @@ class ClassToken(torch.nn.Module):
         return torch.relu(self.linear(torch.cat([tokens, x], 1)))[:, 0]
 
 
-def test_three_ways_to_compile_one_model(compile_module: Any, options: dict[str, Any]) -> None:
+def test_three_ways_to_compile_one_model_give_its_eager_results(compile_module: Any, options: dict[str, Any]) -> None:
     eager, x = ClassToken().eval(), torch.randn(4, 3, 8)
     torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
     models = [

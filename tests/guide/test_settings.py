@@ -35,7 +35,9 @@ def layers() -> torch.nn.Module:
     ("setting", "expected"),
     [({"enabled_precisions": {torch.half}}, "float16"), ({"precision": "bfloat16"}, "bfloat16")],
 )
-def test_half_precision(compile_module: Any, layers: Any, setting: dict[str, Any], expected: str) -> None:
+def test_a_model_in_half_precision_is_near_the_eager_model(
+    compile_module: Any, layers: Any, setting: dict[str, Any], expected: str
+) -> None:
     model = compile_module(layers, [ROWS], **setting)
     for rows in (1, 8):
         assert_equals_eager(model, layers, torch.randn(rows, 16), tolerance=5e-2)
@@ -49,19 +51,19 @@ def test_torch_executed_ops_partition_the_graph(compile_module: Any, layers: Any
         assert_equals_eager(model, layers, torch.randn(rows, 16))
 
 
-def test_min_block_size_joins_small_pieces(compile_module: Any, layers: Any) -> None:
+def test_a_piece_below_min_block_size_stays_in_pytorch(compile_module: Any, layers: Any) -> None:
     model = compile_module(layers, [ROWS], torch_executed_ops=["aten.cumsum"], min_block_size=3)
     assert partitions(model) == ["torch", "tensorrt"]
     assert_equals_eager(model, layers, torch.randn(5, 16))
 
 
-def test_require_full_compilation(compile_module: Any, layers: Any) -> None:
+def test_require_full_compilation_refuses_operators_in_pytorch(compile_module: Any, layers: Any) -> None:
     assert partitions(compile_module(layers, [ROWS], require_full_compilation=True)) == ["tensorrt"]
     with pytest.raises(ConversionRefused, match=r"aten\.cumsum"):
         compile_module(layers, [ROWS], require_full_compilation=True, torch_executed_ops=["aten.cumsum"])
 
 
-def test_an_engine_for_each_module(compile_module: Any, layers: Any) -> None:
+def test_granularity_builds_an_engine_for_each_module(compile_module: Any, layers: Any) -> None:
     model = compile_module(layers, [ROWS], granularity=["layers.*"])
     assert len(partitions(model)) > 3
     assert_equals_eager(model, layers, torch.randn(5, 16))

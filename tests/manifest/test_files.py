@@ -12,7 +12,7 @@ from trtbuild.manifest import load
 
 from .conftest import BASE, Files
 
-#: The parts of `BASE` before and from `models:` on.
+#: `BASE` in two parts: the text before `models:`, and the text from `models:` on.
 PROFILES, MODELS = BASE.partition("models:")[0], "models:" + BASE.partition("models:")[2]
 
 

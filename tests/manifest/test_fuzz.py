@@ -54,7 +54,7 @@ FRAGMENTS = [
 
 
 def check_load(content: bytes) -> None:
-    """Load a manifest. Fails if an error has no place, if a model is incomplete, or after another exception."""
+    """Load a manifest. Fails if an error has no place, if a model is incomplete, or if another exception is raised."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "trtbuild.yaml").write_bytes(content)
         try:

@@ -44,7 +44,7 @@ def test_outputs_are_sorted_and_normalized(files: Files) -> None:
         ("{«package: trtbuild.yaml}", "would replace a manifest, 'trtbuild.yaml'"),
     ],
 )
-def test_rejects_outputs(files: Files, outputs: str, words: str) -> None:
+def test_rejects_invalid_outputs(files: Files, outputs: str, words: str) -> None:
     files.assert_base_refused(f"outputs: {outputs}", words)
 
 

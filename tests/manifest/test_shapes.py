@@ -109,7 +109,7 @@ def test_accepts_a_scalar_input(files: Files) -> None:
         ),
     ],
 )  # fmt: skip
-def test_rejects_shapes(files: Files, profiles: str, model: str, words: str) -> None:
+def test_rejects_invalid_shapes(files: Files, profiles: str, model: str, words: str) -> None:
     files.assert_refused(manifest(profiles, model), words)
 
 

@@ -120,7 +120,7 @@ def test_partition_settings_are_allowed_for_a_whole_model(files: Files) -> None:
         ('{«pyton: "a:b"}', "did you mean 'python'?"),
     ],
 )
-def test_rejects_sources(files: Files, source: str, words: str) -> None:
+def test_rejects_invalid_sources(files: Files, source: str, words: str) -> None:
     files.write("pt/net.pt2").assert_refused(with_source(source), words)
 
 

@@ -76,7 +76,7 @@ def check_or_write(name: str, case: Case, output: str) -> None:
 
 
 def normalized(text: str, project: Path) -> str:
-    """Replace what differs between machines by names: paths, the version of torch, and counts such as ``(3 times)``."""
+    """Replace the parts that differ between machines: paths, the version of torch, and counts such as ``(3 times)``."""
     text = text.replace(str(project), "PROJECT").replace(sys.executable, "PYTHON")
     text = re.sub(r"[^\s(]*/site-packages/", "SITE/", text)
     text = re.sub(r"\([0-9]+ times\)", "(N times)", text)

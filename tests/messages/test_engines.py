@@ -123,7 +123,7 @@ def a_profile_that_contexts_cannot_share(rig: Rig, _: Patch) -> Any:  # noqa: F8
 @case_function
 def a_run_that_tensorrt_refuses(rig: Rig, patch: Patch) -> Any:  # noqa: F811
     def refuse(self: Any, stream: int) -> bool:
-        rig.trt.say([("ERROR", "[executionContext.cpp::enqueueInternal::795] Error Code 1: Cuda Runtime")])
+        rig.trt.log_messages([("ERROR", "[executionContext.cpp::enqueueInternal::795] Error Code 1: Cuda Runtime")])
         return False
 
     patch.setattr(fake_tensorrt._Context, "_execute", refuse)

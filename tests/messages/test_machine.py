@@ -59,7 +59,7 @@ def run_failing_command(arguments: list[str], project: Path, capfd: pytest.Captu
     return code, normalized(err, project).replace(str(project.parent / "cache"), "CACHE"), error["type"]
 
 
-def test_torch_that_is_not_installed(project: Path, tmp_path: Path) -> None:
+def test_the_message_if_torch_is_not_installed(project: Path, tmp_path: Path) -> None:
     assert run_failing_build(project, environment_without(tmp_path, "torch", "onnxscript")) == (
         2,
         "error: model 'net' has to be traced or converted, but torch and onnxscript are not installed\n"
@@ -68,7 +68,7 @@ def test_torch_that_is_not_installed(project: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_toolchain_that_is_not_installed(project: Path, tmp_path: Path) -> None:
+def test_the_message_if_a_toolchain_is_not_installed(project: Path, tmp_path: Path) -> None:
     assert run_failing_build(project, environment_without(tmp_path, "tensorrt-rtx")) == (
         2,
         "error: trtbuild.yaml:3: target 'ada' needs tensorrt-rtx, which is not installed\n"
@@ -77,7 +77,7 @@ def test_a_toolchain_that_is_not_installed(project: Path, tmp_path: Path) -> Non
     )
 
 
-def test_a_file_in_the_place_of_the_cache(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_message_if_a_file_is_in_the_place_of_the_cache(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (project.parent / "cache").write_text("")
     code, text, kind = run_failing_command(["build"], project, capfd)
     assert text == (
@@ -95,7 +95,9 @@ def test_a_file_in_the_place_of_the_cache(project: Path, capfd: pytest.CaptureFi
     ],
     ids=["newer", "foreign"],
 )
-def test_a_cache_of_another_format(project: Path, capfd: pytest.CaptureFixture[str], format_: str, hint: str) -> None:
+def test_the_message_about_a_cache_of_another_format(
+    project: Path, capfd: pytest.CaptureFixture[str], format_: str, hint: str
+) -> None:
     (project.parent / "cache").mkdir()
     (project.parent / "cache/format").write_text(f"{format_}\n")
     code, text, kind = run_failing_command(["build"], project, capfd)

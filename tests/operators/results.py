@@ -77,7 +77,7 @@ def _results_of_one_model(rows: Sequence[Row]) -> list[Result]:
 
 
 def _short(reasons: Sequence[str]) -> str:
-    """The first reason in one short line. Empty without reasons."""
+    """The first reason as one short line, or an empty string if there are no reasons."""
     if not reasons:
         return ""
     lines = reasons[0].partition(";")[0].splitlines()

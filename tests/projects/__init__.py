@@ -1,5 +1,5 @@
-"""Small projects for tests. Each folder is a complete project, except that `write_weights` writes weights files, and tests
-write ``words.onnx`` of `comparisons`.
+"""Small projects for tests. Each folder is a complete project, except for the files that tests write: weights files
+(`write_weights`), and ``words.onnx`` of `comparisons`.
 
 ``mlp``
     One model of two linear layers.

@@ -21,8 +21,11 @@ from tests.runtime.rigs import rig  # noqa: F401 - a fixture
 
 @dataclass(frozen=True)
 class Built:
-    """`package` also runs on a CPU, by its reference program. `bare` has the same model, but no reference program. PyTorch
-    computes all of `torch_only`."""
+    """The paths of the packages, and of the source of `package` and `bare`.
+
+    `package` has a reference program, so it also runs on a CPU. `bare` has the same model without a reference program.
+    PyTorch computes all of `torch_only`.
+    """
 
     package: Path
     bare: Path

@@ -24,7 +24,7 @@ class CUresult(enum.IntEnum):
 
 
 def _alive(event: Any) -> Any:
-    """Return `event`. Raises Misuse for a destroyed event, with which the real driver would end the process."""
+    """Return `event`. Raises Misuse if the event was destroyed: the real driver would end the process."""
     if event.destroyed:
         raise Misuse("an event that was destroyed")
     return event

@@ -117,7 +117,7 @@ class FakeGpu:
                     return
             for start, (block, stream, position) in self._freed.items():
                 if start <= address and address + size_bytes <= start + len(block) and self.pending(stream, position):
-                    return  # the work that calls this method comes before the end of the block
+                    return  # the block is freed only after the work that calls this method
         raise Misuse(f"{what} is not in allocated memory")
 
     def write(self, address: int, data: Any) -> None:

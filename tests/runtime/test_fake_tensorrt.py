@@ -63,10 +63,12 @@ def test_differences_are_reported_except_memory_sizes_of_another_build() -> None
     assert len(differences(RECORDED["answers"], changed)) == 2
 
 
-def _ready_context(trt: FakeTensorRT, gpu: FakeGpu, sample: str, rows: int, width: int, *, memory: bool = True) -> Any:
+def _ready_context(
+    trt: FakeTensorRT, gpu: FakeGpu, sample: str, rows: int, width: int, *, with_memory: bool = True
+) -> Any:
     bench = probes.Bench(trt, {sample: trt.plan(sample)}, gpu)
     bench.start()
-    context = (bench.context if memory else bench.bare_context)(bench.engine(sample))
+    context = (bench.context if with_memory else bench.bare_context)(bench.engine(sample))
     context.set_input_shape("i0", (rows, width))
     for name in ("i0", "o0"):
         context.set_tensor_address(name, gpu.allocate(rows * width * 4))
@@ -91,7 +93,7 @@ def test_rejects_missing_memory_and_memory_that_two_streams_share() -> None:
     first, second = _ready_context(trt, gpu, "wide", 2, 256), _ready_context(trt, gpu, "wide", 2, 256)
     first_stream, second_stream = gpu.new_stream(blocking=False), gpu.new_stream(blocking=False)
     with pytest.raises(Misuse, match="the context's memory"):
-        _ready_context(trt, gpu, "wide", 2, 256, memory=False).execute_async_v3(first_stream)
+        _ready_context(trt, gpu, "wide", 2, 256, with_memory=False).execute_async_v3(first_stream)
     first.device_memory = second._memory
     assert first.execute_async_v3(first_stream)
     with pytest.raises(Misuse, match="in one workspace"):

@@ -173,7 +173,7 @@ def test_warmup_runs_every_profile(load: Load, rig: Rig) -> None:
 
 @pytest.mark.parametrize("way", ["a call", "a call with CUDA graphs", "a warm-up"])
 def test_an_engine_never_gets_a_shape_beyond_its_own_profile(load: Load, rig: Rig, way: str) -> None:
-    """TensorRT accepts such a shape. But then a run fails, and ``infer_shapes`` ends the process."""
+    """TensorRT accepts such a shape, but a later run fails, and a later call of ``infer_shapes`` ends the process."""
     narrow = ((((1, 4), (1, 4), (1, 4)),), SAMPLES["affine"].profiles[1])
     rig.trt.samples["narrow"] = replace(SAMPLES["affine"], profiles=narrow)
     loaded = load(first=rig.trt.plan("affine"), second=rig.trt.plan("narrow"))

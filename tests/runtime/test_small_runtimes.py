@@ -25,7 +25,7 @@ from trtbuild.toolchain.libraries import devices, runtimes, table
 
 __all__ = ["rig"]
 
-#: The attributes that trtbuild uses for engines of 8.6. It checks that the classes of a later runtime still have them.
+#: Attributes that trtbuild uses for engines of 8.6. trtbuild checks that the classes of a later runtime have them, too.
 _NAMES_OF_ENGINES = SimpleNamespace(create_execution_context_without_device_memory=None, device_memory_size=0)
 _NAMES_OF_CONTEXTS = SimpleNamespace(device_memory=0)
 

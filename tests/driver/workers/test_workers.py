@@ -49,7 +49,7 @@ def test_an_error_is_read_back_with_its_type(error_type: type[errors.TrtbuildErr
 def test_a_worker_does_not_do_the_job_of_a_parent_of_another_release(
     tmp_path: Path, versions: dict[str, int] | None
 ) -> None:
-    """The parent would store the result under the key of another release."""
+    """If the worker did the job, the parent would store the result under the key of another release."""
     job = EngineJob("0" * 64, (), (), BuilderSettings(), Target("ada", 89), "1.0")
     message = {"task": "engine", "job": encode(job), "step versions": versions}
     context = Context(LocalStore(tmp_path), tmp_path, tmp_path, lambda outputs: None)
@@ -92,7 +92,7 @@ def test_the_hint_for_a_dead_trace_worker_fits_the_signal(tmp_path: Path, number
     worker.end()
 
 
-def test_the_place_of_a_crash_is_that_of_the_thread_that_crashed(tmp_path: Path) -> None:
+def test_the_reported_line_of_a_crash_is_in_the_thread_that_crashed(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         "import faulthandler, threading\n"
         "faulthandler.enable()\n"
@@ -147,7 +147,7 @@ def test_an_engine_worker_sees_only_its_gpu_among_those_that_the_user_chose(
 def test_a_worker_whose_parent_died_before_it_began_runs_no_job(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.write(writing, b'{"kind": "engine"}\n')
-    os.close(writing)  # the kernel does this if the parent is killed
+    os.close(writing)  # if the parent is killed, the kernel closes this end
     command = [sys.executable, "-m", "trtbuild.driver.workers.worker", "engine", str(tmp_path / "store"), str(tmp_path)]
     process = subprocess.run(command, stdin=reading, capture_output=True, text=True, timeout=60, check=False)
     os.close(reading)
@@ -163,7 +163,7 @@ def test_garbage_collection_is_enabled_even_if_preparing_fails() -> None:
     assert process.stdout.split() == ["None", "True", "True"]
 
 
-#: Does the jobs in its arguments as a trace worker does: each in a fork.
+#: A program that does the jobs in its arguments as a trace worker does: each job in a separate fork.
 _TRACE_WORKER = """
 import os, sys
 from trtbuild.driver.workers import worker

@@ -55,7 +55,7 @@ def test_accepts_sizes_in_bytes(data: object, size_bytes: int) -> None:
         (1.0, "valid integer"),
     ],
 )
-def test_rejects_other_sizes(data: object, words: str) -> None:
+def test_rejects_other_sizes_in_bytes(data: object, words: str) -> None:
     assert words in message_for(kinds.Bytes, data)
 
 
@@ -86,7 +86,7 @@ def test_rejects_other_sms(data: object, words: str) -> None:
     assert words in message_for(kinds.Sm, data)
 
 
-def test_versions_are_text() -> None:
+def test_versions_must_be_text() -> None:
     assert value(kinds.Version, "8.6.0") == "8.6.0"
     assert value(kinds.Version, "10.1.0.post1") == "10.1.0.post1"
     assert 'put it in quotes: version: "8.6"' in message_for(kinds.Version, 8.6)
@@ -139,7 +139,7 @@ def test_granularity_is_model_or_module_paths() -> None:
     assert_rejected(kinds.Granularity, [], [""], ["a..b"], [".a"], ["a b"], ["a/b"], 3, None)
 
 
-def test_names_and_identifiers() -> None:
+def test_names_and_identifiers_accept_only_certain_characters() -> None:
     for good in ("vit", "resnet50.v2", "a-b_c", "3d"):
         assert value(kinds.Name, good) == good
     assert_rejected(kinds.Name, "", ".", "..", "-a", "a/b", "a@b", "a b", "é", "a\n", "a" * 129)

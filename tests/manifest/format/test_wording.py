@@ -135,7 +135,7 @@ def test_rejects_wrong_fields_of_a_model(files: Files, more: str, words: str) ->
         ("version: 1", "version: 1\n«profile: {}", "unknown field 'profile'\n  → did you mean 'profiles'?"),
     ],
 )
-def test_rejects_wrong_entries(files: Files, old: str, new: str, words: str) -> None:
+def test_rejects_wrong_values_anywhere_in_a_manifest(files: Files, old: str, new: str, words: str) -> None:
     assert old in BASE
     files.assert_refused(BASE.replace(old, new, 1), words)
 
@@ -172,7 +172,7 @@ def test_an_aliased_value_is_reported_once(files: Files) -> None:
     assert len(files.assert_refused(text)) == 1
 
 
-def test_the_text_about_allowed_values() -> None:
+def test_the_text_about_allowed_values_describes_the_type() -> None:
     assert allowed_text(ExpectedType(int)) == "a whole number"
     assert allowed_text(ExpectedType(bool)) == "true or false"
     assert allowed_text(ExpectedType(list[int])) == "a list"

@@ -51,7 +51,7 @@ def test_repr_says_that_no_engine_runs(module: Any) -> None:
 
 
 def test_runs_without_the_models_source(built: Built, module: Any, inputs: Inputs) -> None:
-    """A named tuple has its original class only if the model's module is loaded, and the runtime does not import it."""
+    """A named tuple has its original class only if the model's module is loaded. The runtime imports no module."""
     assert "net_of_the_tests" not in sys.modules
     image, scale = inputs()
     fields = module(image, scale=scale)["found"]
@@ -200,7 +200,7 @@ def test_can_be_a_part_of_another_module(module: Any, inputs: Inputs) -> None:
     assert result.shape == (2, 1)
 
 
-def test_calls_hooks(module: Any, inputs: Inputs) -> None:
+def test_a_call_runs_the_hooks_of_torch(module: Any, inputs: Inputs) -> None:
     image, scale = inputs()
     calls: list[str] = []
     handles = [
@@ -247,7 +247,7 @@ def test_a_deep_copy_has_its_own_state() -> None:
     module.set_state({"cache": torch.ones(2)})
     deep, shallow = copy.deepcopy(module), copy.copy(module)
     module.set_state({"cache": torch.full((2,), 2.0)})
-    assert [one.get_state()["cache"].tolist() for one in (deep, shallow)] == [[1, 1], [2, 2]]
+    assert [copied.get_state()["cache"].tolist() for copied in (deep, shallow)] == [[1, 1], [2, 2]]
 
 
 def test_a_state_does_not_require_gradients() -> None:

@@ -1,4 +1,4 @@
-"""The structure of a PyTorch module's outputs is restored."""
+"""`restorer` restores the structure of a PyTorch module's outputs."""
 
 from __future__ import annotations
 

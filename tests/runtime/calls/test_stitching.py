@@ -1,4 +1,7 @@
-"""Values pass from part to part (a partition, ready to run) without a copy, and are freed after their last use."""
+"""Values pass from one part to the next without a copy, and are freed after their last use.
+
+A part is a partition that is ready to run.
+"""
 
 from __future__ import annotations
 
@@ -59,13 +62,13 @@ def run(
     return [value.name for value in results], parts
 
 
-def test_one_part_with_all_inputs_and_outputs() -> None:
+def test_one_part_gets_all_inputs_and_returns_all_outputs() -> None:
     whole = Partitions((partition("model", ["input:0", "input:1"], 2),), ("model:0", "model:1"))
     results, parts = run(whole, 2)
     assert results == ["model:0", "model:1"] and parts["model"].inputs_of_call == ["input:0", "input:1"]
 
 
-def test_one_part_with_inputs_and_outputs_in_another_order() -> None:
+def test_one_part_can_have_inputs_and_outputs_in_another_order() -> None:
     reordered = Partitions((partition("model", ["input:1", "input:0"], 2),), ("model:1", "input:0", "model:1"))
     results, parts = run(reordered, 2)
     assert results == ["model:1", "input:0", "model:1"] and parts["model"].inputs_of_call == ["input:1", "input:0"]

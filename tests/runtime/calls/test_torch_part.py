@@ -78,7 +78,7 @@ def test_ignores_autocast_of_the_caller() -> None:
 
 
 class Positions(torch.nn.Module):
-    """Integers become floats of torch's default type."""
+    """A module that converts integers into floats of torch's default type."""
 
     def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.cond(x.shape[0] > 5, lambda v, m: v + m / 3, lambda v, m: v - m / 3, (x, n)), torch.sqrt(n)

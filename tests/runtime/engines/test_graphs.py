@@ -69,7 +69,7 @@ def test_runs_without_a_graph_if_the_capture_fails(rig: Rig, monkeypatch: pytest
     def refuse_capture(self: fake_tensorrt._Context, stream: int) -> bool:
         if stream in rig.gpu.captures:
             rejected.append(stream)
-            rig.trt.say([("ERROR", "not while capturing")])
+            rig.trt.log_messages([("ERROR", "not while capturing")])
             return False
         return execute(self, stream)
 

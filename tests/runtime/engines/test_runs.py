@@ -57,7 +57,7 @@ def test_rejects_output_sizes_that_differ_from_the_package(rig: Rig) -> None:
 
 
 def test_rejects_an_unknown_output_size_where_the_package_has_a_known_one(rig: Rig) -> None:
-    """In the engine, the size depends on data."""
+    """The package has a size that follows from the inputs, but in the engine this size depends on data."""
     known = dataclasses.replace(partition("nonzero"), outputs=(TensorType("int32", (1, ["sym", 0])),))
     with rig.memory.on_device():
         engine = rig.library.load_engine(rig.trt.plan("nonzero"))
@@ -85,7 +85,7 @@ def test_a_failed_run_raises_tensorrts_message_and_the_next_run_works(
 
     def refuse(self: Any, stream: int) -> bool:
         rejected.append(stream)
-        rig.trt.say([("ERROR", "the GPU is on fire")])
+        rig.trt.log_messages([("ERROR", "the GPU is on fire")])
         return False
 
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The file of kernels that TensorRT-RTX compiled: its path and its permissions. A damaged file causes no error."""
+"""The kernel file, with the kernels that TensorRT-RTX compiled: its path and its permissions. Damage causes no error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_another_gpu_driver_or_library_has_another_file(tmp_path: Path) -> None:
     assert tmp_path / ".runtime/tensorrt-rtx-1.7.1/NVIDIA-H200-sm90-driver13000.kernels" in paths
 
 
-def test_reads_a_written_cache(tmp_path: Path) -> None:
+def test_a_written_kernel_file_is_read(tmp_path: Path) -> None:
     file = KernelFile([tmp_path / "a" / "kernels"])
     assert file.read() is None
     assert file.write(b"kernels\nof\n") == tmp_path / "a" / "kernels"
@@ -44,7 +44,7 @@ def test_a_damaged_cache_is_not_used(tmp_path: Path, length: int) -> None:
     assert file.read() is None
 
 
-def test_does_not_use_an_altered_cache(tmp_path: Path) -> None:
+def test_an_altered_kernel_file_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "kernels"
     file = KernelFile([path])
     file.write(b"kernels")
@@ -71,7 +71,7 @@ def test_skips_a_path_that_cannot_be_written(tmp_path: Path) -> None:
     assert file.read() == b"kernels"
 
 
-def test_an_unwritable_cache_is_not_an_error(tmp_path: Path) -> None:
+def test_a_kernel_file_that_cannot_be_written_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     assert KernelFile([tmp_path / "file" / "kernels"]).write(b"kernels") is None
 

@@ -60,11 +60,11 @@ class FakeTensorRT:
         """Return the plan of a sample."""
         return (_MAGIC + name.encode() + b"\0").ljust(_SIZE, b"\xfe")
 
-    def counted(self, name: str) -> None:
+    def count_call(self, name: str) -> None:
         """Count a call of the method `name`."""
         self.calls[name] = self.calls.get(name, 0) + 1
 
-    def say(self, lines: messages.Messages) -> None:
+    def log_messages(self, lines: messages.Messages) -> None:
         """Log the messages."""
         for severity, text in lines:
             self.logger.log(Severity[severity], text)
@@ -85,7 +85,7 @@ class _Runtime:
         elif len(data) != _SIZE:
             error = messages.TRUNCATED_PLAN
         if error:
-            trt.say(error)
+            trt.log_messages(error)
             return None
         name = data[len(_MAGIC) :].partition(b"\0")[0].decode()
         return _Engine(trt, name, trt.samples[name])
@@ -134,7 +134,7 @@ class _Engine:
         return [Dims(shape) for shape in self.sample.profiles[profile][int(name[1:])]]
 
     def create_execution_context_without_device_memory(self) -> _Context:
-        self.trt.counted("create_execution_context")
+        self.trt.count_call("create_execution_context")
         return _Context(self)
 
     # -- methods that the real class does not have
@@ -142,7 +142,7 @@ class _Engine:
     def has(self, name: str, call: str) -> bool:
         """Whether the engine has the tensor `name`. If not, log TensorRT's error for `call`."""
         if name not in self.tensors:
-            self.trt.say(messages.no_tensor(call, name))
+            self.trt.log_messages(messages.no_tensor(call, name))
         return name in self.tensors
 
     def is_host(self, name: str) -> bool:

@@ -34,7 +34,7 @@ class Bench:
     plans: dict[str, bytes]
     gpu: Gpu
     logged: list[tuple[str, str]] = field(default_factory=list)
-    #: Gets the name of each call of `each` before the call, and the earlier answers. `ask` passes an empty name.
+    #: `each` calls it before each call, with the name of the call and the earlier answers. `ask` passes an empty name.
     note: Callable[[str, dict[str, Any]], None] = lambda name, answers: None
 
     def engine(self, sample: str) -> Any:

@@ -31,8 +31,8 @@ class _Context:
     def __init__(self, engine: _Engine) -> None:
         self._engine, self._trt = engine, engine.trt
         self._shapes: dict[str, tuple[int, ...]] = {}
-        #: The last shapes of outputs of unknown size. They are kept when input shapes change. No probe shows whether the
-        #: real library forgets them, and this is the worse case for the runtime.
+        #: The last shapes of outputs of unknown size. They stay when input shapes change, which is the worse case for the
+        #: runtime. No probe shows whether the real library forgets these shapes.
         self._last_output_shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
@@ -59,7 +59,7 @@ class _Context:
         error = messages.MEMORY_NOT_ALIGNED if address % MEMORY_ALIGNMENT else []
         if not address and self._engine.device_memory_size:
             error = messages.NULL_MEMORY
-        self._trt.say(error)
+        self._trt.log_messages(error)
         if not error:  # otherwise the earlier value stays
             self._memory = address
 
@@ -85,19 +85,19 @@ class _Context:
 
     def set_input_shape(self, name: str, shape: Any) -> bool:
         """As in the real class, sizes beyond the profile are accepted. Only later calls fail, for example a run."""
-        self._trt.counted("set_input_shape")
+        self._trt.count_call("set_input_shape")
         shape, engine = tuple(shape), self._engine
         if not engine.has(name, "setInputShape"):
             return False
         if not name.startswith("i"):
-            self._trt.say(messages.NOT_AN_INPUT)
+            self._trt.log_messages(messages.NOT_AN_INPUT)
             return False
         declared = engine.tensors[name][1]
         if len(shape) != len(declared):
-            self._trt.say(messages.WRONG_RANK)
+            self._trt.log_messages(messages.WRONG_RANK)
             return False
         if any(fixed not in (-1, size) for size, fixed in zip(shape, declared, strict=True)):
-            self._trt.say(messages.WRONG_SIZE)
+            self._trt.log_messages(messages.WRONG_SIZE)
             return False
         self._shapes[name] = shape
         return True
@@ -138,7 +138,7 @@ class _Context:
     all_shape_inputs_specified = property(lambda self: not self._engine.sample.on_host)
 
     def infer_shapes(self) -> list[str]:
-        self._trt.counted("infer_shapes")
+        self._trt.count_call("infer_shapes")
         missing = [*self._missing(), *[f"i{k}" for k in self._engine.sample.on_host]]
         if not missing and (self._out_of_range() or self._output_shapes() is None):
             raise ProcessEnded(-11)
@@ -155,12 +155,12 @@ class _Context:
             return Dims(declared)
         shapes = self._output_shapes()
         if shapes is None:
-            self._trt.say(messages.incompatible(*self._input_shapes()))
+            self._trt.log_messages(messages.incompatible(*self._input_shapes()))
             return Dims(None)
         return Dims(self._last_output_shapes.get(name, shapes[int(name[1:])]))
 
     def set_tensor_address(self, name: str, address: int) -> bool:
-        self._trt.counted("set_tensor_address")
+        self._trt.count_call("set_tensor_address")
         if not self._engine.has(name, "setTensorAddress"):
             return False
         self._addresses[name] = address
@@ -188,7 +188,7 @@ class _Context:
 
     def _execute(self, stream: int) -> bool:
         trt, gpu, sample = self._trt, self._trt.gpu, self._engine.sample
-        trt.counted("execute_async_v3")
+        trt.count_call("execute_async_v3")
         # misuse that TensorRT does not report
         if self.active_optimization_profile < 0:
             raise Misuse("a context without an optimization profile")
@@ -199,17 +199,17 @@ class _Context:
         # errors that TensorRT reports
         for name in self._engine.tensors:
             if not self._addresses.get(name) and name not in self._allocators:
-                trt.say(messages.INPUT_MISSING if name.startswith("i") else messages.OUTPUT_MISSING)
+                trt.log_messages(messages.INPUT_MISSING if name.startswith("i") else messages.OUTPUT_MISSING)
                 return False
         message_count = len(sample.outputs) + 1
         if self._missing():
-            trt.say(messages.SHAPE_MISSING * message_count)
+            trt.log_messages(messages.SHAPE_MISSING * message_count)
             return False
         if error := self._out_of_range():
-            trt.say(error)
+            trt.log_messages(error)
             return False
         if self._output_shapes() is None:
-            trt.say(messages.incompatible(*self._input_shapes()) * message_count)
+            trt.log_messages(messages.incompatible(*self._input_shapes()) * message_count)
             return False
         # more misuse that TensorRT does not report
         if sample.on_host:

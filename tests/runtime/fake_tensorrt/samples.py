@@ -49,7 +49,7 @@ WIDTH = 256
 
 
 def half_of_identity() -> Any:
-    """Return the weight of the sample `wide`, whose results are exact, and which needs activation memory."""
+    """Return half of the identity matrix, the weight of the sample `wide`. So the results of this sample are exact."""
     return (np.eye(WIDTH) * 0.5).astype(np.float32)
 
 

@@ -219,7 +219,7 @@ def test_an_array_supports_dlpack_and_the_array_interface(gpu: FakeGpu, memory: 
         assert (capsule.device_type, capsule.device_id) == (dlpack.CUDA, 0)
 
 
-def test_the_array_interface_calls_the_default_stream_1(memory: CudaMemory) -> None:
+def test_the_default_stream_has_the_handle_1_in_the_array_interface(memory: CudaMemory) -> None:
     assert memory.empty((1,), "float32", 0).__cuda_array_interface__["stream"] == 1
 
 

@@ -1,4 +1,4 @@
-"""`TorchMemory`, tested with tensors in host memory and with fakes, and the choice between it and `CudaMemory`."""
+"""`TorchMemory`, tested with tensors in host memory and with fakes. Without torch, `CudaMemory` is chosen."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STREAM = 4096
 
 
 class HostMemory(TorchMemory):
-    """A `TorchMemory` whose tensors are in host memory. It tests the methods that do not need CUDA."""
+    """A `TorchMemory` whose tensors are in host memory. It is for tests of the methods that do not need CUDA."""
 
     def __init__(self, stream: int) -> None:
         self._has_one_gpu = True
@@ -127,7 +127,7 @@ def test_a_buffer_from_inference_mode_may_be_written_outside_of_it() -> None:
 
 
 def test_a_copy_records_no_gradient() -> None:
-    """A buffer that stays would keep the autograd graphs of all calls."""
+    """Otherwise a buffer that is kept would also keep the autograd graphs of all calls."""
     memory = HostMemory(STREAM)
     buffer = memory.empty((2,), torch.float32, STREAM)
     memory.copy(torch.ones(2, requires_grad=True) * 2, buffer, STREAM)

@@ -34,7 +34,7 @@ def target(name: str, sm: int, **more: Any) -> PackedTarget:
     return replace(plain, **more)
 
 
-def package(*targets: PackedTarget, reference: bool = False) -> PackageIndex:
+def package(*targets: PackedTarget, has_reference: bool = False) -> PackageIndex:
     return PackageIndex(
         model="vit",
         inputs=(),
@@ -44,13 +44,13 @@ def package(*targets: PackedTarget, reference: bool = False) -> PackageIndex:
         profiles=(),
         precision="float32",
         targets={entry.name: entry for entry in targets},
-        reference=reference,
+        reference=has_reference,
         weights={},
         files={},
     )
 
 
-def here(sm: int | None, toolchains: dict[str, str | None] = RTX, platform: str = "linux-x86_64") -> Machine:
+def machine_with(sm: int | None, toolchains: dict[str, str | None] = RTX, platform: str = "linux-x86_64") -> Machine:
     return Machine(platform, sm, "NVIDIA X", toolchains)
 
 
@@ -59,10 +59,10 @@ PLUS = target("plus", 86, sms=(80, 86, 89, 120), compatibility="ampere_plus")
 
 def test_prefers_the_exact_sm_to_a_portable_plan() -> None:
     index = package(PLUS, target("ada", 89), target("ampere", 86))
-    assert choose_target(index, here(89)).name == "ada"
-    assert choose_target(index, here(86)).name == "ampere"  # `plus` has this SM, too, but is for more SMs
-    assert choose_target(index, here(120)).name == "plus"
-    assert choose_target(index, here(86), "plus").name == "plus"
+    assert choose_target(index, machine_with(89)).name == "ada"
+    assert choose_target(index, machine_with(86)).name == "ampere"  # `plus` has this SM, too, but is for more SMs
+    assert choose_target(index, machine_with(120)).name == "plus"
+    assert choose_target(index, machine_with(86), "plus").name == "plus"
 
 
 def test_a_tensorrt_plan_for_ampere_plus_fits_every_later_sm() -> None:
@@ -73,33 +73,33 @@ def test_a_tensorrt_plan_for_ampere_plus_fits_every_later_sm() -> None:
 
 def test_chooses_a_target_of_the_installed_toolchain() -> None:
     index = package(target("a", 90), target("b", 90, toolchain="tensorrt", version="8.6.0"))
-    assert choose_target(index, here(90, TRT)).name == "b"
-    assert choose_target(index, here(90, RTX)).name == "a"
+    assert choose_target(index, machine_with(90, TRT)).name == "b"
+    assert choose_target(index, machine_with(90, RTX)).name == "a"
 
 
 MISFITS = {
-    "another GPU": ((target("ada", 89),), here(90), "ada: it is for SM 89", "add a target with sm: 90"),
+    "another GPU": ((target("ada", 89),), machine_with(90), "ada: it is for SM 89", "add a target with sm: 90"),
     "another version": (
         (target("ada", 89, version="1.4.0.76"),),
-        here(89),
+        machine_with(89),
         "ada: it was built by tensorrt-rtx 1.4.0.76, but 1.7.1.116 is installed",
         "pip install 'tensorrt-rtx==1.4.0.76', or build the package with 1.7.1.116",
     ),
     "nothing installed": (
         (target("ada", 89),),
-        here(89, TRT),
+        machine_with(89, TRT),
         "ada: it needs tensorrt-rtx 1.7.1.116, which is not installed",
         "pip install 'tensorrt-rtx==1.7.1.116'",
     ),
     "another platform": (
         (target("ada", 89, platform="windows-x86_64"),),
-        here(89),
+        machine_with(89),
         "ada: it is for windows-x86_64",
         "platform: linux-x86_64",
     ),
     "a reason for each target": (
         (target("ada", 89), target("hopper", 90, version="1.4.0.76")),
-        here(90),
+        machine_with(90),
         "ada: it is for SM 89\n    hopper: it was built by tensorrt-rtx 1.4.0.76",
         "; or ",
     ),
@@ -119,33 +119,33 @@ def test_a_plan_without_lean_runtime_needs_its_exact_version() -> None:
     old = target(
         "hopper", 90, toolchain="tensorrt", version="8.6.0", version_compatible=True, exclude_lean_runtime=True
     )
-    assert choose_target(package(old), here(90, {"tensorrt": "8.6.0"})) is old
+    assert choose_target(package(old), machine_with(90, {"tensorrt": "8.6.0"})) is old
     with pytest.raises(NoFittingTarget, match=r"leave the lean runtime of tensorrt 8\.6\.0 out \(builder") as raised:
-        choose_target(package(old), here(90, {"tensorrt": "10.3.0"}))
+        choose_target(package(old), machine_with(90, {"tensorrt": "10.3.0"}))
     assert "or build the package without exclude_lean_runtime" in str(raised.value.hint)
 
 
 def test_a_version_compatible_plan_runs_on_later_versions() -> None:
     old = target("hopper", 90, toolchain="tensorrt", version="8.6.0", version_compatible=True)
-    assert choose_target(package(old), here(90, {"tensorrt": "10.3.0"})).name == "hopper"
+    assert choose_target(package(old), machine_with(90, {"tensorrt": "10.3.0"})).name == "hopper"
     with pytest.raises(NoFittingTarget):
-        choose_target(package(old), here(90, {"tensorrt": "8.5.3"}))
+        choose_target(package(old), machine_with(90, {"tensorrt": "8.5.3"}))
 
 
 def test_a_requested_target_must_exist_and_fit() -> None:
     with pytest.raises(NoFittingTarget, match="has no target 'adda'") as raised:
-        choose_target(package(target("ada", 89)), here(89), "adda")
+        choose_target(package(target("ada", 89)), machine_with(89), "adda")
     assert "did you mean 'ada'" in str(raised.value.hint)
     with pytest.raises(NoFittingTarget, match="target 'ada' does not fit"):
-        choose_target(package(target("ada", 89), target("hopper", 90)), here(90), "ada")
+        choose_target(package(target("ada", 89), target("hopper", 90)), machine_with(90), "ada")
 
 
 def test_without_a_gpu_the_hint_names_the_cpu() -> None:
     with pytest.raises(NoFittingTarget, match=r"no GPU was found.*ada \(SM 89") as raised:
-        choose_target(package(target("ada", 89), reference=True), here(None))
+        choose_target(package(target("ada", 89), has_reference=True), machine_with(None))
     assert 'device="cpu"' in str(raised.value.hint)
     with pytest.raises(NoFittingTarget) as raised:
-        choose_target(package(target("ada", 89)), here(None))
+        choose_target(package(target("ada", 89)), machine_with(None))
     assert "reference: true" in str(raised.value.hint)
 
 
@@ -174,7 +174,7 @@ def test_compares_distances_to_opt_as_ratios() -> None:
     assert choose_profile([profile("a", 1, 4, 64), profile("b", 1, 13, 64)], [(8, 3)]) == 1
 
 
-def test_out_of_range_names_every_profile() -> None:
+def test_the_message_about_a_size_out_of_range_names_every_profile() -> None:
     def axis(number: int, index: int) -> str:
         return f"input {number}, axis {index}"
 

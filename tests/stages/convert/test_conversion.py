@@ -231,7 +231,7 @@ def test_rejects_a_branch_with_a_call_whose_translation_is_wrong(lowered: Any) -
     assert (calls[index].target, name) == (torch.ops.higher_order.cond, "aten.erfc.default")
 
 
-def test_rejects_an_operator_without_form_in_an_older_opset_and_names_its_call(lowered: Any) -> None:
+def test_rejects_an_operator_that_an_older_opset_lacks_and_names_its_call(lowered: Any) -> None:
     class Bits(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x + 1) & 3

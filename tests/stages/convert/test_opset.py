@@ -93,7 +93,7 @@ def test_a_lowered_model_gives_the_results_of_the_model_in_opset_18(model: onnx.
     ],
     ids=lambda model: str(model.graph.node[0].op_type) + str(len(model.graph.node[0].attribute)),
 )
-def test_rejects_operators_without_a_form_in_opset_17_and_names_their_call(model: onnx.ModelProto) -> None:
+def test_rejects_operators_that_opset_17_cannot_express_and_names_their_call(model: onnx.ModelProto) -> None:
     with pytest.raises(
         ConversionRefused, match=f"{model.graph.node[0].op_type} cannot be written for a parser of ONNX opset 17"
     ) as refused:
@@ -140,7 +140,7 @@ def test_the_operators_of_optional_values_are_older_than_opset_18(operator: str)
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
-def test_of_the_modes_of_pad_only_wrap_is_rejected(mode: str) -> None:
+def test_only_the_mode_wrap_of_pad_is_rejected(mode: str) -> None:
     model = _model(h.make_node("Pad", ["x", "pads"], ["y0"], mode=mode), pads=np.array([0, 1, 0, 1]))
     if mode != "wrap":
         assert lower_opset(model, 17).graph.node[0].op_type == "Pad"

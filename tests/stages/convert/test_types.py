@@ -96,8 +96,7 @@ def test_the_sum_of_a_float16_tensor_is_float16(monkeypatch: pytest.MonkeyPatch)
     summed = program("x0.sum(1)", "float16")
     model = onnx.ModelProto.FromString(convert(summed, 20).model)
     assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
-    monkeypatch.setattr(
-        conversion, "_name_outputs", lambda _: None
-    )  # the output is then the float32 sum before its cast
+    # without this function, the output is the float32 sum before its cast
+    monkeypatch.setattr(conversion, "_name_outputs", lambda _: None)
     with pytest.raises(ConversionRefused, match="gives float"):
         convert(summed, 20)

@@ -66,7 +66,7 @@ def test_a_data_file_has_the_weights_at_the_offsets_in_the_model(
 
 
 def test_a_data_file_can_have_more_than_2_gib(lowered_case: Any, converted: Any) -> None:
-    """Both weights are the same memory mapping. It takes no memory, because nothing reads it."""
+    """Both weights are the same memory mapping. The mapping takes no memory, because nothing reads it."""
     proto = onnx.ModelProto.FromString(converted("linear").model)
     for tensor in proto.graph.initializer:
         tensor.ClearField("dims")

@@ -78,7 +78,7 @@ def test_a_newer_model_is_converted_to_the_target_opset(opset: int, target: int)
     assert np.allclose(run(converted, x), (x - x.max(0)) @ WEIGHT, rtol=1e-5, atol=1e-5)
 
 
-def test_an_operator_without_an_older_form_is_refused_with_a_hint() -> None:
+def test_an_operator_that_the_older_opset_lacks_is_refused_with_a_hint() -> None:
     nodes = [h.make_node("Gelu", ["x"], ["r"]), h.make_node("MatMul", ["r", "w"], ["y"])]
     with pytest.raises(
         ConversionRefused, match=r"is in opset 20, the toolchain takes 17.*No Previous Version of Gelu"

@@ -56,7 +56,9 @@ def _parse_errors(model: onnx.ModelProto) -> list[str]:
 @pytest.mark.parametrize("opset", [11, 13, 17, 20])
 @pytest.mark.parametrize("axis", [1, -1, None])
 @pytest.mark.parametrize("element", [T.FLOAT, T.FLOAT16])
-def test_a_log_softmax_has_no_softmax_that_is_zero(opset: int, axis: int | None, element: int) -> None:
+def test_a_log_softmax_is_rewritten_without_a_softmax_that_may_be_zero(
+    opset: int, axis: int | None, element: int
+) -> None:
     attributes = {} if axis is None else {"axis": axis}
     model = _model(h.make_node("LogSoftmax", ["x"], ["y"], name="last", **attributes), ["n", 3, 4], opset, element)
     changed = parser_form(model, opset)
@@ -140,7 +142,7 @@ def test_a_remainder_of_floats_is_refused_unless_the_quotient_is_exact() -> None
 
 
 def test_equal_names_in_two_branches_may_have_other_sizes() -> None:
-    """The pooling in the first branch leaves out a window. The size in the other branch says nothing about it."""
+    """The pooling in the first branch leaves out a window. The size in the other branch does not matter."""
     branches = []
     for name, size in (("then", 7), ("else", 8)):
         limits = [
@@ -264,7 +266,10 @@ def test_a_recurrent_operator_with_the_batch_first_is_refused(operator: str) -> 
 
 
 def _loop(first: str, following: str, *, has_rows: bool = True) -> onnx.ModelProto:
-    """At most 5 additions of x. `first` and `following` are the conditions; `c` is an input."""
+    """A model with a loop of at most 5 additions of x.
+
+    `first` is the condition before the loop, and `following` is the condition after each pass. `c` is an input.
+    """
     value = h.make_tensor_value_info
     nodes = [
         h.make_node("Add", ["s", "x"], ["s2"]),
@@ -289,7 +294,7 @@ def _loop(first: str, following: str, *, has_rows: bool = True) -> onnx.ModelPro
     return h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
 
 
-def test_a_loop_that_its_condition_may_end_has_no_scan_outputs() -> None:
+def test_a_loop_with_scan_outputs_is_refused_if_its_condition_may_end_it() -> None:
     """The parser's output has 5 rows. In ONNX it has 2 rows here, because 0.6 + 0.6 is more than 1."""
     model = _loop("yes", "less")
     inputs = {"x": np.array(0.6, np.float32), "c": np.array(True)}
@@ -312,7 +317,7 @@ def _operators(model: onnx.ModelProto) -> list[str]:
 @pytest.mark.parametrize("opset", [10, 11, 13, 17])
 @pytest.mark.parametrize(("low", "high"), [(3.0, 1.0), (-1.0, 1.0), (np.inf, 2.0)])
 def test_a_clip_has_its_bounds_in_order(opset: int, low: float, high: float) -> None:
-    """ONNX gives the upper bound if the bounds are in the wrong order. TensorRT gives the lower one."""
+    """ONNX gives the upper bound if the bounds are in the wrong order. TensorRT gives the lower bound."""
     node = h.make_node("Clip", ["x", "low", "high"], ["y"])
     if opset < 11:
         node = h.make_node("Clip", ["x"], ["y"], min=low, max=high)
@@ -383,7 +388,7 @@ def _run_all(model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
     return list(onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x}))
 
 
-def test_a_sorting_without_infinite_indices_does_not_change() -> None:
+def test_a_sorting_does_not_change_if_no_index_of_a_float_is_read() -> None:
     def top(opset: int, element: int, *outputs: str) -> onnx.ModelProto:
         attributes, inputs = ({"k": 2}, ["x"]) if opset < 10 else ({}, ["x", "k"])
         model = _model(h.make_node("TopK", inputs, outputs, **attributes), ["n", 4], opset, element)
@@ -425,7 +430,7 @@ def test_the_index_of_an_infinity_is_found(operator: str, opset: int, element: i
     limit = onnx.numpy_helper.to_array(changed.graph.initializer[0]).astype(np.float64)
     assert np.isfinite(limit) and abs(limit) >= 65504
     if opset == 11 and "select_last_index" in attributes:
-        return  # since opset 12
+        return  # this attribute is new in opset 12
     if "select_last_index" not in attributes and (opset >= 13 or element != T.BFLOAT16):
         assert _parse_errors(changed) == []
     if element == T.FLOAT:
@@ -510,7 +515,7 @@ def test_a_log_sum_exp_subtracts_the_maximum(
     assert (_run(changed, x) == -np.inf).all()
 
 
-def test_a_log_sum_exp_without_axes_may_be_the_operand() -> None:
+def test_a_log_sum_exp_without_axes_can_return_its_operand() -> None:
     model = _log_sum_exp(18, T.FLOAT, None, keepdims=None, noop=1)
     changed = parser_form(model, 18)
     x = np.array([-np.inf, -100, 100, np.inf], np.float32).reshape(1, 1, 4).repeat(3, 1)
@@ -566,7 +571,7 @@ def test_a_suppression_with_a_threshold_does_not_change() -> None:
 
 
 def test_a_suppression_without_a_number_of_boxes_is_refused() -> None:
-    """ONNX selects no boxes."""
+    """In this case, ONNX selects no boxes, and TensorRT selects some."""
     assert len(_run(_suppression("", "overlap"), _BOXES)) == 0
     for inputs in ([], ["", "overlap"], ["", "overlap", "zero"]):
         with pytest.raises(ConversionRefused, match="max_output_boxes_per_class"):

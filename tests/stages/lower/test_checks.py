@@ -25,5 +25,5 @@ def test_assertions_and_their_operators_are_dropped(lower_module: Any, calls: An
     assert [(int(r.lower), int(r.upper)) for r in program.exported.range_constraints.values()] == [(2, 9)]
 
 
-def test_every_check_has_a_reason() -> None:
+def test_every_assertion_has_a_reason() -> None:
     assert all(ASSERTIONS.values())

@@ -1,4 +1,4 @@
-"""A write of one value to the elements of a mask is part of an engine, and equals eager."""
+"""A write of one value to the elements that a mask selects is part of an engine, and equals eager."""
 
 from __future__ import annotations
 

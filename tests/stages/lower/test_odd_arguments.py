@@ -1,4 +1,4 @@
-"""The exporter alone would translate these calls wrongly. With trtbuild, they equal eager PyTorch, or are refused."""
+"""The exporter alone would translate these calls wrongly. trtbuild refuses them, or gives the results of eager PyTorch."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_clamp_by_a_tensor_keeps_infinities(lower_module: Any) -> None:
 
 
 def test_no_negative_index_of_a_dynamic_axis_reaches_the_parser(lower_module: Any, calls: Any) -> None:
-    """TensorRT's gather layer defines no result for a negative index. onnxruntime does, so a comparison finds nothing."""
+    """TensorRT's gather layer defines no result for a negative index. onnxruntime does, so its results hide this fault."""
     text = (
         "x0[-1], x0.select(0, -2), x0[x1], x0[x1, torch.arange(2)], x0[[-1, 0]], x0[[1, 0]], "
         "x0.index_put((x1,), x0[:2] * 0), x0[:, -1], x0.t().select(-1, -1), x0[torch.arange(0, 2, x1.shape[0])]"
@@ -187,7 +187,7 @@ def test_factors_of_a_product_of_integers_are_cast_to_integers(alpha: float) -> 
 
 
 def _run_partition(case: ModuleCase, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """The result of the only partition of a model, in onnxruntime. It rounds after each node."""
+    """The result of the only partition of a model, in onnxruntime, which rounds after each node."""
     built = build(case, engines=False)
     (part,) = built.partitions.partitions
     read = built.store.get_bytes
@@ -208,7 +208,7 @@ def _run_partition(case: ModuleCase, inputs: tuple[torch.Tensor, ...]) -> torch.
     ],
 )
 def test_a_product_in_float16_is_scaled_before_it_overflows(text: str, dtype: str) -> None:
-    """Attention of diffusers and of Bloom: the product of query and key is 90,000, and the scores are 5,625."""
+    """As in the attention of diffusers and of Bloom, the product of query and key is 90,000, and the scores are 5,625."""
     module = module_from_text([], text, 2)
     inputs = tuple(torch.full((1, 4, 4), number, dtype=getattr(torch, dtype)) for number in (0.0, 150.0))
     result = _run_partition(ModuleCase(module, [(dtype, (1, 4, 4))] * 2, precision="float16"), inputs)
@@ -216,7 +216,7 @@ def test_a_product_in_float16_is_scaled_before_it_overflows(text: str, dtype: st
 
 
 class _ScaledByTensor(torch.nn.Module):
-    """A factor or a divisor without axes, as ``nn.Parameter(torch.tensor(1.0))`` is."""
+    """A model whose factor and divisor is a tensor without axes, such as ``nn.Parameter(torch.tensor(1.0))``."""
 
     def __init__(self, number: float, dtype: torch.dtype) -> None:
         super().__init__()
@@ -606,8 +606,8 @@ def test_a_clamp_with_one_bound_keeps_infinities(lower_module: Any, text: str) -
         ("x0.topk(300)[0]", 25200, ["tensorrt"]),
     ],
 )
-def test_more_elements_than_topk_gives_are_sorted_in_pytorch(text: str, largest: int, kinds: list[str]) -> None:
-    """TensorRT's TopK returns at most 3840 elements. Its builder refuses a larger number only if it is static."""
+def test_more_elements_than_topk_returns_are_sorted_in_pytorch(text: str, largest: int, kinds: list[str]) -> None:
+    """TensorRT's TopK returns at most 3840 elements. Its builder refuses a larger number only if the number is static."""
     case = ModuleCase(module_from_text([], text, 1), [("float32", [2, (300, 2000, largest)])])
     built = build(case, engines=False)
     assert [part.kind for part in built.partitions.partitions] == kinds
@@ -667,10 +667,9 @@ def test_a_log_sum_of_no_elements_is_converted(lower_module: Any) -> None:
     ],
 )
 def test_infinities_are_searched_as_finite_numbers(lower_module: Any, text: str) -> None:
-    """On an H200, TensorRT 8.6 gave index -1 for each -inf if it searched large numbers, and for each inf if small ones."""
-    values = torch.tensor(
-        [[-_INF, 1.0, 3.0, 2.0], [4.0, _INF, 0.0, -_INF], [5.0, 6.0, -_INF, _INF]]
-    )  # no equal numbers
+    """On an H200, TensorRT 8.6 gave the index -1 to -inf in searches for large numbers, and to inf for small ones."""
+    # no row and no column has equal numbers
+    values = torch.tensor([[-_INF, 1.0, 3.0, 2.0], [4.0, _INF, 0.0, -_INF], [5.0, 6.0, -_INF, _INF]])
     for result, expected in _results(lower_module, text, (values,), (_ROWS,)):
         torch.testing.assert_close(result, expected, rtol=0, atol=0)
     nodes = _nodes(lower_module, text, (values,), (_ROWS,))
@@ -685,8 +684,8 @@ def test_finite_results_are_searched_as_they_are(lower_module: Any) -> None:
     assert not {"Max", "Min", "GatherElements"} & {node.op_type for node in nodes}
 
 
-def test_the_upper_bound_of_a_clamp_is_stronger(lower_module: Any) -> None:
-    """TensorRT 8.6 gave the lower one."""
+def test_a_clamp_gives_the_upper_bound_if_the_bounds_are_swapped(lower_module: Any) -> None:
+    """TensorRT 8.6 gave the lower bound."""
     text = (
         "x0.clamp(5, 2), x0.clamp(0.5, -0.5), x0.long().clamp(5, 2), x0.half().clamp(1.0, -1), torch.clip(x0, 3, 1.5)"
     )

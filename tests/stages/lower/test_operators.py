@@ -63,7 +63,7 @@ def test_searchsorted_equals_eager_for_every_number_of_boundaries(count: Any, ki
 @pytest.mark.parametrize("count", range(1, 10))
 @pytest.mark.parametrize("right", [False, True])
 def test_a_search_takes_the_steps_of_eager_pytorch(count: int, right: bool) -> None:
-    """Even if the boundaries are not sorted: the end of a row may be filled with zeros or NaN."""
+    """The results are equal even for boundaries that are not sorted: the end of a row may be filled with zeros or NaN."""
     boundaries = torch.randn(3, count).sort(-1).values
     boundaries[1, count // 2 :], boundaries[2, count // 2 :] = 0, float("nan")
     values = torch.cat([torch.randn(3, 20), boundaries, torch.tensor([[0.0, float("inf"), float("nan")]] * 3)], -1)
@@ -100,7 +100,7 @@ def test_windows_of_fold_that_overlap_stay_in_pytorch() -> None:
     assert "torch" in [part.kind for part in build(case).partitions.partitions]
 
 
-def test_isin_equals_eager_for_every_number_of_tests() -> None:
+def test_isin_equals_eager_for_every_number_of_test_elements() -> None:
     body = "torch.isin(x0, x1), torch.isin(x0, x1[0], invert=True), torch.isin(x0[0, 0], x1, assume_unique=True)"
     case = ModuleCase(module_from_text([], body, 2), [("int64", [2, 6]), ("int64", [(3, 5, 40), 2])])
     built = build(case)

@@ -1,4 +1,7 @@
-"""An operator whose decomposition fits the example's sizes only stays whole."""
+"""An operator is not decomposed if its decomposition would be right only for the sizes of the example.
+
+A decomposition may ask questions about sizes, such as whether a size is below 8. torch answers for the example.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +49,13 @@ def test_an_operator_stays_if_the_example_decides_its_decomposition(
 
 
 @pytest.mark.parametrize("answer", [lambda size: size > 1, lambda size: 2 * size <= 80])
-def test_a_question_with_one_answer_for_all_sizes_does_not_count(
+def test_an_operator_is_decomposed_if_its_question_has_one_answer_for_all_sizes(
     program: Program, answer: Callable[[Any], Any]
 ) -> None:
     assert lowered_operators(program, answer) == [_aten.exp.default]
 
 
-def test_the_answer_for_all_sizes_does_not_count(program: Program) -> None:
+def test_an_operator_is_decomposed_if_torch_gives_the_answer_of_guard_or_false(program: Program) -> None:
     assert lowered_operators(program, lambda size: guard_or_false(size > 8)) == [_aten.cos.default]
     assert lowered_operators(program, lambda size: guard_or_false(size < 8)) == [_aten.sinh.default]
 

@@ -1,4 +1,4 @@
-"""A squeeze removes an axis only if the size of this axis is always 1. Also tests of other models of one expression."""
+"""A squeeze removes an axis only if its size is always 1. The file also tests other models of one expression."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def _mutates(node: torch.fx.Node) -> bool:
 def lower_model(
     module: torch.nn.Module | Callable[..., Any], *example: torch.Tensor, dims: Sequence[Mapping[int, Any]] = ()
 ) -> Model:
-    """Export with `dims` for each input, lower in float32, store and load."""
+    """Export a module with `dims` for each input, and lower it in float32. The program is then stored and loaded."""
     if not isinstance(module, torch.nn.Module):
         module = FunctionModule(module)
     shapes: Any = tuple(dict(entry) for entry in dims) or tuple({} for _ in example)

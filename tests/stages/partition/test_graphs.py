@@ -1,4 +1,4 @@
-"""The partitions together compute the results of the whole graph, for graphs of many forms."""
+"""The partitions together compute the results of the whole graph, for many kinds of graphs."""
 
 from __future__ import annotations
 

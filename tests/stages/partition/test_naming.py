@@ -28,5 +28,5 @@ A, B = Region("layers.0"), Region("layers.1")
         ([Region("a b"), Region("a/b"), Region("ä")], ["a_b#0", "a_b#1", "_"]),
     ],
 )
-def test_partition_names(regions: list[Region | None], names: list[str]) -> None:
+def test_partition_names_come_from_regions_and_are_unique(regions: list[Region | None], names: list[str]) -> None:
     assert partition_names(regions) == names

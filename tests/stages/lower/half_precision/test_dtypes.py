@@ -127,7 +127,7 @@ class MaskAsInput(nn.Module):
 
 def test_a_mask_that_is_an_input_stays_float32_up_to_the_softmax(lower_module: Any) -> None:
     mask = torch.zeros(2, 3)
-    mask[1] = torch.finfo(torch.float32).min  # all positions of this sample: eager gives them equal weights
+    mask[1] = torch.finfo(torch.float32).min  # masks all positions of this sample, and eager gives them equal weights
     traced, program = lower_module(MaskAsInput(), (torch.randn(2, 3, 4), mask), "float16")
     value, expected = traced.run(program)[0], traced.eager()[0]
     assert not value.isnan().any()

@@ -47,7 +47,7 @@ _CASES = {
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_the_range_of_an_expression(case: str, decompositions: Any) -> None:
+def test_find_ranges_gives_the_range_of_an_expression(case: str, decompositions: Any) -> None:
     function, expected = _CASES[case]
     inputs = (torch.randn(2, 3), torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool))
     exported = torch.export.export(FunctionModule(function), inputs).run_decompositions(decompositions)

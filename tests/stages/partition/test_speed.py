@@ -1,4 +1,4 @@
-"""Partitioning a graph of 3,000 operators takes seconds of CPU time: in each case about a fifth of the limit."""
+"""Partitioning a graph of 3,000 operators takes seconds of CPU time. Each limit is about five times the usual time."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _range(shape: Sequence[Any]) -> ShapeRange:
 
 
 class Function(torch.nn.Module):
-    """Calls a function, with all its arguments."""
+    """A module that calls a function with all arguments of the module."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()

@@ -106,7 +106,7 @@ def test_rejects_a_source_in_training_mode(open_source: Callable[..., nn.Module]
 
 
 def test_uninitialized_weights_are_nan(open_source: Callable[..., nn.Module]) -> None:
-    """Therefore they are the same in every process."""
+    """So the weights have the same values in every process."""
     assert bool(open_source("source_module:uninitialized").l.weight.isnan().all())
 
 

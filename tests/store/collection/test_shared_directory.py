@@ -192,7 +192,7 @@ def test_does_not_hide_a_file_that_a_writer_has_looked_up(root: Path) -> None:
 
 def test_removes_the_least_recently_used_records_first(root: Path, put: Callable[..., Record]) -> None:
     records = [put(number, ago_s=DAY * (9 - number)) for number in range(5)]
-    store_at(root).get_record(records[0].recipe.key)  # now it is the most recently used
+    store_at(root).get_record(records[0].recipe.key)  # now this record is the most recently used
     report = collect_directory(str(root), max_size=du(root) - 150_000)  # 150,000 bytes are 1.5 plans
     assert report.records_removed == (records[1].recipe.key, records[2].recipe.key)
     assert present(root, *records) == [True, False, False, True, True]

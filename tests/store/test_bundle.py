@@ -322,8 +322,8 @@ def test_rejects_duplicate_and_unordered_names(bundle: Path, other: LocalStore, 
     assert_rejected(tmp_path / "order", bundle_of([first, third, second, *rest]), other, "out of order")
     entries = [pair for pair in rest if pair[0].startswith("ac/")]
     files = [pair for pair in rest if pair[0].startswith("cas/")]
-    early = [first, entries[0], second, third, *files, *entries[1:]]
-    assert_rejected(tmp_path / "early", bundle_of(early), other, "out of order|which is missing")
+    entry_before_files = [first, entries[0], second, third, *files, *entries[1:]]
+    assert_rejected(tmp_path / "early", bundle_of(entry_before_files), other, "out of order|which is missing")
 
 
 def test_rejects_a_file_whose_bytes_do_not_match_its_name(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ fetch_records(remote, bundle.keys, store, lambda _: print("a record", flush=True
 """
 
 
-# The program prints a line when the bundle is open, and a line for each record. Then it is killed.
+# The program prints a line when the bundle is open, and a line for each record. It is killed after `line_count` lines.
 @pytest.mark.parametrize("line_count", [1, 2, 3])
 def test_a_killed_import_leaves_complete_records_and_can_be_repeated(
     bundle: Path, records: list[Record], tmp_path: Path, child: Callable[..., Any], line_count: int

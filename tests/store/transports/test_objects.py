@@ -77,7 +77,7 @@ def test_a_missing_bucket_is_an_error(s3: str) -> None:
 class Server:
     """A server that sends `answer` to every request, and then `drip` again and again.
 
-    If `answer` is None, it sends nothing. `requests` has the first line of each request, and `heads` has all lines of its head.
+    If `answer` is None, it sends nothing. `requests` has the first line of each request, and `heads` has the whole head.
     """
 
     def __init__(self, answer: bytes | None, drip: bytes = b"") -> None:

@@ -1,4 +1,4 @@
-"""A stored program can be read, also if its sizes contain symbols that are not the size of an input, or rounded sizes."""
+"""A stored program can be read even if its sizes are rounded, or contain symbols that are not the size of an input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trtbuild.runtime.calls.torch_part import ProgramGraph
     ],
     ids=["half", "product", "last"],
 )
-def test_a_partition_may_get_the_end_of_an_axis(body: str) -> None:
+def test_a_partition_may_receive_only_the_last_part_of_an_axis(body: str) -> None:
     shape = ((1, 3, 8), (2, 5, 16), 4)
     case = ModuleCase(module_from_text([], body, 1), [("float32", shape)], torch_executed_ops=("aten.cos.default",))
     built = build(case, engines=False)

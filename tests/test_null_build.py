@@ -224,7 +224,7 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_the_whole_program_runs_after_a_change(project: Project, change: Callable[[Path], None]) -> None:
+def test_the_whole_program_runs_after_a_change_of(project: Project, change: Callable[[Path], None]) -> None:
     project.settle()
     copy = project.root.parent / "copy"
     shutil.copytree(project.root, copy, ignore=shutil.ignore_patterns("dist", ".trtbuild"))

@@ -159,6 +159,7 @@ def test_a_failed_export_leaves_the_old_bundle(bundle: Path, local: LocalStore, 
 
 
 def assert_rejected(path: Path, data: bytes, store: LocalStore, match: str) -> None:
+    """Check that the import of a bundle with the bytes `data` fails, and that it stores nothing."""
     path.write_bytes(data)
     with pytest.raises(BundleRefused, match=match):
         import_bundle(path, store)
@@ -167,6 +168,7 @@ def assert_rejected(path: Path, data: bytes, store: LocalStore, match: str) -> N
 
 
 def member(name: str, data: bytes, **fields: object) -> bytes:
+    """The bytes of a member of a tar file: its header and `data`. `fields` replace fields of the header."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(data), 0o444
     for field, value in fields.items():
@@ -182,12 +184,14 @@ def with_index(body: bytes, records: int, files: int) -> bytes:
 
 
 def members_of(path: Path) -> list[tuple[str, bytes]]:
+    """The (name, data) of each member of a bundle, without the index."""
     with tarfile.open(path, "r:") as archive:
         members = [(info.name, (archive.extractfile(info) or io.BytesIO()).read()) for info in archive]
     return members[:-1]
 
 
 def bundle_of(members: list[tuple[str, bytes]]) -> bytes:
+    """The bytes of a bundle with these members and a correct index."""
     names = [name for name, _ in members]
     body = b"".join(member(name, data) for name, data in members)
     return with_index(
@@ -196,6 +200,7 @@ def bundle_of(members: list[tuple[str, bytes]]) -> bytes:
 
 
 def cas(data: bytes) -> tuple[str, bytes]:
+    """The name and the data of a member in ``cas/``."""
     name = hashlib.sha256(data).hexdigest()
     return f"cas/{name[:2]}/{name}", data
 

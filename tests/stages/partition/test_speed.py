@@ -16,7 +16,7 @@ LAYERS = 500
 
 @pytest.fixture(scope="module")
 def large(seed_program: Any, model_of: Any) -> Any:
-    """Each layer has six operators, among them a reshape. Layer n also reads the result of layer n - 2."""
+    """A model of 500 layers with six operators each, among them a reshape. Layer n also reads the result of layer n - 2."""
     maker = GraphMaker(seed_program, 0)
     before, x = maker.inputs
     value = x.meta["val"]

@@ -1,4 +1,7 @@
-"""Programs with operators from outside PyTorch: operators whose code is not loaded, calls that are removed and put back."""
+"""Programs with operators from outside PyTorch, whose code need not be loaded.
+
+`open_calls` removes their calls from a program: the result is an opened program. `OpenedProgram.close` puts the calls back.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ def operator_names(program: Program) -> list[str]:
     return [target_name(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
-def test_an_opened_program_has_no_custom_calls_and_the_closed_one_gives_the_same_results() -> None:
+def test_an_opened_program_has_no_custom_calls_and_gives_the_same_results_when_it_is_closed() -> None:
     program = program_of(Net())
     opened = open_calls(program)
     assert not [name for name in operator_names(opened.program) if name.startswith("program_test")]

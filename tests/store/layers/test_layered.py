@@ -194,7 +194,7 @@ def test_reports_a_removed_blob_as_missing(
     machine_b.get_record(record.recipe.key)
     sha256 = record.outputs["plan"].sha256
     del team.entries["cas", sha256]
-    assert machine_b.has(sha256), "the record says so"
+    assert machine_b.has(sha256), "the record names the blob"
     with pytest.raises(BlobMissing):
         machine_b.get_bytes(sha256)
     assert not machine_b.has(sha256)
@@ -263,7 +263,7 @@ def test_a_damaged_remote_entry_counts_as_missing(
     machine_a.put_record(record)
     machine_a.finish()
     found = machine_b.get_record(record.recipe.key)
-    # An entry names the record's document, and also contains the bytes of a small one.
+    # An entry names the record's document, and also contains the bytes of a small document.
     if damaged_kind == "ac":
         assert found is None
     else:

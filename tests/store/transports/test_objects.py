@@ -204,7 +204,7 @@ def test_responses_become_typed_errors_without_secrets(
         while fault is not None:
             assert SECRET not in repr(fault) + str(fault) + repr(vars(fault)) and "127.0.0.1" not in str(fault)
             fault = fault.__cause__ or fault.__context__  # type: ignore[assignment]
-    assert len(service.requests) == len(calls), "one attempt each"
+    assert len(service.requests) == len(calls), "each call makes one attempt"
 
 
 def test_does_not_replace_an_existing_object(server: Callable[..., Server]) -> None:

@@ -29,9 +29,9 @@ Step = RemoteFault | bytes | None
 
 
 class Scripted(Transport):
-    """A transport whose calls return or raise the `steps` in order. Later calls find no entry. A call takes `takes_s`.
+    """A transport whose calls return or raise the `steps` in order. Later calls find no entry.
 
-    `put` returns True if its step is None.
+    A call takes `takes_s` seconds of the fake clock. `put` returns True if its step is None.
     """
 
     place = "scripted://"

@@ -1,4 +1,4 @@
-"""Compile real TensorRT-RTX engines without a GPU."""
+"""`compile_engine` compiles real engines with TensorRT-RTX, without a GPU."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_a_variable_that_the_trace_sets_is_not_a_dependency(recorder: Recorder) 
     recorder.record_variable_change("BEFORE")
     recorder.record_variable_change("OWN")
     recorder.record_variable("OWN")
-    recorder.record_variable("PYTHONHASHSEED")  # the parent process of a trace sets it
+    recorder.record_variable("PYTHONHASHSEED")  # the parent process of a trace sets this variable
     assert parts(recorder) == {"environment:BEFORE": "absent"}
 
 

@@ -46,7 +46,7 @@ def are_equal(first: Callable[..., Any], second: Callable[..., Any], inputs: Seq
         (lambda x: x + torch.arange(4).float(), lambda x: x + torch.tensor([0.0, 1.0, 2.0, 3.0])),
     ],
 )
-def test_equivalent_functions_are_equal(first: Any, second: Any) -> None:
+def test_equivalent_functions_have_equal_flows(first: Any, second: Any) -> None:
     assert are_equal(first, second)
 
 
@@ -66,11 +66,11 @@ def test_equivalent_functions_are_equal(first: Any, second: Any) -> None:
         (lambda x: x[:2], lambda x: x[1:]),
     ],
 )
-def test_different_functions_are_not_equal(first: Any, second: Any) -> None:
+def test_different_functions_have_different_flows(first: Any, second: Any) -> None:
     assert not are_equal(first, second)
 
 
-def test_swapped_inputs_are_not_equal() -> None:
+def test_swapped_inputs_give_different_flows() -> None:
     assert not are_equal(lambda a, b: a - b, lambda a, b: b - a, (X, X))
 
 

@@ -244,7 +244,7 @@ def test_a_call_without_an_attribute_gets_the_default_of_the_function(tmp_path: 
         read(tmp_path, proto)
 
 
-def test_an_old_file_lists_its_initializers_as_inputs(tmp_path: Path) -> None:
+def test_accepts_an_old_file_that_lists_its_initializers_as_inputs(tmp_path: Path) -> None:
     """ONNX's IR required this before version 4. Exporters of that time wrote such files."""
     proto = model(opset=9)
     proto.ir_version = 3

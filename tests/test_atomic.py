@@ -129,7 +129,7 @@ def _replace(folder: Path) -> None:
     replace_file(folder / "file", NEW)
 
 
-def test_a_durable_file_is_synced_before_its_rename_and_its_folder_after(path: Path) -> None:
+def test_a_durable_file_is_synced_before_its_rename_and_its_folder_is_synced_after_it(path: Path) -> None:
     calls = [call.name for call in traced(_replace_durably, path.parent).calls]
     assert [name for name in calls if name in ("fsync", "rename")] == ["fsync", "rename", "fsync"]
     assert "fsync" not in [call.name for call in traced(_replace, path.parent).calls]

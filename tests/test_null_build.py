@@ -76,7 +76,7 @@ class Project:
         return self.build(*arguments, **environment)[1]
 
     def settle(self) -> None:
-        """Build until the null build answers. A build writes no snapshot for it while a file is too new."""
+        """Build until the null build answers. While a file is too new, a build writes no snapshot for the null build."""
         self.build()
         if not self.is_null():
             assert self.is_null()
@@ -170,7 +170,7 @@ def test_a_new_plan_is_made_after_an_edit_of_a_source(project: Project) -> None:
     project.settle()
 
 
-def test_the_directory_of_the_option_c_is_used(project: Project) -> None:
+def test_the_option_c_names_the_directory_of_the_project(project: Project) -> None:
     elsewhere = Project(project.root.parent, project.environment)
     assert not elsewhere.is_null("-C", "project")
     assert elsewhere.is_null("-C", "project")

@@ -1,4 +1,4 @@
-"""Only regular files are read. A pipe in place of a file is an error or is ignored. No command waits for its writer."""
+"""Only regular files are read. A pipe in place of a file is an error or is ignored, so no command waits for its writer."""
 
 from __future__ import annotations
 

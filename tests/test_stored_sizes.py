@@ -1,4 +1,4 @@
-"""A stored program can be read, also if its sizes contain symbols that are not the size of an input, or rounded sizes."""
+"""A stored program can be read even if its sizes are rounded, or contain symbols that are not the size of an input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trtbuild.runtime.calls.torch_part import ProgramGraph
     ],
     ids=["half", "product", "last"],
 )
-def test_a_partition_may_get_the_end_of_an_axis(body: str) -> None:
+def test_a_partition_may_receive_only_the_last_part_of_an_axis(body: str) -> None:
     shape = ((1, 3, 8), (2, 5, 16), 4)
     case = ModuleCase(module_from_text([], body, 1), [("float32", shape)], torch_executed_ops=("aten.cos.default",))
     built = build(case, engines=False)
@@ -35,7 +35,7 @@ def test_a_partition_may_get_the_end_of_an_axis(body: str) -> None:
 
 
 class PadsToFour(torch.nn.Module):
-    """The code of audio encoders: the number of frames is a rounded quotient."""
+    """A model like audio encoders: its number of frames is a rounded quotient."""
 
     def forward(self, x):
         padding = math.ceil(x.shape[1] / 4) * 4 - x.shape[1]
@@ -50,6 +50,6 @@ def test_a_model_may_round_its_sizes_with_floor_and_ceil() -> None:
         ProgramGraph(memoryview(built.store.get_bytes(built.programs[part.graph])), torch.device("cpu"), part.name)
 
 
-def test_the_numbers_that_are_tried_have_a_limit() -> None:
+def test_the_tried_numbers_begin_at_the_lower_end_of_a_range_or_at_0() -> None:
     assert list(stored_sizes._first_numbers(ValueRanges(2, 4))) == [2, 3, 4]
     assert list(stored_sizes._first_numbers(ValueRanges(-int_oo, int_oo)))[:2] == [0, 1]

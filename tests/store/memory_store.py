@@ -100,7 +100,7 @@ class MemoryStore:
             return self._first_trusted(key, wanted)[1]
 
     def _first_trusted(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
-        """The first trusted record, after its key in `records`. If there is no record: `key` and None.
+        """Return the key in `records` of the first trusted record, and this record. Without such a record: `key` and None.
 
         Raises EntryCorrupt or RecordUntrusted."""
         problem: EntryCorrupt | RecordUntrusted | None = None
@@ -154,7 +154,7 @@ class MemoryStore:
         return record
 
     def _free_place(self, key: str, signatures: tuple[Signature, ...]) -> str | None:
-        """The key in `records` for a new record. None if an untrusted one is under `key` and this store does not sign."""
+        """The key in `records` for a new record. None if `key` has an untrusted record, and this store does not sign."""
         try:
             self._read(key, key, None)
         except RecordUntrusted:
@@ -164,6 +164,7 @@ class MemoryStore:
         return key
 
     def _usable(self, key: str, wanted: Record) -> Record | None:
+        """The stored record if it is trusted, has the recipe of `wanted`, and all its blobs exist; otherwise None."""
         try:
             name, found = self._first_trusted(key, None)
         except (EntryCorrupt, RecordUntrusted):

@@ -159,6 +159,7 @@ def test_a_failed_export_leaves_the_old_bundle(bundle: Path, local: LocalStore, 
 
 
 def assert_rejected(path: Path, data: bytes, store: LocalStore, match: str) -> None:
+    """Check that the import of a bundle with the bytes `data` fails, and that it stores nothing."""
     path.write_bytes(data)
     with pytest.raises(BundleRefused, match=match):
         import_bundle(path, store)
@@ -167,6 +168,7 @@ def assert_rejected(path: Path, data: bytes, store: LocalStore, match: str) -> N
 
 
 def member(name: str, data: bytes, **fields: object) -> bytes:
+    """The bytes of a member of a tar file: its header and `data`. `fields` replace fields of the header."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(data), 0o444
     for field, value in fields.items():
@@ -182,12 +184,14 @@ def with_index(body: bytes, records: int, files: int) -> bytes:
 
 
 def members_of(path: Path) -> list[tuple[str, bytes]]:
+    """The (name, data) of each member of a bundle, without the index."""
     with tarfile.open(path, "r:") as archive:
         members = [(info.name, (archive.extractfile(info) or io.BytesIO()).read()) for info in archive]
     return members[:-1]
 
 
 def bundle_of(members: list[tuple[str, bytes]]) -> bytes:
+    """The bytes of a bundle with these members and a correct index."""
     names = [name for name, _ in members]
     body = b"".join(member(name, data) for name, data in members)
     return with_index(
@@ -196,6 +200,7 @@ def bundle_of(members: list[tuple[str, bytes]]) -> bytes:
 
 
 def cas(data: bytes) -> tuple[str, bytes]:
+    """The name and the data of a member in ``cas/``."""
     name = hashlib.sha256(data).hexdigest()
     return f"cas/{name[:2]}/{name}", data
 
@@ -322,8 +327,8 @@ def test_rejects_duplicate_and_unordered_names(bundle: Path, other: LocalStore, 
     assert_rejected(tmp_path / "order", bundle_of([first, third, second, *rest]), other, "out of order")
     entries = [pair for pair in rest if pair[0].startswith("ac/")]
     files = [pair for pair in rest if pair[0].startswith("cas/")]
-    early = [first, entries[0], second, third, *files, *entries[1:]]
-    assert_rejected(tmp_path / "early", bundle_of(early), other, "out of order|which is missing")
+    entry_before_files = [first, entries[0], second, third, *files, *entries[1:]]
+    assert_rejected(tmp_path / "early", bundle_of(entry_before_files), other, "out of order|which is missing")
 
 
 def test_rejects_a_file_whose_bytes_do_not_match_its_name(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
@@ -449,7 +454,7 @@ fetch_records(remote, bundle.keys, store, lambda _: print("a record", flush=True
 """
 
 
-# The program prints a line when the bundle is open, and a line for each record. Then it is killed.
+# The program prints a line when the bundle is open, and a line for each record. It is killed after `line_count` lines.
 @pytest.mark.parametrize("line_count", [1, 2, 3])
 def test_a_killed_import_leaves_complete_records_and_can_be_repeated(
     bundle: Path, records: list[Record], tmp_path: Path, child: Callable[..., Any], line_count: int

@@ -77,7 +77,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def replaces(request: pytest.FixtureRequest, store: Store) -> bool:
+def can_replace(request: pytest.FixtureRequest, store: Store) -> bool:
     """Whether the store can replace a record."""
     return request.node.callspec.params["store"] not in NEVER_REPLACE
 
@@ -185,14 +185,14 @@ def test_rejects_a_record_whose_blob_is_missing(store: Store, record_of: Callabl
     assert store.get_record(record.recipe.key) is None
 
 
-def test_records_are_write_once(store: Store, record_of: Callable[..., Record], replaces: bool) -> None:
+def test_records_are_write_once(store: Store, record_of: Callable[..., Record], can_replace: bool) -> None:
     first = record_of(1, plan=store.put_bytes(b"first"), who="winner")
     second = record_of(1, plan=store.put_bytes(b"second"), who="loser")
     store.put_record(first)
     assert store.put_record(second) == first
     assert store.get_record(first.recipe.key) == first
-    assert store.put_record(second, replace=True) == (second if replaces else first)
-    assert store.get_record(first.recipe.key) == (second if replaces else first)
+    assert store.put_record(second, replace=True) == (second if can_replace else first)
+    assert store.get_record(first.recipe.key) == (second if can_replace else first)
 
 
 def test_one_of_many_writers_wins(store: Store, record_of: Callable[..., Record]) -> None:
@@ -215,14 +215,14 @@ def test_one_of_many_writers_wins(store: Store, record_of: Callable[..., Record]
 
 
 def test_replaces_a_record_of_another_recipe_under_the_same_key(
-    store: Store, record_of: Callable[..., Record], replaces: bool, monkeypatch: pytest.MonkeyPatch
+    store: Store, record_of: Callable[..., Record], can_replace: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = record_of(1), record_of(2)
     monkeypatch.setattr(Recipe, "key", property(lambda self: "cd" * 32))
     store.put_record(first)
-    with nullcontext() if replaces else pytest.raises(RemoteRefused, match="does not let it be replaced"):
+    with nullcontext() if can_replace else pytest.raises(RemoteRefused, match="does not let it be replaced"):
         assert store.put_record(second) == second
-    assert store.get_record("cd" * 32) == (second if replaces else first)
+    assert store.get_record("cd" * 32) == (second if can_replace else first)
 
 
 def test_sessions_nest(store: Store) -> None:

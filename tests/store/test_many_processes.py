@@ -145,7 +145,7 @@ def test_24_processes_on_one_shared_directory(tmp_path: Path, child: Callable[..
     assert len(set(built)) == len(built), "each machine builds a key at most once"
     assert {number for _, number in built} == set(range(KEYS))
     assert sum(result["removed"] for result in results) > 0, "something was collected at the same time"
-    assert list(share.glob("gc/hidden/*/*")), "and something was hidden"
+    assert list(share.glob("gc/hidden/*/*")), "a collection has hidden something"
     entries = [ActionResult.from_bytes(path.read_bytes()) for path in share.glob("ac/??/*")]
     assert len(entries) == KEYS
     for entry in entries:

@@ -148,18 +148,18 @@ def test_a_user_without_write_access_can_read_but_not_write(open_to_all: Path) -
 # -- clocks
 
 
-@pytest.mark.parametrize("off_s", [YEAR_S, -YEAR_S])
-def test_keeps_used_entries_whose_times_are_a_year_off(
+@pytest.mark.parametrize("clock_error_s", [YEAR_S, -YEAR_S])
+def test_keeps_used_entries_whose_times_are_wrong_by_a_year(
     local: LocalStore,
     record_of: Callable[..., Record],
     age: Callable[..., None],
     payload: Callable[..., bytes],
-    off_s: float,
+    clock_error_s: float,
 ) -> None:
     records = [
         local.put_record(record_of(number, plan=local.put_bytes(payload(number, 2 * MIB)))) for number in range(3)
     ]
-    age(local, off_s)
+    age(local, clock_error_s)
     user = LocalStore(local.root)
     with user.session():
         used = user.get_record(records[0].recipe.key)
@@ -173,16 +173,16 @@ def test_keeps_used_entries_whose_times_are_a_year_off(
     assert verify(local).damage == ()
 
 
-@pytest.mark.parametrize("off_s", [YEAR_S, -YEAR_S])
-def test_a_session_whose_start_is_a_year_off_protects_its_entries(
-    local: LocalStore, record_of: Callable[..., Record], off_s: float
+@pytest.mark.parametrize("clock_error_s", [YEAR_S, -YEAR_S])
+def test_a_session_whose_start_is_wrong_by_a_year_protects_its_entries(
+    local: LocalStore, record_of: Callable[..., Record], clock_error_s: float
 ) -> None:
     """The clock was changed after the session began. The negative slack moves the cut-off an hour into the future,
     so that the collection removes every entry that no session protects."""
     old = local.put_record(record_of(1, plan=local.put_bytes(b"found")))
     with local.session():
         (session,) = (local.root / "sessions").iterdir()
-        start_ns = session.stat().st_mtime_ns + int(off_s * 1e9)
+        start_ns = session.stat().st_mtime_ns + int(clock_error_s * 1e9)
         os.utime(session, ns=(start_ns, start_ns))
         local.entries.sessions._set_start(str(session), start_ns)
         assert local.get_record(old.recipe.key) == old and local.has(old.outputs["plan"].sha256)
@@ -194,8 +194,10 @@ def test_a_session_whose_start_is_a_year_off_protects_its_entries(
     assert collect(local, max_size=0, slack_s=-3600.0).records_kept == 0, "after its end, the session protects nothing"
 
 
-@pytest.mark.parametrize("off_s", [YEAR_S, -YEAR_S])
-def test_removes_only_leftovers_with_old_times_and_the_others_are_harmless(local: LocalStore, off_s: float) -> None:
+@pytest.mark.parametrize("clock_error_s", [YEAR_S, -YEAR_S])
+def test_removes_only_leftovers_with_old_times_and_the_others_are_harmless(
+    local: LocalStore, clock_error_s: float
+) -> None:
     local.put_bytes(b"x")
     for name in (
         "tmp/unfinished",
@@ -204,9 +206,9 @@ def test_removes_only_leftovers_with_old_times_and_the_others_are_harmless(local
         f"quarantine/cas-{'ab' * 32}-00000000",
     ):
         (local.root / name).touch()
-        os.utime(local.root / name, (time.time() + off_s,) * 2)
+        os.utime(local.root / name, (time.time() + clock_error_s,) * 2)
     report = collect(local)
-    assert report.leftovers_removed == (4 if off_s < 0 else 0)
+    assert report.leftovers_removed == (4 if clock_error_s < 0 else 0)
     with local.session(), local.building("ab" * 32):
         assert local.put_bytes(b"y").size == 1
     assert not (local.root / "locks" / ("ab" * 32)).exists()

@@ -1,4 +1,4 @@
-"""Partitioning a graph of 3,000 operators takes seconds of CPU time: in each case about a fifth of the limit."""
+"""Partitioning a graph of 3,000 operators takes seconds of CPU time. Each limit is about five times the usual time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAYERS = 500
 
 @pytest.fixture(scope="module")
 def large(seed_program: Any, model_of: Any) -> Any:
-    """Each layer has six operators, among them a reshape. Layer n also reads the result of layer n - 2."""
+    """A model of 500 layers with six operators each, among them a reshape. Layer n also reads the result of layer n - 2."""
     maker = GraphMaker(seed_program, 0)
     before, x = maker.inputs
     value = x.meta["val"]

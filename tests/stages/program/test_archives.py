@@ -60,7 +60,7 @@ def test_a_quick_archive_has_the_bytes_and_the_program_of_torch(program: Exporte
 def test_in_a_block_torch_computes_no_canonical_form_and_evaluates_fewer_annotations(
     program: ExportedProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So torch calls the functions that `archives` replaces."""
+    """The counts outside a block show that torch calls the functions that `archives` replaces."""
     calls = {"canonicalize": 0, "get_type_hints": 0}
 
     def count_calls(owner: Any, name: str) -> None:

@@ -1,4 +1,7 @@
-"""Programs with operators from outside PyTorch: operators whose code is not loaded, calls that are removed and put back."""
+"""Programs with operators from outside PyTorch, whose code need not be loaded.
+
+`open_calls` removes their calls from a program: the result is an opened program. `OpenedProgram.close` puts the calls back.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ def operator_names(program: Program) -> list[str]:
     return [target_name(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
-def test_an_opened_program_has_no_custom_calls_and_the_closed_one_gives_the_same_results() -> None:
+def test_an_opened_program_has_no_custom_calls_and_gives_the_same_results_when_it_is_closed() -> None:
     program = program_of(Net())
     opened = open_calls(program)
     assert not [name for name in operator_names(opened.program) if name.startswith("program_test")]
@@ -166,7 +169,7 @@ def test_a_substitute_kernel_depends_on_every_argument() -> None:
     torch.library.register_fake(
         "program_test::gpu", lambda x, a, y: (torch.empty_like(x), torch.empty_like(y, dtype=torch.int64)), lib=LIBRARY
     )
-    torch.manual_seed(0)  # with some other arguments, the results would differ too little
+    torch.manual_seed(0)  # with some other random arguments, the results below would differ too little
     x, y = torch.randn(3, 4), torch.randn(5)
     with substitute_kernels(["program_test.gpu.default", "program_test.part.default"]) as substituted:
         assert substituted == ("program_test.gpu.default",)  # `part` has a kernel
@@ -185,7 +188,7 @@ def test_the_size_of_an_input_with_a_multiple_is_a_product() -> None:
     assert expression_text(shape[0], ["rows"]) == "4*rows"
 
 
-def test_kernels_of_an_operator_without_a_default_overload() -> None:
+def test_has_cpu_kernel_answers_for_an_operator_without_a_default_overload() -> None:
     LIBRARY.define("scaled.number(Tensor x, float factor) -> Tensor")
     LIBRARY.define("scaled.gpu(Tensor x, Tensor factor) -> Tensor")
     LIBRARY.impl("scaled.number", lambda x, factor: x * factor, "CPU")

@@ -24,7 +24,7 @@ Function = Callable[..., object]
 
 
 class FunctionModule(nn.Module):
-    """A function as a module."""
+    """A module that calls a function."""
 
     def __init__(self, function: Function) -> None:
         super().__init__()

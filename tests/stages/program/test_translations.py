@@ -112,7 +112,7 @@ class Checked(nn.Module):
         return x * i
 
 
-def test_promotion_becomes_explicit_and_assertions_are_removed() -> None:
+def test_type_promotion_becomes_explicit_and_assertions_are_removed() -> None:
     exported = export(
         Checked(), (torch.ones(3), torch.ones(3, dtype=torch.int64)), dynamic_shapes=({0: Dim("b", min=2, max=9)},) * 2
     )

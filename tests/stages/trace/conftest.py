@@ -23,7 +23,7 @@ from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.owners import FileOwners
 
-#: Shapes by the names of inputs: min, opt and max, or one static shape.
+#: Name of an input → its min, opt and max shape, or one static shape.
 Shapes = Mapping[str, Sequence[Any]]
 
 
@@ -46,7 +46,7 @@ def make_job(
     origins = {f"inputs.{entry.name}": f"trtbuild.yaml:{10 + n}" for n, entry in enumerate(inputs)}
     origins |= {f"dims.{dim.name}": f"trtbuild.yaml:{20 + n}" for n, dim in enumerate(dims)}
     origins |= {"source": "trtbuild.yaml:3", "weights": "trtbuild.yaml:4"}
-    # Tied symbols become one symbol. These pairs must not be tied, because they are declared differently.
+    # Tied symbols become one symbol. `separate_pairs` must not be tied, because their symbols are declared differently.
     points, separate_pairs = proof_points(plan, profiles), pairs_of_separate_symbols(plan, profiles)
     return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, separate_pairs)
 
@@ -57,7 +57,7 @@ def _range(shape: Sequence[Any]) -> ShapeRange:
 
 
 class Function(torch.nn.Module):
-    """Calls a function, with all its arguments."""
+    """A module that calls a function with all arguments of the module."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()

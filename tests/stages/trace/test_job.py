@@ -38,7 +38,7 @@ def test_a_job_decoded_from_json_equals_the_original() -> None:
     assert decoded.origins == JOB.origins
     kwargs = decoded.source.kwargs
     assert struct.pack(">d", kwargs["tiny"]) == struct.pack(">d", -0.0)
-    assert [*kwargs["deep"]] == ["names", "kinds"]  # a source may depend on the order
+    assert [*kwargs["deep"]] == ["names", "kinds"]  # a source may depend on the order of the keys
     assert type(kwargs["deep"]["names"][4]) is float and type(kwargs["deep"]["names"][3]) is int
 
 

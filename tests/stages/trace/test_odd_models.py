@@ -141,7 +141,7 @@ def test_an_output_with_a_key_without_letters_gets_a_name(traced, job_of) -> Non
 
 
 def test_a_trace_works_without_standard_output(traced, job_of, monkeypatch) -> None:
-    """Standard output is flushed before a process is forked. The process compares flows: operator calls and arguments."""
+    """A trace flushes standard output before it forks the process that compares flows (operator calls, arguments)."""
     monkeypatch.setattr(proving, "FLOWS_WORTHWHILE_S", 0.0)  # compares flows in every trace
     monkeypatch.setattr(sys, "stdout", None)
     traced(lambda x: x + 1, job_of(BATCH))

@@ -1,4 +1,4 @@
-"""Forked copies of the trace's process store the weights. If the weights have many bytes, this begins before the export."""
+"""Forked copies of the trace's process store the weights. If the weights are large, a copy starts before the export."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def calls(tmp_path: Path) -> Callable[[], list[list[str]]]:
 
 
 @pytest.fixture(autouse=True)
-def all_weights_count_as_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def all_weights_count_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storing, "LARGE_WEIGHTS_BYTES", 0)
 
 
 @pytest.fixture
 def trace(job_of: Any, tmp_path: Path) -> Callable[..., TraceResult]:
-    """A function that traces a module, and whose `store` writes its calls to a file."""
+    """A function that traces a module. Each call of `store` is written to a file."""
 
     def store(weights: Sequence[torch.Tensor]) -> list[str]:
         with (tmp_path / "calls").open("a") as file:
@@ -121,7 +121,7 @@ def test_storing_a_quantized_model_does_not_begin_before_the_export(job_of: Any)
     quantizer = torch.ao.quantization.FakeQuantize(observer, quant_min=-128, quant_max=127, dtype=torch.qint8)
     plain = torch.nn.Sequential(torch.nn.Linear(4, 3)).eval()
     quantized = torch.nn.Sequential(torch.nn.Linear(4, 3), quantizer).eval()
-    for module, is_early in ((plain, True), (quantized, False)):
+    for module, begins_early in ((plain, True), (quantized, False)):
         with storing.WeightStorage(lambda weights: [], lambda weights: None) as storage:
             storage.begin_early(module, ModuleWeights(module), job_of(SHAPES))
-            assert (storage._early is not None) is is_early
+            assert (storage._early is not None) is begins_early

@@ -27,7 +27,7 @@ from trtbuild.stages.verify.running import TorchReference
 KERNELS = define_fake_kernels()  # the kernels exist as long as this object
 register_operators()
 
-#: The scale of inputs, of which the largest value is about 4.
+#: The scale of the quantizer of inputs. The largest input is about 4.
 STEP = 4 / 127
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -252,9 +252,7 @@ def test_an_onnx_model_has_no_float_model() -> None:
         (FloatError(outputs=[OutputError(output=0, largest=float("nan"), mean=0.0)], unknown=""), "is nan, but"),
     ],
 )
-def test_an_error_exceeds_a_limit_unless_it_is_known_to_be_within_the_limit(
-    error: FloatError, reason: str | None
-) -> None:
+def test_an_error_is_rejected_unless_it_is_known_to_be_within_the_limit(error: FloatError, reason: str | None) -> None:
     why_rejected = error.why_rejected(0.05)
     if reason is None:
         assert why_rejected is None

@@ -23,11 +23,11 @@ def place(converted: ConvertedModel) -> Place:
     return part.place
 
 
-def rename(old: str, new: str, which: int = 0) -> Callable[[onnx.GraphProto], None]:
-    """Return a change: node number `which` (from 0) of the operator type `old` gets the type `new`."""
+def rename(old: str, new: str, index: int = 0) -> Callable[[onnx.GraphProto], None]:
+    """Return a function that changes an ONNX graph: the node `index` of the operator type `old` gets the type `new`."""
 
     def change(graph: onnx.GraphProto) -> None:
-        [node for node in graph.node if node.op_type == old][which].op_type = new
+        [node for node in graph.node if node.op_type == old][index].op_type = new
 
     return change
 
@@ -39,11 +39,11 @@ def deep() -> ConvertedModel:
     return convert_module(nn.Sequential(*blocks).eval(), [(("b", 8), "float32")])
 
 
-@pytest.mark.parametrize("which", range(4))
-def test_the_first_wrong_operator_is_located_with_its_module(deep: ConvertedModel, which: int) -> None:
-    located = place(deep.altered(rename("Tanh", "Sigmoid", which)))
+@pytest.mark.parametrize("index", range(4))
+def test_the_first_wrong_operator_is_located_with_its_module(deep: ConvertedModel, index: int) -> None:
+    located = place(deep.altered(rename("Tanh", "Sigmoid", index)))
     assert located.first.operator == "aten.tanh.default"
-    assert located.first.module == f"{which}.1"
+    assert located.first.module == f"{index}.1"
     assert located.since == located.first and 0.1 < (located.error or 0.0) < 10
 
 

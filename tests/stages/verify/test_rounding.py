@@ -36,7 +36,7 @@ def deviation_and_runs(
     return deviation, runs
 
 
-def test_equal_results_are_not_run_again() -> None:
+def test_a_model_is_not_run_again_if_its_result_is_equal() -> None:
     x = torch.linspace(-1, 1, 9)
     assert deviation_and_runs(lambda x: x.round(), [x], x.round()) == (Deviation(0.0), 0)
 

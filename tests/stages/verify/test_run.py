@@ -80,7 +80,9 @@ def test_sixteen_bits_are_rounded_after_each_node() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "float16"), (torch.bfloat16, "bfloat16")])
-def test_a_half_module_has_the_tolerance_of_half(dtype: torch.dtype, precision: Precision) -> None:
+def test_a_module_in_half_precision_has_the_tolerance_of_its_precision(
+    dtype: torch.dtype, precision: Precision
+) -> None:
     """The precision comes from the module, not from the manifest."""
     torch.manual_seed(0)
     module = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval().to(dtype)
@@ -165,7 +167,7 @@ def test_outputs_of_all_dtypes_and_empty_outputs_are_compared() -> None:
 )
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_an_order_that_pytorch_leaves_open_is_not_wrong(operator: Any, dtype: str) -> None:
-    """Equal numbers may have any order. In the inputs, most numbers are equal, or all are different."""
+    """Equal numbers may have any order. Many of the integers are equal, and most of the floats are different."""
     converted = convert_module(FunctionModule(lambda _, x: operator(x)), [((64, 8, "b"), dtype)])
     report = verify(replace_job(converted, ranges={"x0": (0, 3)}).job, converted.read)
     assert (report.partitions[0].status, report.whole.status, report.lowered.status) == ("right",) * 3
@@ -188,7 +190,7 @@ def test_a_wrong_operator_after_a_sort_of_equal_numbers_is_found() -> None:
     assert (place.first.operator, place.since.operator) == ("aten.mul.Tensor", "_operator.getitem")
 
 
-def test_a_nested_graph_has_the_same_order() -> None:
+def test_a_sort_in_a_nested_graph_keeps_the_order_of_equal_numbers() -> None:
     def sort_or_search(_: Any, flag: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return torch.cond(flag, lambda x: x.sort()[1], lambda x: x.topk(64)[1], (x,))
 

@@ -107,7 +107,9 @@ def test_reports_a_record_under_another_key(local: LocalStore, record: Record, e
     assert (damage.name, damage.text) == ("ab" * 32, "it is the record of another key")
 
 
-def test_stats_of_a_store(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> None:
+def test_stats_counts_the_records_blobs_chunks_and_bytes_of_a_store(
+    local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]
+) -> None:
     large, small = local.put_bytes(payload(1, 3 * MIB)), local.put_bytes(b"12345")
     for number in range(4):
         local.put_record(record_of(number, stage="convert" if number else "engine", plan=large, info=small))
@@ -141,7 +143,7 @@ def test_stats_ignore_quarantined_files_that_vanish(
     assert (counts.quarantine_entries, counts.quarantine_bytes) == (0, 0)
 
 
-def test_stats_of_an_empty_store(tmp_path: Path) -> None:
+def test_an_empty_store_has_no_records_and_no_bytes(tmp_path: Path) -> None:
     counts = stats(LocalStore(tmp_path / "store"))
     assert (counts.records, counts.stored_bytes, counts.dedup_ratio) == ({}, 0, 1.0)
 

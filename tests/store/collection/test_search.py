@@ -17,7 +17,7 @@ KEY = "a" * 64
 
 
 def document(parts: str) -> bytes:
-    """The document of an engine's record with these parts."""
+    """The document of an engine's record. `parts` is the JSON text of the parts of its recipe."""
     return f'{{"key":"{KEY}","outputs":{{}},"provenance":{{}},"recipe":{{"parts":{parts},{END}'.encode()
 
 

@@ -121,7 +121,7 @@ def test_removes_a_file_in_three_steps_with_a_grace_between_them(root: Path, put
     kept = put(1)
     orphan = store_at(root).put_bytes(b"of no record")
     path = path_of(root, "cas", orphan.sha256)
-    assert collect_directory(str(root)).kept_because == {"in use": 1}, "it was just written"
+    assert collect_directory(str(root)).kept_because == {"in use": 1}, "the file was just written"
     assert collect_directory(str(root)).condemned == 0
     pass_time(root, 2 * HOUR)
     for _ in range(3):  # further collections within the grace period change nothing
@@ -150,7 +150,7 @@ def test_restores_a_hidden_file_that_a_record_names_again(
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
     assert not path_of(root, "cas", orphan.sha256).exists(), "the second collection hid the file"
-    # A writer that found the file before the collection hid it publishes a record. Now the record's file is missing.
+    # A writer found the file before the collection hid it. The writer publishes a record, whose file is missing now.
     late = record_of(2, plan=orphan)
     document = writer.put_bytes(late.to_bytes())
     entry = action_result.record_entry(document, {orphan.sha256: (orphan,)})
@@ -192,7 +192,7 @@ def test_does_not_hide_a_file_that_a_writer_has_looked_up(root: Path) -> None:
 
 def test_removes_the_least_recently_used_records_first(root: Path, put: Callable[..., Record]) -> None:
     records = [put(number, ago_s=DAY * (9 - number)) for number in range(5)]
-    store_at(root).get_record(records[0].recipe.key)  # now it is the most recently used
+    store_at(root).get_record(records[0].recipe.key)  # now this record is the most recently used
     report = collect_directory(str(root), max_size=du(root) - 150_000)  # 150,000 bytes are 1.5 plans
     assert report.records_removed == (records[1].recipe.key, records[2].recipe.key)
     assert present(root, *records) == [True, False, False, True, True]
@@ -276,7 +276,7 @@ def test_removes_unusable_records_after_the_grace(root: Path, put: Callable[...,
 
 @pytest.mark.parametrize("size", [0, 4096, 200_000])
 def test_removes_files_that_a_power_loss_truncated(root: Path, put: Callable[..., Record], size: int) -> None:
-    """A server that never replaces a file cannot repair a truncated one. So a collection must remove it."""
+    """A server that never replaces a file cannot repair a truncated file. So a collection must remove the file."""
     truncated, intact = put(1), put(2)
     path = path_of(root, "cas", truncated.outputs["plan"].sha256)
     os.truncate(path, size)

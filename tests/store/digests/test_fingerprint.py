@@ -133,7 +133,8 @@ def test_does_not_trust_the_times_of_a_fresh_file(
 
 
 def test_the_necessary_age_depends_on_the_clocks_granularity() -> None:
-    for ctime_ns, age_s, racy in (
+    """A file is racy if it is so young that a further edit may leave its times unchanged."""
+    for ctime_ns, age_s, is_racy in (
         (10**18 + 123_456, 0.1, True),  # a clock that is finer than a millisecond
         (10**18 + 123_456, 0.5, False),
         (10**18 + 10**7, 0.5, True),  # ticks of ten milliseconds
@@ -146,7 +147,7 @@ def test_the_necessary_age_depends_on_the_clocks_granularity() -> None:
             [*other_fields, atime, time_s, time_s],
             {"st_mtime": ctime_ns / 1e9, "st_ctime": ctime_ns / 1e9, "st_ctime_ns": ctime_ns},
         )
-        assert fingerprint._is_racy(status, ctime_ns / 1e9 + age_s) == racy
+        assert fingerprint._is_racy(status, ctime_ns / 1e9 + age_s) == is_racy
 
 
 def test_detects_quick_edits_with_the_real_clock(digests: FileDigests, tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_detects_an_edit_of_a_file_that_the_store_has_written(
         path.with_name("other").replace(path)
     else:
         path.write_bytes(b"y" * 3_000_000)
-    if how == "within the tick":  # the same time as the store's write, to which the store has added a nanosecond
+    if how == "within the tick":  # the clock's time of the store's write, before the store added a nanosecond
         os.utime(path, ns=(stamp.mtime_ns - 1, stamp.mtime_ns - 1))
     if when == "before it is learnt":
         digests.note_written({str(path): (output.sha256, stamp)})

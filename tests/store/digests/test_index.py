@@ -161,7 +161,7 @@ def test_replaces_a_forged_database(folder: Path, statement: str, nothing_unpick
     index.close()
 
 
-def test_an_index_survives_a_reopening(folder: Path) -> None:
+def test_an_index_keeps_its_facts_when_it_is_opened_again(folder: Path) -> None:
     """If a release of diskcache had another schema, each opening would replace the index (index.py, rule 2)."""
     first = Index(folder)
     first.set("name", 1)
@@ -239,7 +239,7 @@ def test_several_threads_may_use_one_index(index: Index) -> None:
     assert [index.get(f"{number} 19") for number in range(4)] == [19] * 4
 
 
-def test_imports_diskcache_late() -> None:
+def test_the_import_of_the_index_does_not_load_diskcache() -> None:
     code = "import sys, trtbuild.store.digests.index, trtbuild.store.digests.fingerprint; print('diskcache' in sys.modules)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert process.stdout.strip() == "False"

@@ -90,7 +90,7 @@ def test_uploads_a_pointer_after_the_trace_that_it_leads_to(
     assert entries == [lower.key, trace.key, pointer.key]
 
 
-def test_another_store_finds_a_put_record(
+def test_another_machine_finds_a_record_that_a_machine_has_put(
     machine_a: LayeredStore, machine_b: LayeredStore, record_of: RecordOf, payload: Payload
 ) -> None:
     data = payload(1, 3 * MIB + 5)
@@ -194,7 +194,7 @@ def test_reports_a_removed_blob_as_missing(
     machine_b.get_record(record.recipe.key)
     sha256 = record.outputs["plan"].sha256
     del team.entries["cas", sha256]
-    assert machine_b.has(sha256), "the record says so"
+    assert machine_b.has(sha256), "the record names the blob"
     with pytest.raises(BlobMissing):
         machine_b.get_bytes(sha256)
     assert not machine_b.has(sha256)
@@ -263,7 +263,7 @@ def test_a_damaged_remote_entry_counts_as_missing(
     machine_a.put_record(record)
     machine_a.finish()
     found = machine_b.get_record(record.recipe.key)
-    # An entry names the record's document, and also contains the bytes of a small one.
+    # An entry names the record's document, and also contains the bytes of a small document.
     if damaged_kind == "ac":
         assert found is None
     else:
@@ -342,7 +342,7 @@ def test_fetches_a_missing_blob_from_the_next_remote(tmp_path: Path, record_of: 
     both = layered(tmp_path / "both", first, second)
     assert both.get_record(record.recipe.key) is not None
     sha256 = record.outputs["plan"].sha256
-    assert not second.calls, "the first remote has it"
+    assert not second.calls, "the first remote has the record"
     del first.entries["cas", sha256]
     assert both.get_bytes(sha256) == PLAN
     assert [report.blobs_gone for report in both.reports()] == [1, 0]
@@ -434,7 +434,7 @@ def test_uses_the_engine_that_another_machine_stored_first(
 
 
 class NoLargeFiles(MemoryTransport):
-    """A remote that fails while it sends a file in ``cas/``, for example over a line that is too slow for a plan."""
+    """A remote that fails while it sends a large file in ``cas/``, for example over a line that is too slow for a plan."""
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         data = super().get(kind, name, limit, timed=timed)
@@ -651,7 +651,7 @@ def test_keeps_the_contents_of_entries_in_memory_up_to_a_limit(
     assert 0 < sum(map(len, contents.values())) <= 1000
 
 
-def test_a_forced_package_replaces_the_remote_one(
+def test_a_forced_package_replaces_the_package_in_the_remote(
     machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     old = machine_b.put_record(record_of(1, stage="package", index=machine_b.put_bytes(b"of the engine of b")))
@@ -666,7 +666,9 @@ def test_a_forced_package_replaces_the_remote_one(
     assert found is not None and found.outputs == new.outputs
 
 
-def test_keeps_its_own_package_if_the_remote_one_cannot_be_replaced(tmp_path: Path, record_of: RecordOf) -> None:
+def test_keeps_its_own_package_if_the_package_in_the_remote_cannot_be_replaced(
+    tmp_path: Path, record_of: RecordOf
+) -> None:
     team = WriteOnce()
     machine_b, machine_a = layered(tmp_path / "machine_b", team), layered(tmp_path / "machine_a", team)
     machine_b.put_record(record_of(1, stage="package", index=machine_b.put_bytes(b"of the engine of b")))
@@ -709,7 +711,9 @@ def test_a_failed_build_does_not_replace_the_pointer_in_the_remote(
     assert third.get_record(pointer.recipe.key) == pointer, "a first pointer is sent"
 
 
-def test_keeps_its_own_pointer_if_the_remote_one_cannot_be_replaced(tmp_path: Path, record_of: RecordOf) -> None:
+def test_keeps_its_own_pointer_if_the_pointer_in_the_remote_cannot_be_replaced(
+    tmp_path: Path, record_of: RecordOf
+) -> None:
     """The pointer in the remote leads to a trace that this machine does not have."""
     team = WriteOnce()
     machine_b, machine_a = layered(tmp_path / "machine_b", team), layered(tmp_path / "machine_a", team)
@@ -745,7 +749,7 @@ def test_a_pointer_is_not_sent_if_another_record_could_not_be_sent(tmp_path: Pat
 
 
 class Stuck(MemoryTransport):
-    """Each upload waits until `may_continue` is set."""
+    """A remote whose uploads wait until `may_continue` is set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A store with a lock file: of several trusted records under one key, only the one that the lock file names is used."""
+"""A store with a lock file uses only the record that the lock file names, even if other trusted records have its key."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ def put_wrong_record(store: LayeredStore, record_of: RecordOf) -> Record:
 
 
 @pytest.mark.parametrize("is_prefetched", [True, False])
-@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("has_wrong_local_record", [True, False])
 def test_finds_the_locked_record_behind_wrong_records(
     tmp_path: Path,
     teams: tuple[MemoryTransport, MemoryTransport],
     record_of: RecordOf,
     is_prefetched: bool,
-    local: bool,
+    has_wrong_local_record: bool,
 ) -> None:
     store = layered(tmp_path / "mine", *teams)
     key = record_of(1).recipe.key
-    if local:
+    if has_wrong_local_record:
         put_wrong_record(store, record_of)
     lock = Lock(store, tolerates_local=True)
     if is_prefetched:

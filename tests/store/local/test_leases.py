@@ -39,7 +39,9 @@ def read_line_in_background(child: Any) -> tuple[threading.Thread, list[str]]:
     return thread, lines
 
 
-def test_only_one_process_builds_a_key_and_the_lock_ends_with_it(tmp_path: Path, child: Callable[..., Any]) -> None:
+def test_only_one_process_builds_a_key_and_the_lock_ends_with_the_process(
+    tmp_path: Path, child: Callable[..., Any]
+) -> None:
     first = child(BUILDER_PROGRAM, tmp_path)
     assert [first.read_line(), first.read_line()] == ["ready", "building"]
     second = child(BUILDER_PROGRAM, tmp_path)
@@ -139,7 +141,7 @@ def test_a_forked_worker_does_not_keep_the_lock(local: LocalStore) -> None:
 def _open_paths(pid: int) -> list[Path]:
     paths = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the process has just closed it
+        with contextlib.suppress(FileNotFoundError):  # the process has just closed this descriptor
             paths.append(entry.readlink())
     return paths
 

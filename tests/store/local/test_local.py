@@ -317,7 +317,7 @@ def test_reads_a_store_that_cannot_be_written(
         path.chmod(0o555)
     printed = child(READER_PROGRAM, store.root, output.sha256, record.recipe.key).finish()
     for path in folders:
-        path.chmod(0o755)  # so that the fixture can remove them
+        path.chmod(0o755)  # so that the fixture can remove the directories
     assert printed.strip() == "read"
 
 

@@ -1,4 +1,4 @@
-"""CAS files from another store: when they appear, when they are durable, and which of them remain after an error."""
+"""Files that arrive from another store: when they appear, when they are durable, and which files remain after an error."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_stores_the_signature_in_the_local_store(open_as: Callable[..., LayeredS
     key = build(open_as(signing(CI)), "ci").recipe.key
     mine = open_as(reading(CI))
     assert plan_of(mine, key) == "ci"
-    assert mine.local.get_record(key) is not None, "its signature is verified again, and it is trusted"
+    assert mine.local.get_record(key) is not None, "the stored signature is verified again"
 
 
 def test_a_record_of_a_pull_request_does_not_block_a_release(

@@ -10,7 +10,7 @@ from trtbuild.store.transports.transport import Transport
 
 
 class MemoryTransport(Transport):
-    """See `transport.Transport`."""
+    """A `Transport` whose entries are in a dictionary."""
 
     decides_races = True
 

@@ -30,7 +30,7 @@ def add_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SqliteTransport(Transport):
-    """See `transport.Transport`."""
+    """A `Transport` whose entries are the rows of a table."""
 
     decides_races = True
 

@@ -98,7 +98,7 @@ def test_repr_contains_no_secret() -> None:
     assert found.header not in repr(found)
 
 
-def test_names_of_variables() -> None:
+def test_the_name_of_a_variable_has_only_letters_digits_and_underscores() -> None:
     assert environment_name("my-team.2", "TOKEN") == "TRTBUILD_REMOTE_MY_TEAM_2_TOKEN"
 
 

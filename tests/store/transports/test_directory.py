@@ -50,7 +50,7 @@ def test_returns_entries_and_follows_the_layout(tmp_path: Path) -> None:
         share.get("cas", KEY, 3)
 
 
-def test_does_not_replace_an_entry_with_once(tmp_path: Path) -> None:
+def test_a_put_with_once_does_not_replace_an_entry(tmp_path: Path) -> None:
     share = remote(tmp_path)
     assert share.put("ac", KEY, b"first", once=True)
     assert not share.put("ac", KEY, b"second", once=True)
@@ -321,8 +321,8 @@ def test_updates_the_time_of_a_used_entry_if_it_is_old_or_wrong(tmp_path: Path) 
     lookups: list[Callable[[], object]] = [lambda: share.has("ac", KEY), lambda: share.get("ac", KEY, LIMIT)]
     share.put("ac", KEY, b"x", once=True)
     for look_up in lookups:
-        for off_s in (-7200, 7200, 365 * 86400, -365 * 86400):  # a clock that is wrong by a year causes the last two
-            os.utime(entry(tmp_path), (time.time() + off_s,) * 2)
+        for clock_error_s in (-7200, 7200, 365 * 86400, -365 * 86400):  # two hours, and a year
+            os.utime(entry(tmp_path), (time.time() + clock_error_s,) * 2)
             look_up()
             assert abs(entry(tmp_path).stat().st_mtime - time.time()) < 60
         os.utime(entry(tmp_path), (time.time() - 600,) * 2)

@@ -31,11 +31,11 @@ DATA = b"some bytes of an engine" * 1000
 NAME = hashlib.sha256(DATA).hexdigest()
 LIMIT = 1 << 20
 #: An environment without credentials: its home folder has no netrc.
-NOWHERE = {"HOME": "/nonexistent"}
+NO_CREDENTIALS = {"HOME": "/nonexistent"}
 
 
 def remote(url: str, environment: dict[str, str] | None = None) -> HttpTransport:
-    return HttpTransport(RemoteSettings("team", url), NOWHERE if environment is None else environment)
+    return HttpTransport(RemoteSettings("team", url), NO_CREDENTIALS if environment is None else environment)
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def test_errors_and_their_attributes_contain_no_secret(caplog: pytest.LogCapture
         with Server(handler) as server:
             url = server.url.replace("http://", "http://hunter1:hunter2@") + "?sig=hunter3"
             settings = RemoteSettings("team", url)
-            team = HttpTransport(settings, NOWHERE)
+            team = HttpTransport(settings, NO_CREDENTIALS)
             assert "hunter" not in repr(team) + team.place + repr(settings) + str(team.warnings)
             with pytest.raises(RemoteFault) as caught:
                 team.get("cas", NAME, LIMIT)
@@ -344,7 +344,10 @@ def test_warns_about_credentials_in_clear_text() -> None:
 
 def test_sends_plain_http_to_the_proxy_with_the_whole_url() -> None:
     with Server(lambda request: request.reply(200, b"via proxy")) as proxy:
-        environment = {**NOWHERE, "http_proxy": proxy.url.replace("http://", "http://me:pass@").removesuffix("/cache")}
+        environment = {
+            **NO_CREDENTIALS,
+            "http_proxy": proxy.url.replace("http://", "http://me:pass@").removesuffix("/cache"),
+        }
         team = remote("http://u:v@cache.example/team", environment)
         assert team.get("cas", NAME, LIMIT) == b"via proxy"
         (request,) = proxy.requests
@@ -419,7 +422,9 @@ def serve_data(request: Request) -> bool:
     return request.reply(200, DATA if request.method == "GET" else b"")
 
 
-def test_tls_with_a_private_certificate(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepts_a_private_certificate_that_ssl_cert_file_names(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with TlsServer(serve_data, certificate) as server:
         team = remote(server.url.replace("http://", "https://me:secret@"))
@@ -445,7 +450,7 @@ def test_rejects_an_invalid_certificate(certificate: Path, monkeypatch: pytest.M
 def test_sends_https_through_a_tunnel_of_the_proxy(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with TlsServer(serve_data, certificate, tunnelled=True) as server:
-        team = remote("https://cache.example", {**NOWHERE, "HTTPS_PROXY": f"http://p:q@127.0.0.1:{server.port}"})
+        team = remote("https://cache.example", {**NO_CREDENTIALS, "HTTPS_PROXY": f"http://p:q@127.0.0.1:{server.port}"})
         assert team.get("cas", NAME, LIMIT) == DATA
         assert team.put("cas", NAME, os.urandom(1 << 20), once=True)
         (connect,) = server.connects
@@ -459,7 +464,9 @@ def test_sends_https_through_a_tunnel_of_the_proxy(certificate: Path, monkeypatc
 def test_connecting_and_waiting_share_one_patience(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with TlsServer(lambda request: request.stop.wait(30), certificate, delay_s=1.4) as server:
-        team = HttpTransport(RemoteSettings("team", server.url.replace("http:", "https:"), patience_s=2.0), NOWHERE)
+        team = HttpTransport(
+            RemoteSettings("team", server.url.replace("http:", "https:"), patience_s=2.0), NO_CREDENTIALS
+        )
         begun = time.monotonic()
         with pytest.raises(RemoteDown):
             team.get("cas", NAME, LIMIT)
@@ -469,7 +476,7 @@ def test_connecting_and_waiting_share_one_patience(certificate: Path, monkeypatc
 
 def test_reports_a_proxy_that_rejects_the_tunnel() -> None:
     with Server(lambda request: request.reply(403)) as proxy:
-        team = remote("https://cache.example", {**NOWHERE, "HTTPS_PROXY": proxy.url.removesuffix("/cache")})
+        team = remote("https://cache.example", {**NO_CREDENTIALS, "HTTPS_PROXY": proxy.url.removesuffix("/cache")})
         with pytest.raises(RemoteDown, match="the proxy answered 403"):
             team.get("cas", NAME, LIMIT)
         assert [request.method for request in proxy.requests] == ["CONNECT"]

@@ -75,9 +75,9 @@ def test_a_missing_bucket_is_an_error(s3: str) -> None:
 
 
 class Server:
-    """Sends `answer` to every request, and then `drip` again and again. With None as the answer, it sends nothing.
+    """A server that sends `answer` to every request, and then `drip` again and again.
 
-    `requests` has the first line of each request, and `heads` has all lines of its head.
+    If `answer` is None, it sends nothing. `requests` has the first line of each request, and `heads` has the whole head.
     """
 
     def __init__(self, answer: bytes | None, drip: bytes = b"") -> None:
@@ -129,7 +129,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
-    """A function that starts a `Server`, to which ``s3://`` URLs then lead."""
+    """A function that starts a `Server`. After this call, requests for ``s3://`` URLs go to the server."""
     started: list[Server] = []
 
     def start(answer: bytes | None, drip: bytes = b"") -> Server:
@@ -195,16 +195,16 @@ def test_responses_become_typed_errors_without_secrets(
     ]
     for call in calls:
         # An answer to HEAD has no body, so it has no error code. The transport treats a 400 without a code as a refusal.
-        hides_full = call is look_up and b"EntityTooLarge" in response
+        has_no_code = call is look_up and b"EntityTooLarge" in response
         with pytest.raises(RemoteFault) as caught:
             call()
         fault = caught.value
-        assert type(fault) is (RemoteRefused if hides_full else error_type)
+        assert type(fault) is (RemoteRefused if has_no_code else error_type)
         assert getattr(fault, "is_transient", False) is is_transient
         while fault is not None:
             assert SECRET not in repr(fault) + str(fault) + repr(vars(fault)) and "127.0.0.1" not in str(fault)
             fault = fault.__cause__ or fault.__context__  # type: ignore[assignment]
-    assert len(service.requests) == len(calls), "one attempt each"
+    assert len(service.requests) == len(calls), "each call makes one attempt"
 
 
 def test_does_not_replace_an_existing_object(server: Callable[..., Server]) -> None:

@@ -21,7 +21,7 @@ from trtbuild.store.transports.transport import Transport
 
 NAME = "ab" * 32
 LIMIT = 1 << 20
-#: An error that is retried, and one that is not.
+#: `BUSY` is an error that is retried. `DEAD` is not retried.
 BUSY = RemoteDown("it is busy", is_transient=True)
 DEAD = RemoteDown("nothing came for 4 s")
 
@@ -29,9 +29,9 @@ Step = RemoteFault | bytes | None
 
 
 class Scripted(Transport):
-    """A transport whose calls return or raise the `steps` in order. Later calls find no entry. A call takes `takes_s`.
+    """A transport whose calls return or raise the `steps` in order. Later calls find no entry.
 
-    `put` returns True if its step is None.
+    A call takes `takes_s` seconds of the fake clock. `put` returns True if its step is None.
     """
 
     place = "scripted://"
@@ -352,7 +352,7 @@ def test_sixteen_threads_give_up_together_when_a_remote_dies() -> None:
         late.start()
         lost_s, faults = run_in_threads(lambda: get(team))
         late.join(60)
-        assert len(server.requests) == 18, "the first, the late one, and one of each thread"
+        assert len(server.requests) == 18, "the first request, the late request, and a request of each thread"
     assert len(faults) == 16
     assert lost_s < 4.5
     assert waited_s[0] < 2.7, "the late call did not wait for its full patience"

@@ -133,7 +133,7 @@ def test_gives_up_a_slow_file_of_a_shared_directory(tmp_path: Path) -> None:
         calls = log.read_text()
         reads = len(re.findall(r"\bread\(", calls))
         if delayed:
-            assert calls.count("(DELAYED)") >= reads - 1, "all were delayed; the last one may not have ended"
+            assert calls.count("(DELAYED)") >= reads - 1, "all reads were delayed; the last read may not have ended"
             assert 5 <= reads < 20, "a part of the file was read"
             expected = f"file://{tmp_path}/share: an entry did not arrive within 1 s\n"
             assert process.stdout == expected, process.stderr
@@ -156,7 +156,7 @@ def test_gives_up_a_remote_after_many_slow_entries() -> None:
 @pytest.mark.parametrize(
     ("size", "takes_s", "timed"),
     [(5, 0.5, True), (256 << 10, 4.0, True), (5, 2.0, False)],
-    ids=["far away", "a slow line that moves", "nobody waits"],
+    ids=["short delays", "a slow but steady line", "no time limit"],
 )
 def test_does_not_give_up_a_remote_without_slow_entries(size: int, takes_s: float, timed: bool) -> None:
     script = Scripted(*[b"x" * size] * 100, takes_s=takes_s)

@@ -94,7 +94,9 @@ def test_an_untrusted_record_does_not_block_a_trusted_one(open_store: OpenStore,
     assert builder_of(put(open_store(policy(CI)), "ci")) == "ci"
     assert builder_of(open_store(policy(CI)).get_record(key)) == "ci"
     assert builder_of(open_store(policy(None, CI)).get_record(key)) == "ci"
-    assert builder_of(open_store(policy(STRANGER)).get_record(key)) == "stranger", "it stays for those who trust it"
+    assert builder_of(open_store(policy(STRANGER)).get_record(key)) == "stranger", (
+        "the record stays for those who trust it"
+    )
     assert builder_of(open_store().get_record(key)) == "stranger"
 
 
@@ -156,9 +158,9 @@ def test_a_machine_without_a_signing_key_hits_its_own_records(
 
 def test_an_unsigned_put_does_not_replace_a_signed_record(open_store: OpenStore, put: Callable[..., Record]) -> None:
     key = put(open_store(policy(RELEASE)), "release").recipe.key
-    unable_to_sign = policy(None, CI)  # it does not have a machine key either
+    unable_to_sign = policy(None, CI)  # and without a machine key
     assert builder_of(put(open_store(unable_to_sign), "unsigned", replace=True)) == "unsigned", (
-        "it is built, but not stored"
+        "the record is returned, but not stored"
     )
     assert builder_of(open_store(policy(RELEASE)).get_record(key)) == "release"
 
@@ -207,7 +209,7 @@ def test_rejects_a_record_replayed_under_another_key(
     rewrite(entry_file(at_ci, other), entry_file(at_ci, record.recipe.key).read_bytes())
     with pytest.raises(RecordUntrusted, match="its signature does not fit"):
         at_ci.get_record(other)
-    assert entry_file(at_ci, other).exists(), "it stays, because other machines may trust it"
+    assert entry_file(at_ci, other).exists(), "the entry stays, because other machines may trust it"
 
 
 def test_rejects_a_record_with_the_signature_of_another_target(

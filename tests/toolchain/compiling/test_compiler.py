@@ -1,4 +1,4 @@
-"""Compile real TensorRT-RTX engines without a GPU."""
+"""`compile_engine` compiles real engines with TensorRT-RTX, without a GPU."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_equal_jobs_give_equal_bytes_sequentially_and_in_threads(mlp_job: Any) -
     assert digests == [first] * 4
 
 
-#: Compiles the job from standard input. Prints the digest of the plan, and the imported modules of four heavy ones.
+#: Compiles the job from standard input. Prints the digest of the plan, and which of four heavy modules were imported.
 _SCRIPT = """
 import hashlib, json, sys
 from trtbuild.core.engines.engine_job import EngineJob
@@ -176,10 +176,10 @@ _CHANGED: dict[str, tuple[Any, bool]] = {
 
 @pytest.mark.parametrize("name", _CHANGED)
 def test_accepts_each_setting_and_puts_it_into_the_plan_if_the_plan_depends_on_it(name: str, mlp_job: Any) -> None:
-    value, changes = _CHANGED[name]
+    value, changes_plan = _CHANGED[name]
     settings = replace(BuilderSettings(), **{name: value})
     compiled = compile_engine(replace(mlp_job.job, settings=settings), mlp_job.read)
-    assert (_digest(compiled) != _digest(compile_engine(mlp_job.job, mlp_job.read))) == changes
+    assert (_digest(compiled) != _digest(compile_engine(mlp_job.job, mlp_job.read))) == changes_plan
 
 
 def test_compiles_a_version_compatible_plan_without_the_lean_runtime(mlp_job: Any) -> None:

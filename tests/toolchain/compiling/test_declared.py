@@ -1,4 +1,4 @@
-"""Compare a network's inputs and outputs with those of its partition. The engine step fails if they differ."""
+"""The engine step compares a network's inputs and outputs with those of its partition, and fails if they differ."""
 
 from __future__ import annotations
 

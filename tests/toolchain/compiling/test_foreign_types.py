@@ -1,4 +1,4 @@
-"""Find nodes with foreign types, in which an engine does not compute."""
+"""`foreign_nodes` finds the nodes with foreign types: types in which an engine does not compute."""
 
 from __future__ import annotations
 
@@ -181,7 +181,9 @@ def test_a_quantizer_to_uint8_is_refused(make_model: Any, release_types: Any) ->
 
 
 @pytest.mark.parametrize("attributes", [{}, {"output_dtype": TensorProto.UINT8}])
-def test_a_quantizer_to_uint8_has_a_computed_zero_point_or_none(make_model: Any, attributes: dict[str, int]) -> None:
+def test_a_quantizer_to_uint8_without_a_constant_zero_point_is_refused(
+    make_model: Any, attributes: dict[str, int]
+) -> None:
     constants = {"c0": np.array(0.1, np.float32), "c1": np.array(0, np.uint8)}
     quantizer = h.make_node("QuantizeLinear", ["i0", "c0"], ["v0"], **attributes)
     assert list(_foreign(make_model([quantizer], [("FLOAT", [4])], [], [], constants))) == ["n0"]

@@ -53,7 +53,7 @@ except TrtbuildError as error:
 def compile_output(
     job_and_blobs: Any, file: Path | None, path: str | None = None, library_path: str = "", **settings: bool
 ) -> str:
-    """Compile a version-compatible engine by `_PROGRAM`, and return the output.
+    """Compile a version-compatible engine with `_PROGRAM`, and return its output.
 
     `file` is the lean library that the plan should contain, `path` is a folder for ``sys.path``, and `library_path` is the
     value of LD_LIBRARY_PATH."""

@@ -1,4 +1,4 @@
-"""Ask NVIDIA's parser whether it accepts a model. The parser gets no weights."""
+"""`Parser.find_refusal` asks NVIDIA's parser whether it accepts a model. The parser gets no weights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> No
     assert refusal.messages == ("n1: Det: UNSUPPORTED_NODE: false", "n3: Unique: UNSUPPORTED_NODE: false")
 
 
-def test_names_the_node_of_an_error_without_a_node(parser: Parser, make_model: Any) -> None:
+def test_names_the_node_even_if_the_parsers_error_does_not(parser: Parser, make_model: Any) -> None:
     nodes = [
         h.make_node("Relu", ["i0"], ["v0"]),
         h.make_node("ScatterElements", ["v0", "i1", "i0"], ["v1"], reduction="max"),
@@ -67,7 +67,7 @@ def test_a_quantizer_beside_a_refused_node_is_accepted(parser: Parser, make_mode
 
 
 class ParserOf8_6:
-    """A parser without `supports_model_v2`. Its answer to the model of the next test is that of TensorRT 8.6.0 on an H200.
+    """A parser without `supports_model_v2`. It answers as TensorRT 8.6.0 on an H200 answers to the model of the next test.
     Each list of accepted nodes has the flag False, because the parser refuses the model."""
 
     def __init__(self, parser: Any) -> None:

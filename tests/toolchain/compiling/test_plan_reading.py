@@ -1,4 +1,4 @@
-"""Read the types of weights and kernels from plans of TensorRT-RTX."""
+"""`read_plan` reads the types of weights and kernels from plans of TensorRT-RTX."""
 
 from __future__ import annotations
 

@@ -101,14 +101,14 @@ def test_a_method_that_changes_weights_skips_layers_with_shared_weights() -> Non
 
 @pytest.mark.parametrize("name", ["int8", "int8_weight_only"])
 def test_the_layers_of_an_encoder_are_rounded(project: Path, name: str) -> None:
-    """The fast path of nn.TransformerEncoderLayer would call none of the inner layers."""
+    """The fast path of nn.TransformerEncoderLayer calls none of the inner layers, so a calibration switches it off."""
 
     def encoder() -> nn.Module:
         torch.manual_seed(0)
         return nn.TransformerEncoderLayer(256, 4, 64, batch_first=True).eval()
 
     (project / "calibration_data.py").write_text(DATA.replace("(2, 256)", "(2, 3, 256)"))
-    sys.modules.pop("calibration_data", None)  # another test may have imported it with the other shape
+    sys.modules.pop("calibration_data", None)  # another test may have imported this module with the other shape
     model = make_job({"x": ((1, 3, 256), (2, 3, 256), (4, 3, 256))})
     calibration = replace(job(name, needs_data=name == "int8"), model=model)
     quantized, rebuilt = encoder(), encoder()

@@ -71,7 +71,7 @@ ABSENT = {
     "models/layers": "a package that would shadow a module",
     "models/optional.py": "an import that failed",
     "numbers_of_mine.py": "an import that failed, in the root",
-    "shared_name.py": "found in the second root; the first root is searched before",
+    "shared_name.py": "an import that is found in the second root, after a search in the first root",
 }
 
 #: Directories in `data`. trtbuild lists `declared` (for `deps`), and the model's code lists the others.

@@ -35,7 +35,7 @@ def recorder(project: Path) -> Recorder:
 
 
 def parts(recorder: Recorder) -> dict[str, str]:
-    """Dependency (such as ``file:a.txt``) → its observed state."""
+    """The observed state of each dependency, such as ``file:a.txt``."""
     return {seen.dependency.part: seen.state for seen in recorder.observations()}
 
 
@@ -61,7 +61,7 @@ def test_a_same_size_edit_in_the_same_instant_is_an_error(recorder: Recorder, pr
 def test_an_old_file_is_compared_by_its_times(
     recorder: Recorder, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtbuild.stages.trace.discovery.recording._GRANULARITY_S", -1.0)  # every file is old enough
+    monkeypatch.setattr("trtbuild.stages.trace.discovery.recording._GRANULARITY_S", -1.0)  # every file counts as old
     path = project / "a.txt"
     recorder.record_file(path)
     assert len(parts(recorder)["file:a.txt"]) == 64
@@ -215,7 +215,7 @@ def test_a_variable_that_the_trace_sets_is_not_a_dependency(recorder: Recorder) 
     recorder.record_variable_change("BEFORE")
     recorder.record_variable_change("OWN")
     recorder.record_variable("OWN")
-    recorder.record_variable("PYTHONHASHSEED")  # the parent process of a trace sets it
+    recorder.record_variable("PYTHONHASHSEED")  # the parent process of a trace sets this variable
     assert parts(recorder) == {"environment:BEFORE": "absent"}
 
 
@@ -233,10 +233,10 @@ def test_a_thread_may_record_while_dependencies_are_observed(
 
 
 def test_the_digest_of_compiled_bytes_stays_the_pin_in_each_segment(recorder: Recorder, project: Path) -> None:
-    """The file changes after Python has compiled it. This is an error, whichever segments another recorder gets.
+    """A file that changes after Python has compiled it is an error, whichever segments another recorder receives.
 
-    The pin of a dependency is its state at the first use, with which its state at the end is compared. A segment has the
-    pins that a recorder stored between two calls of `take`.
+    The pin of a dependency is its state at its first use. The recorder compares the pin with the state at the end.
+    A segment has the pins that a recorder stored between two calls of `take`.
     """
     digest = hashlib.sha256(b"a").hexdigest()
     segments = []

@@ -24,7 +24,7 @@ from trtbuild.stages.trace.user_code.owners import FileOwners
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    """A recorder whose wrappers are installed. The project is the directory that is returned by `tmp_path`."""
+    """A recorder whose wrappers are installed. The project is the directory `tmp_path`."""
     recorder = Recorder(Path(os.path.realpath(tmp_path)), FileOwners(), {})
     wrappers = ReaderWrappers(recorder)
     wrappers.install()
@@ -39,11 +39,11 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
         (lambda path: safetensors.torch.save_file({"a": torch.ones(1)}, path), safetensors.torch.load_file),
     ],
 )
-def test_a_file_that_torch_or_safetensors_writes_is_written_by_this_process(
+def test_a_file_that_torch_or_safetensors_writes_counts_as_written_by_the_model(
     recorder: Recorder, tmp_path: Path, save: Callable[[Any], None], load: Callable[[Any], Any]
 ) -> None:
     path = tmp_path / "weights"
-    assert not os.path.exists(path)  # noqa: PTH110  # a model that makes its weights once, if they are missing
+    assert not os.path.exists(path)  # noqa: PTH110  # some models create their weights if the file is missing
     recorder.record_file(path)
     save(path)
     load(path)
@@ -100,13 +100,13 @@ def test_a_variable_of_the_machine_is_recorded_if_user_code_itself_reads_it(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/data")
     os.path.expanduser("~")  # noqa: PTH111
-    assert not recorder.observations()  # the standard library reads it
+    assert not recorder.observations()  # only the standard library has read the variable
     read("XDG_CACHE_HOME")
     assert [seen.dependency.part for seen in recorder.observations()] == ["environment:XDG_CACHE_HOME"]
 
 
 @pytest.mark.parametrize("declares_variables", [False, True])
-def test_a_settings_library_that_reads_all_variables_needs_declared_ones(
+def test_a_settings_library_that_reads_all_variables_needs_declared_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declares_variables: bool
 ) -> None:
     class Settings(pytest.importorskip("pydantic_settings").BaseSettings):  # type: ignore[misc]

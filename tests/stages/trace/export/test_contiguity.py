@@ -1,6 +1,7 @@
 """A model that pads its input to whole blocks, and later crops the result, has a dynamic size.
 
-The cropped tensor is contiguous if nothing was padded. Each test traces the model with an opt of both kinds.
+The cropped tensor is contiguous if nothing was padded. So most tests trace the model at two opt sizes: one needs padding,
+and the other does not.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from trtbuild.errors import SourceError
 
 
 class Cropped(nn.Module):
-    """Pads the width to an even size, and crops the result. `last` changes the cropped tensor."""
+    """Pads the width to an even size, and crops the result. `after_crop` changes the cropped tensor."""
 
-    def __init__(self, last) -> None:
+    def __init__(self, after_crop) -> None:
         super().__init__()
-        self.last = last
+        self.after_crop = after_crop
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         width = x.shape[3]
-        return self.last(F.pad(x, (0, -width % 2)).cos()[..., :width], width)
+        return self.after_crop(F.pad(x, (0, -width % 2)).cos()[..., :width], width)
 
 
 class UNet(nn.Module):
-    """Two levels, for images of any size."""
+    """A U-Net with two levels, for images of any size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +61,7 @@ def width_job(opt: int):
 
 @pytest.mark.parametrize("opt", [8, 9])
 @pytest.mark.parametrize(
-    "last",
+    "after_crop",
     [
         lambda x, width: x,
         lambda x, width: x.contiguous().view(2, -1),
@@ -70,8 +71,8 @@ def width_job(opt: int):
     ],
     ids=["crop", "view", "reshape", "channels_last", "branch of equal results"],
 )
-def test_a_padded_and_cropped_width_is_dynamic(last, opt):
-    traced = trace_in_process(Cropped(last).eval(), width_job(opt))
+def test_a_padded_and_cropped_width_is_dynamic(after_crop, opt):
+    traced = trace_in_process(Cropped(after_crop).eval(), width_job(opt))
     assert "['sym', 0]" in str(traced.interface["outputs"][0]["shape"])
 
 
@@ -81,13 +82,13 @@ def test_two_padded_and_cropped_sizes_are_dynamic(height, width):
 
 
 def test_windows_of_two_padded_sizes_are_dynamic():
-    """The conditions about strides are about both sizes."""
+    """The conditions on strides contain both sizes."""
     assert trace_in_process(Windows().eval(), make_job({"x": ((1, 5, 5, 2), (1, 8, 8, 2), (1, 15, 14, 2))}))
 
 
 @pytest.mark.parametrize("opt", [8, 9])
 @pytest.mark.parametrize(
-    "last",
+    "after_crop",
     [
         lambda x, width: x.sin() if x.is_contiguous() else x,
         lambda x, width: x.sin() if x.stride(2) == width else x,
@@ -95,6 +96,6 @@ def test_windows_of_two_padded_sizes_are_dynamic():
     ],
     ids=["is_contiguous", "stride", "width"],
 )
-def test_a_branch_that_depends_on_the_padding_is_rejected(last, opt):
+def test_a_branch_that_depends_on_the_padding_is_rejected(after_crop, opt):
     with pytest.raises(SourceError, match=r"not the model at x\.3|axis x\.3"):
-        trace_in_process(Cropped(last).eval(), width_job(opt))
+        trace_in_process(Cropped(after_crop).eval(), width_job(opt))

@@ -1,4 +1,7 @@
-"""A decomposed copy of a program equals the program that torch traces again. If this is not certain, torch traces again."""
+"""`decompose_without_retrace` returns the program that torch would get from a second trace.
+
+If this is not certain, torch traces the program a second time.
+"""
 
 from __future__ import annotations
 

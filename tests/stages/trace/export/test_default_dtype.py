@@ -1,4 +1,4 @@
-"""A model that sets torch's default dtype gives a program that computes the same under float32."""
+"""A model may set torch's default dtype. Its program computes the same values when the default dtype is float32."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_a_model_may_pad_to_whole_windows_if_the_example_has_one_window(traced, 
         padded = torch.nn.functional.pad(x, (0, length - x.shape[1]))
         return padded.view(2, length // 8, 8).softmax(2)
 
-    traced(windows, job_of({"x": ((2, 4), (2, 7), (2, 20))}))  # and is equal to the model at each end
+    traced(windows, job_of({"x": ((2, 4), (2, 7), (2, 20))}))  # the trace also compares both ends of the range
 
 
 def test_the_error_about_two_equal_dims_suggests_one_name(traced, job_of) -> None:
@@ -199,7 +199,7 @@ def test_forward_may_take_an_input_in_kwargs(traced, job_of, low) -> None:
     assert "forward" not in vars(module)
 
 
-def test_a_guard_about_an_input_in_kwargs_is_tried(traced, job_of) -> None:
+def test_a_guard_about_an_input_in_kwargs_is_checked(traced, job_of) -> None:
     shape = ((1, 4), (4, 4), (8, 4))
     inputs = [Input("x"), Input("mask", keyword=True)]
     error = error_of(traced, job_of, Forwards().eval(), {"x": shape, "mask": shape}, inputs=inputs)

@@ -47,14 +47,14 @@ def test_a_known_point_that_breaks_the_guard_is_the_only_failure(job_of: Callabl
 
 
 def test_a_known_point_with_size_1_is_not_the_only_failure(job_of: Callable[..., Any]) -> None:
-    """Both branches of a model often give the same result at size 1."""
+    """Both branches of a model often give the same result at size 1, so failures at other sizes are needed, too."""
     known, *others = failures_for(job_of, "L['x'].size()[0] > 8", points=[(1, 4), (64, 32)])
     assert known.sizes == (1, 4) and known.hint == "change the profiles so that x.0 is at least 9 and at most 64"
     assert others[-1].sizes[0] == 8
 
 
-def test_a_sample_is_small_for_a_range_of_any_size(job_of: Callable[..., Any]) -> None:
-    """torch asks about strides hundreds of times, and audio has a million samples."""
+def test_a_sample_of_sizes_is_small_for_a_range_of_any_length(job_of: Callable[..., Any]) -> None:
+    """torch asks about strides hundreds of times, and an axis of audio may have a million sizes."""
     job = job_of({"x": ((1, 1), (8, 8), (900_000, 900_000))})
 
     def sample(code: str) -> Any:
@@ -73,12 +73,12 @@ def test_every_guard_has_a_failure_after_many_other_guards(job_of: Callable[...,
     assert {failure.sizes[0] for failure in failures_for(job_of, *guards)} >= set(range(2, 30))
 
 
-def test_conditions_and_functions_are_understood(job_of: Callable[..., Any]) -> None:
+def test_a_guard_may_contain_conditions_and_functions(job_of: Callable[..., Any]) -> None:
     assert failures_for(job_of, "L['x'].size()[0] % 2 == 0 and max(L['x'].size()[1], 5) < 100")
     assert not failures_for(job_of, "L['x'].size()[1] // 4 >= 1", "math.ceil(L['x'].size()[0] / 2) >= 1")
 
 
-def test_other_guards_are_ignored(job_of: Callable[..., Any]) -> None:
+def test_guards_that_are_not_about_sizes_of_known_axes_are_ignored(job_of: Callable[..., Any]) -> None:
     assert not failures_for(
         job_of, "L['x'].stride()[0] == 1", "L['y'].size()[0] == 1", "not python(", "L['x'].size()[9] == 1"
     )

@@ -61,7 +61,7 @@ def test_a_single_tensor_is_output_0(traced: Callable[..., Any], job_of: Callabl
     assert names(recorded) == ["output_0"] and recorded["output_tree"] == {"kind": "tensor", "index": 0}
 
 
-def test_tuples_are_numbered(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+def test_the_items_of_tuples_are_numbered(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
     recorded = interface(traced, job_of, lambda x: (x * 2, [x * 3, None]))
     assert names(recorded) == ["output_0", "output_1_0"]
     assert recorded["output_tree"] == {

@@ -16,7 +16,7 @@ SHAPES = {"x": ((1, 4), (2, 4), (8, 4))}
 
 
 def leaf(kind: str, index: int) -> dict[str, Any]:
-    """The entry of a number in the output structure. `index` is the number of the output with its tensor."""
+    """The entry of a number in the output structure. `index` is the position of its 0-d tensor among the outputs."""
     return {"kind": "number", "type": kind, "index": index}
 
 
@@ -94,7 +94,7 @@ def test_a_number_belongs_to_no_module(traced: Function, job_of: Function) -> No
         (lambda x: (3, x) if x.shape[0] == 1 else (x, 3), "output 0 is a number or a constant there, not a tensor"),
     ],
 )
-def test_rejects_a_number_or_constant_of_another_branch(
+def test_rejects_a_model_if_another_branch_returns_another_number_or_constant(
     traced: Function, job_of: Function, function: Callable[..., Any], text: str
 ) -> None:
     with pytest.raises(SourceError) as raised:

@@ -1,4 +1,4 @@
-"""A guard on two dims is tried at every pair of sizes."""
+"""A guard on two dims is tried at every pair of sizes, unless it calls a function such as `max`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def failing_sizes(guard: str, low: tuple[int, int], high: tuple[int, int], multi
         (f"({X} + {Y}) % 4999 != 0", (1299, 3700)),
     ],
 )
-def test_a_guard_that_fails_at_few_pairs_fails(guard: str, failing: tuple[int, int]) -> None:
+def test_finds_the_few_pairs_at_which_a_guard_fails(guard: str, failing: tuple[int, int]) -> None:
     low, high = (150, 150), (4000, 4000)
     sizes = failing_sizes(guard, low, high)
     assert sizes and failing in failing_sizes(guard, failing, (failing[0] + 1, failing[1] + 1))
@@ -46,12 +46,12 @@ def test_every_pair_of_very_large_ranges_is_tried_if_the_guard_is_linear_in_one_
     assert failing_sizes(f"{X} + 17 != {Y} * 2 + 100_000_000", (1, 1), (10_000_000, 40_000)) == []
 
 
-def test_sizes_that_are_no_multiple_are_not_tried() -> None:
+def test_sizes_that_are_not_multiples_are_not_tried() -> None:
     assert failing_sizes(f"{X} != {Y} + 511", (512, 4), (513, 400), 4) == []
     assert failing_sizes(f"{X} // 2 != {Y} // 2 * 2 + 251", (508, 4), (509, 400), 4) == []
 
 
-def test_pairs_of_small_ranges_agree_with_a_search() -> None:
+def test_the_pairs_of_small_ranges_are_those_of_an_exhaustive_search() -> None:
     draw = random.Random(0)
     for _ in range(200):
         a, b, c = (draw.randint(-4, 4) for _ in range(3))

@@ -73,9 +73,9 @@ def test_symbols_whose_opts_differ_in_a_later_profile_must_not_be_tied():
     assert pairs_of_separate_symbols(plan, profiles[:1]) == ()
 
 
-@pytest.mark.parametrize("which", ["min", "max"])
-def test_symbols_of_one_range_that_differ_in_a_profile_must_not_be_tied(which: str) -> None:
-    low, high = (2 if which == "min" else 1), (7 if which == "max" else 8)
+@pytest.mark.parametrize("differing_end", ["min", "max"])
+def test_symbols_whose_min_or_max_differs_in_one_profile_must_not_be_tied(differing_end: str) -> None:
+    low, high = (2 if differing_end == "min" else 1), (7 if differing_end == "max" else 8)
     wide, narrow = ShapeRange((1,), (4,), (8,)), ShapeRange((low,), (4,), (high,))
     profiles = [
         Profile("first", (("x", wide), ("y", wide))),

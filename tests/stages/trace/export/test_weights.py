@@ -192,7 +192,7 @@ def test_rejects_a_weights_file_for_a_module_with_a_view_of_a_weight_as_an_unsav
 def test_rejects_a_weight_that_consists_of_other_tensors(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:
-    """``torchao.quantization.quantize_`` leaves such weights. Such a weight has no memory."""
+    """``torchao.quantization.quantize_`` creates such weights. Only the other tensors have memory."""
     module = nn.Sequential(nn.Linear(4, 4)).eval()
     module[0].weight = nn.Parameter(TwoTensor(torch.ones(4, 4), torch.ones(4, 4)))
     with pytest.raises(SourceError, match=r"the weight '0\.weight' of the model is a TwoTensor") as caught:

@@ -46,7 +46,7 @@ def are_equal(first: Callable[..., Any], second: Callable[..., Any], inputs: Seq
         (lambda x: x + torch.arange(4).float(), lambda x: x + torch.tensor([0.0, 1.0, 2.0, 3.0])),
     ],
 )
-def test_equivalent_functions_are_equal(first: Any, second: Any) -> None:
+def test_equivalent_functions_have_equal_flows(first: Any, second: Any) -> None:
     assert are_equal(first, second)
 
 
@@ -66,11 +66,11 @@ def test_equivalent_functions_are_equal(first: Any, second: Any) -> None:
         (lambda x: x[:2], lambda x: x[1:]),
     ],
 )
-def test_different_functions_are_not_equal(first: Any, second: Any) -> None:
+def test_different_functions_have_different_flows(first: Any, second: Any) -> None:
     assert not are_equal(first, second)
 
 
-def test_swapped_inputs_are_not_equal() -> None:
+def test_swapped_inputs_give_different_flows() -> None:
     assert not are_equal(lambda a, b: a - b, lambda a, b: b - a, (X, X))
 
 
@@ -88,7 +88,7 @@ def written_through_a_view(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def written_below_a_view(x: torch.Tensor) -> torch.Tensor:
+def written_after_a_view_exists(x: torch.Tensor) -> torch.Tensor:
     y = x + 1
     z = y.view(-1)
     y.add_(1)
@@ -110,7 +110,7 @@ def written_below_a_view(x: torch.Tensor) -> torch.Tensor:
         lambda x: x.as_strided((2, 2), (1, 1)),
         lambda x: torch.view_as_complex(x.view(3, 2, 2)).conj().real,
         written_through_a_view,
-        written_below_a_view,
+        written_after_a_view_exists,
     ],
 )
 def test_unsupported_functions_are_not_followed(function: Any) -> None:
@@ -130,7 +130,7 @@ def test_the_model_gets_ordinary_tensors() -> None:
     assert seen == [(torch.Tensor, torch.Tensor, False)]
 
 
-def test_a_branch_on_a_size_is_another_flow() -> None:
+def test_each_side_of_a_branch_on_a_size_has_its_own_flow() -> None:
     class Branch(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * 2 if x.shape[0] == 3 else x * 3
@@ -195,7 +195,7 @@ def test_state_from_an_earlier_call_is_not_a_constant() -> None:
         flows.describe_results(lambda inputs: module(*inputs), [torch.ones(4, 3)], lambda tensor: None)
 
 
-def test_a_constant_kept_from_an_earlier_call_has_its_elements() -> None:
+def test_a_constant_kept_from_an_earlier_call_is_compared_by_its_elements() -> None:
     class KeepsPositions(nn.Module):
         kept: torch.Tensor | None = None
 

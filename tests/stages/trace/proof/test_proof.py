@@ -64,12 +64,12 @@ def test_a_structure_of_outputs_that_depends_on_a_size_is_a_frozen_branch(traced
 def test_a_branch_where_one_size_is_one_and_another_is_not_is_a_frozen_branch(
     traced, job_of, shape, is_special, point
 ) -> None:
-    """torch.export assumes that no size is 1. It makes no guard, so it does not report the second half of the condition."""
+    """torch.export assumes that no size is 1. So it makes no guard, and it does not evaluate the rest of the condition."""
     error = error_of(traced, job_of, lambda x: x * 2 if is_special(x) else x * 3, {"x": shape})
     assert error.code == "frozen-branch" and point in error.text
 
 
-def test_a_branch_where_a_dim_has_one_unit_and_another_has_more_is_a_frozen_branch(traced, job_of) -> None:
+def test_a_branch_where_the_symbol_of_a_multiple_is_one_and_another_is_not_is_a_frozen_branch(traced, job_of) -> None:
     def model(x):
         return x * 2 if x.shape[0] // 2 == 1 and x.shape[1] > 5 else x * 3
 
@@ -79,7 +79,7 @@ def test_a_branch_where_a_dim_has_one_unit_and_another_has_more_is_a_frozen_bran
 
 
 def test_a_model_is_called_only_inside_its_profiles(traced, job_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proving, "FLOWS_WORTHWHILE_S", math.inf)  # values are compared, also on a busy machine
+    monkeypatch.setattr(proving, "FLOWS_WORTHWHILE_S", math.inf)  # always compare values, even on a busy machine
     seen = set()
 
     def model(x):
@@ -199,7 +199,7 @@ def test_a_tensor_that_a_cache_has_kept_from_the_trace_is_an_error_of_the_model(
 
 
 class Remembers(nn.Module):
-    """Keeps a value between calls outside of its buffers: in `kind`, a tensor, a list, or a number."""
+    """Keeps a value between calls outside of its buffers. `kind` names the place: a tensor, a list or a number."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -229,7 +229,8 @@ def test_a_model_that_keeps_a_value_outside_of_its_buffers_is_rejected(
 ) -> None:
     """All shapes are static, so there is one point only."""
     monkeypatch.setattr(proving, "LARGE_WEIGHTS_BYTES", -1 if is_large else 1)
-    # a flow leaves a tensor without elements in the module, and its memory may have the bytes of the value before the call
+    # A flow leaves a tensor in the module whose elements are not computed. The memory of this tensor may still have the
+    # bytes of the value before the call.
     monkeypatch.setattr(dataflow, "memory_like", zeroed_memory)
     error = error_of(traced, job_of, Remembers(kind).eval(), {"x": ((1, 4),) * 3})
     assert error.code == "state" and "second call" in error.text

@@ -45,7 +45,7 @@ def inputs() -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def models(mtq: Any) -> dict[str, nn.Module]:
-    """A quantized linear layer for each configuration. Blocks of 128 do not divide its 144 inputs."""
+    """A quantized linear layer for each configuration. Its 144 inputs are not whole blocks of 128."""
     result = {}
     for name in LAYOUTS:
         torch.manual_seed(0)
@@ -55,7 +55,7 @@ def models(mtq: Any) -> dict[str, nn.Module]:
 
 
 def layer(models: dict[str, nn.Module], name: str) -> Any:
-    """The layer as a copy, which the test may change."""
+    """A copy of the quantized layer, which the test may change."""
     return copy.deepcopy(models[name])[0]  # type: ignore[index]
 
 
@@ -137,7 +137,7 @@ def test_a_channel_of_zeros_stays_zero(models: dict[str, nn.Module]) -> None:
         ({"_pre_quant_scale": torch.tensor([float("nan")]), "_disabled": True}, "scales its input by numbers that are"),
     ],
 )
-def test_rejects_other_quantizers_and_names_them(
+def test_rejects_unsupported_quantizers_and_names_them(
     models: dict[str, nn.Module], settings: dict[str, Any], problem: str
 ) -> None:
     rewritten = nn.Sequential(layer(models, "INT8_DEFAULT_CFG"))

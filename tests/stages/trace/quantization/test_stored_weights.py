@@ -23,7 +23,7 @@ NVFP4 = QuantizerLayout("float4e2m1", None, 0, 16)
 
 
 def quantizer(layout: QuantizerLayout, weight: torch.Tensor) -> Quantizer:
-    """A quantizer. Its scales map the largest weights to the largest numbers of the type (to 127 if there is an axis)."""
+    """A quantizer whose scales map the largest weights to the largest number of its type. With an axis, this is 127."""
     weight = weight.detach().float()
     if layout.block is not None and layout.type == "int4":
         padded = nn.functional.pad(weight, (0, -weight.shape[-1] % layout.block))
@@ -59,7 +59,7 @@ class Linear(nn.Module):
 
 
 def stored_types(module: nn.Module, *, sizes: Any = (64,), dtype: str = "float32") -> list[tuple[str, tuple[int, ...]]]:
-    """The dtypes and shapes of the program's weights with several axes. Also compares the ONNX model with the module."""
+    """The dtype and shape of each weight that has several axes. Also checks the ONNX model against the module."""
     case = ModuleCase(module.eval(), [(dtype, [(1, 3, 8), *sizes])])
     built = build(case, engines=False)
     comparison = differences(case, built)
@@ -89,12 +89,12 @@ def test_a_float16_weight_is_stored_in_the_type_of_its_quantizer(layout: Quantiz
 
 
 @pytest.mark.parametrize("layout", [INT4, NVFP4])
-def test_a_weight_that_blocks_do_not_divide_is_rounded_and_stays_float(layout: QuantizerLayout) -> None:
+def test_a_weight_whose_rows_are_not_whole_blocks_is_rounded_and_stays_float(layout: QuantizerLayout) -> None:
     assert stored_types(Linear(layout, (40, 16)), sizes=(40,)) == [("float32", (16, 40))]
 
 
 @pytest.mark.parametrize(("columns", "block"), [(33, 3), (1, 1)])
-def test_a_weight_of_4_bits_with_an_odd_row_is_rounded_and_stays_float(columns: int, block: int) -> None:
+def test_a_weight_of_4_bits_with_rows_of_odd_length_is_rounded_and_stays_float(columns: int, block: int) -> None:
     layout = QuantizerLayout("int4", None, -8, block)
     assert stored_types(Linear(layout, (columns, 16)), sizes=(columns,)) == [("float32", (16, columns))]
 

@@ -27,7 +27,7 @@ class Quantized(nn.Module):
 
 
 def limits(module: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Quantized tensor → `quant_min` and `quant_max` of its quantizer in the traced program."""
+    """For each quantized tensor: `quant_min` and `quant_max` of its quantizer in the traced program."""
     traced = trace_in_process(module.eval(), make_job({"x": ((1, 8), (2, 8), (4, 8))}))
     nodes = Program.from_bytes(traced.program).graph.nodes
     found = {node.target: node for node in nodes if node.target in (_CHANNELS, _TENSOR)}

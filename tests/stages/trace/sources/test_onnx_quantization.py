@@ -50,10 +50,10 @@ def test_rejects_an_integer_operator_and_names_it() -> None:
         refuse_unsupported_quantization(graph, READ_NUMBERS, JOB)
 
 
-def quantizer(inputs: list[str], zero_point: int | None = None, **attributes: int) -> onnx.GraphProto:
-    """A graph with one QuantizeLinear. `zero_point` is the element type of the initializer ``z``, None without ``z``."""
+def quantizer(inputs: list[str], zero_point_type: int | None = None, **attributes: int) -> onnx.GraphProto:
+    """A graph with one QuantizeLinear. With `zero_point_type`, the graph has an initializer ``z`` of this element type."""
     node = h.make_node("QuantizeLinear", inputs, ["q"], "quantizer", **attributes)
-    initializers = [] if zero_point is None else [h.make_tensor("z", zero_point, [], [0])]
+    initializers = [] if zero_point_type is None else [h.make_tensor("z", zero_point_type, [], [0])]
     return h.make_graph([node], "g", [], [], initializers)
 
 
@@ -74,7 +74,7 @@ def test_rejects_a_quantizer_whose_attribute_or_zero_point_is_unsigned(type_: in
     for graph in (
         quantizer(["x", "s"], output_dtype=type_),
         quantizer(["x", "s", "from_an_input"], output_dtype=type_),
-        quantizer(["x", "s", "z"], zero_point=type_),
+        quantizer(["x", "s", "z"], zero_point_type=type_),
     ):
         with pytest.raises(SourceError, match=error):
             refuse_unsupported_quantization(graph, READ_NUMBERS, JOB)
@@ -82,15 +82,15 @@ def test_rejects_a_quantizer_whose_attribute_or_zero_point_is_unsigned(type_: in
 
 def test_accepts_quantizers_to_signed_types() -> None:
     for type_ in (onnx.TensorProto.INT8, onnx.TensorProto.FLOAT8E4M3FN):
-        refuse_unsupported_quantization(quantizer(["x", "s", "z"], zero_point=type_), READ_NUMBERS, JOB)
+        refuse_unsupported_quantization(quantizer(["x", "s", "z"], zero_point_type=type_), READ_NUMBERS, JOB)
         refuse_unsupported_quantization(
-            quantizer(["x", "s", "z"], zero_point=type_, output_dtype=type_), READ_NUMBERS, JOB
+            quantizer(["x", "s", "z"], zero_point_type=type_, output_dtype=type_), READ_NUMBERS, JOB
         )
         refuse_unsupported_quantization(quantizer(["x", "s"], output_dtype=type_), READ_NUMBERS, JOB)
 
 
 def test_rejects_a_quantizer_in_a_branch() -> None:
-    """The parser takes a quantizer without a zero point for one to int8. In ONNX it quantizes to uint8."""
+    """The parser reads a quantizer without a zero point as int8, but in ONNX it quantizes to uint8."""
     branch = quantizer(["x", "s"])
     node = h.make_node("If", ["c"], ["y"], "if", then_branch=branch, else_branch=quantizer(["x", "s", "z"], 3))
     with pytest.raises(SourceError, match=r"'quantizer' of .* quantizes to uint8"):

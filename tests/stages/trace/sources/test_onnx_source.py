@@ -197,7 +197,7 @@ def test_a_weight_or_a_constant_can_be_an_output(tmp_path: Path) -> None:
     assert np.allclose(results[0], x @ WEIGHT + 1) and np.array_equal(results[1], WEIGHT) and results[2].shape == (8,)
 
 
-def test_the_file_has_the_number_of_axes_if_shape_inference_does_not_find_it(tmp_path: Path) -> None:
+def test_the_number_of_axes_comes_from_the_file_if_shape_inference_does_not_find_it(tmp_path: Path) -> None:
     body = h.make_graph(
         [h.make_node("Concat", ["rows", "x"], ["more"], axis=0), h.make_node("Identity", ["on"], ["still_on"])],
         "body",
@@ -244,7 +244,7 @@ def test_a_call_without_an_attribute_gets_the_default_of_the_function(tmp_path: 
         read(tmp_path, proto)
 
 
-def test_an_old_file_lists_its_initializers_as_inputs(tmp_path: Path) -> None:
+def test_accepts_an_old_file_that_lists_its_initializers_as_inputs(tmp_path: Path) -> None:
     """ONNX's IR required this before version 4. Exporters of that time wrote such files."""
     proto = model(opset=9)
     proto.ir_version = 3
@@ -261,7 +261,7 @@ def test_poolings_that_leave_out_a_last_window_have_the_sizes_of_onnx(tmp_path: 
     nodes = [h.make_node("MaxPool", [source], [result], **options) for source, result in ("xa", "ay")]
     inputs = [h.make_tensor_value_info("x", T.FLOAT, [1, 1, size, size])]
     proto = model(nodes=nodes, inputs=inputs, initializers=[])
-    proto.graph.output.append(h.make_tensor_value_info("a", T.FLOAT, None))  # its size is not in `value_info` then
+    proto.graph.output.append(h.make_tensor_value_info("a", T.FLOAT, None))  # so the size of `a` is not in `value_info`
     graph = read(tmp_path, proto, {"x": [1, 1, size, size]})
     x = np.random.default_rng(0).random((1, 1, size, size)).astype(np.float32)
     expected, _ = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
@@ -269,12 +269,12 @@ def test_poolings_that_leave_out_a_last_window_have_the_sizes_of_onnx(tmp_path: 
     assert np.array_equal(run(graph, [x])[0], expected)
     converted = onnx.ModelProto.FromString(convert_to_opset(graph.blob, 20)[0])
     inferred = onnx.shape_inference.infer_shapes(converted).graph.output[0].type.tensor_type.shape
-    # like TensorRT, onnx's inference counts a window with `ceil_mode`
+    # onnx's inference counts the left-out window if a node has `ceil_mode`, as TensorRT does
     assert [axis.dim_value for axis in inferred.dim] == list(expected.shape)
 
 
 def test_resized_sizes_are_those_of_float32(tmp_path: Path) -> None:
-    """The float32 number 1.4 is smaller than 1.4. onnx's inference finds 6 and 8 instead of 7 and 9."""
+    """The float32 number nearest to 1.4 is smaller than 1.4. So onnx's inference finds 6 and 8, instead of 7 and 9."""
     scales = onnx.numpy_helper.from_array(np.array([1, 1, 1.4], np.float32), "scales")
     nodes = [h.make_node("Resize", [source, "", "scales"], [result]) for source, result in ("xa", "ay")]
     proto = model(nodes=nodes, inputs=[h.make_tensor_value_info("x", T.FLOAT, [1, 1, 5])], initializers=[scales])
@@ -388,7 +388,7 @@ def test_the_checker_rejects_a_node_with_too_few_inputs_or_outputs(tmp_path: Pat
 
 
 def test_rejects_two_initializers_with_one_name(tmp_path: Path) -> None:
-    """ONNX forbids them, and readers differ in the one that they take."""
+    """ONNX forbids such files, and readers differ in the initializer that they use."""
     proto = model()
     proto.graph.initializer.append(onnx.numpy_helper.from_array(-WEIGHT, "w"))
     with pytest.raises(SourceError, match="two initializers with the name 'w'"):

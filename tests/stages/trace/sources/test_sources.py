@@ -48,6 +48,7 @@ number = 3
 def open_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_of: Callable[..., Any]
 ) -> Callable[..., nn.Module]:
+    """A function that reads a source. The project has a module `source_module` with the code `MODULE`."""
     (tmp_path / "source_module.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "source_module", raising=False)
@@ -106,7 +107,7 @@ def test_rejects_a_source_in_training_mode(open_source: Callable[..., nn.Module]
 
 
 def test_uninitialized_weights_are_nan(open_source: Callable[..., nn.Module]) -> None:
-    """Therefore they are the same in every process."""
+    """So the weights have the same values in every process."""
     assert bool(open_source("source_module:uninitialized").l.weight.isnan().all())
 
 
@@ -122,6 +123,7 @@ class Block(nn.Module):
 
 @pytest.fixture
 def pt2(tmp_path: Path) -> str:
+    """The name of a file with the exported program of `Block`. Its batch sizes are the even numbers from 2 to 32."""
     batch = 2 * Dim("batch", min=1, max=16)
     shapes = {"x": {0: batch}, "mask": {0: batch}}
     arguments = ((torch.ones(4, 4),), {"mask": torch.ones(4, 4)})

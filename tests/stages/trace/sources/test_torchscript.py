@@ -67,7 +67,7 @@ def test_weights_outputs_and_dims_are_those_of_the_script(tmp_path: Path) -> Non
     script = save_script(Net(), tmp_path)
     module, traced = trace_script(tmp_path, ROWS)
     assert {entry["name"] for entry in traced.interface["weights"] if entry["persistent"]} <= set(script.state_dict())
-    # torch.tensor([1.0]) in forward
+    # the tensor that forward creates is a weight, too: torch.tensor([1.0])
     assert len([entry for entry in traced.interface["weights"] if not entry["persistent"]]) == 1
     assert set(module.state_dict()) == set(script.state_dict())
     assert [entry["shape"] for entry in traced.interface["outputs"]] == [[["sym", 0], 6], [["sym", 0]]]
@@ -91,7 +91,7 @@ def test_the_program_equals_the_script_at_other_sizes(tmp_path: Path) -> None:
 
 
 def test_a_frozen_script_is_traced(tmp_path: Path) -> None:
-    """It has no attribute `training`."""
+    """A frozen script has no attribute `training`."""
     torch.jit.save(torch.jit.freeze(torch.jit.script(Net().eval())), str(tmp_path / "net.ts"))
     _, traced = trace_script(tmp_path, ROWS)
     assert [entry["shape"] for entry in traced.interface["outputs"]] == [[["sym", 0], 6], [["sym", 0]]]

@@ -86,9 +86,9 @@ def test_dtype_errors_of_torch_have_hints_about_the_manifest() -> None:
 
 def test_the_hint_about_integers_that_the_model_does_not_accept_suggests_a_range() -> None:
     beyond = IndexError("index out of range in self")
-    ids, known = Input("ids", "int64"), Input("pos", "int32", range=(5, 9))
-    assert "`ids: {dtype: int64, range: [LOWEST, HIGHEST]}`" in (value_advice(beyond, (known, ids)) or "")
-    assert "from `pos: {range: [5, 9]}`: correct the range" in (value_advice(beyond, (*INPUTS, known)) or "")
+    ids, with_range = Input("ids", "int64"), Input("pos", "int32", range=(5, 9))
+    assert "`ids: {dtype: int64, range: [LOWEST, HIGHEST]}`" in (value_advice(beyond, (with_range, ids)) or "")
+    assert "from `pos: {range: [5, 9]}`: correct the range" in (value_advice(beyond, (*INPUTS, with_range)) or "")
     assert value_advice(beyond, INPUTS) is None  # INPUTS has no integer input
     assert value_advice(IndexError("Dimension out of range (expected [-1, 0])"), (ids,)) is None
     assert value_advice(RuntimeError("out of memory"), (ids,)) is None

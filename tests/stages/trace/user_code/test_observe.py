@@ -147,9 +147,8 @@ def test_the_state_of_all_distributions_changes_with_each_installation_and_upgra
         os.utime(site, ns=(len(states), len(states)))
         states.append(observed("distribution", "*", project))
     assert len(set(states)) == 4
-    (
-        project / "own-1.0.dist-info"
-    ).mkdir()  # a trace has the directories of the project on its path, and a plan has not
+    # directories of the project have no effect: a trace has them on its path, but a plan does not
+    (project / "own-1.0.dist-info").mkdir()
     assert observed("distribution", "*", project) == states[-1]
 
 
@@ -175,7 +174,7 @@ def test_another_build_of_a_local_distribution_is_another_state_though_its_versi
     assert first == state(local.replace("src", "other"), "one", script="b")  # the same code, built on another machine
     assert state('{"dir_info": {"editable": true}, "url": "file:///src"}', "one") == "0.1"  # the files are the user's
     assert state(local, "one", installer="conda") == "0.1"
-    (metadata / "direct_url.json").unlink()  # it comes from an index
+    (metadata / "direct_url.json").unlink()  # so the distribution comes from an index
     assert observe(dependency, project, file_digest) == "0.1"
 
 

@@ -1,4 +1,4 @@
-"""Partitions run in onnxruntime."""
+"""`OnnxRuntime` runs the ONNX model of a partition in onnxruntime."""
 
 from __future__ import annotations
 

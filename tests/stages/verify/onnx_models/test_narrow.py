@@ -1,4 +1,4 @@
-"""ONNX models of 16-bit types that are rewritten to compute in float32 and to round after each node."""
+"""`convert_to_float32` rewrites ONNX models of 16-bit types: they compute in float32, and round after each node."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from trtbuild.stages.verify.onnx_models.narrow import UnknownElementType, conver
 NARROW = {TensorProto.FLOAT16: torch.float16, TensorProto.BFLOAT16: torch.bfloat16}
 
 
-def model(nodes: list[onnx.NodeProto], kind: int, out: int | None = None, **constants: np.ndarray) -> onnx.ModelProto:
-    """Return a model from ``i0`` [d0, 4] of type `kind` to ``o0`` of type `out` (by default `kind`)."""
-    initializers = [helper.make_tensor(name, kind, value.shape, value.reshape(-1)) for name, value in constants.items()]
+def model(
+    nodes: list[onnx.NodeProto], element_type: int, out: int | None = None, **constants: np.ndarray
+) -> onnx.ModelProto:
+    """Return a model from ``i0`` [d0, 4] of type `element_type` to ``o0`` of type `out` (by default `element_type`)."""
+    initializers = [
+        helper.make_tensor(name, element_type, value.shape, value.reshape(-1)) for name, value in constants.items()
+    ]
     graph = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info("i0", kind, ["d0", 4])],
-        [helper.make_tensor_value_info("o0", kind if out is None else out, None)],
+        [helper.make_tensor_value_info("i0", element_type, ["d0", 4])],
+        [helper.make_tensor_value_info("o0", element_type if out is None else out, None)],
         initializers,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
@@ -33,17 +37,17 @@ def run(proto: onnx.ModelProto, value: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(output)
 
 
-@pytest.mark.parametrize("kind", NARROW)
-def test_every_value_is_rounded(kind: int) -> None:
+@pytest.mark.parametrize("element_type", NARROW)
+def test_every_value_is_rounded(element_type: int) -> None:
     third = np.array([1 / 3] * 4, np.float32)
     nodes = [
         helper.make_node("Mul", ["i0", "c0"], ["v0"]),
         helper.make_node("Add", ["v0", "i0"], ["v1"]),
         helper.make_node("Exp", ["v1"], ["o0"]),
     ]
-    converted = convert_to_float32(model(nodes, kind, c0=third))
+    converted = convert_to_float32(model(nodes, element_type, c0=third))
     assert not [t for t in converted.graph.initializer if t.data_type != TensorProto.FLOAT]
-    dtype = NARROW[kind]
+    dtype = NARROW[element_type]
     value = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
     expected = torch.exp(value * torch.tensor(third).to(dtype) + value)
     assert torch.equal(run(converted, value).to(dtype), expected)
@@ -51,26 +55,26 @@ def test_every_value_is_rounded(kind: int) -> None:
     assert not torch.equal(expected.float(), torch.exp(value.float() * (4 / 3)))
 
 
-@pytest.mark.parametrize("kind", NARROW)
-def test_constants_casts_and_values_of_nested_graphs_are_rounded(kind: int) -> None:
+@pytest.mark.parametrize("element_type", NARROW)
+def test_constants_casts_and_values_of_nested_graphs_are_rounded(element_type: int) -> None:
     def branch(name: str, factor: float) -> onnx.GraphProto:
-        constant = helper.make_tensor(f"{name}c", kind, [1], [factor])
+        constant = helper.make_tensor(f"{name}c", element_type, [1], [factor])
         nodes = [
             helper.make_node("Constant", [], [f"{name}k"], value=constant),
             helper.make_node("Mul", ["v0", f"{name}k"], [f"{name}o"]),
         ]
-        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(f"{name}o", kind, None)])
+        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(f"{name}o", element_type, None)])
 
     nodes = [
         helper.make_node("Cast", ["i0"], ["f"], to=TensorProto.FLOAT),
-        helper.make_node("Cast", ["f"], ["v0"], to=kind),
+        helper.make_node("Cast", ["f"], ["v0"], to=element_type),
         helper.make_node("ReduceMax", ["f"], ["m"], keepdims=0),
         helper.make_node("Cast", ["m"], ["b"], to=TensorProto.BOOL),
         helper.make_node("If", ["b"], ["o0"], then_branch=branch("t", 1 / 3), else_branch=branch("e", 3.0)),
     ]
-    proto = model(nodes, kind)
+    proto = model(nodes, element_type)
     assert has_narrow_types(proto)
-    dtype = NARROW[kind]
+    dtype = NARROW[element_type]
     value = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
     result = run(convert_to_float32(proto), value).to(dtype)
     assert torch.equal(result, value * torch.tensor([1 / 3]).to(dtype))

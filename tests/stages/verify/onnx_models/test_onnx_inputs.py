@@ -23,7 +23,7 @@ def model(nodes: list[onnx.NodeProto], *tables: tuple[str, tuple[int, ...]]) -> 
     return h.make_model(graph).SerializeToString()
 
 
-def test_table_indices_cover_the_smallest_table() -> None:
+def test_indices_are_inside_the_smallest_table_that_they_index() -> None:
     data = model(
         [
             h.make_node("Cast", ["i0"], ["small"], to=onnx.TensorProto.INT32),
@@ -38,7 +38,7 @@ def test_table_indices_cover_the_smallest_table() -> None:
     assert onnx_integer_ends(data, 3) == [12, 2, 30]  # i1 is not read
 
 
-def test_a_table_of_unknown_size_and_other_uses_give_the_range_0_and_1() -> None:
+def test_indices_of_a_table_of_unknown_size_and_other_integers_are_0_or_1() -> None:
     data = model(
         [
             h.make_node("Gather", ["computed", "i0"], ["v0"]),

@@ -50,7 +50,7 @@ def __dir__() -> list[str]:
 
 
 class _TorchImportHook:
-    """An import hook that calls `_register_operator` after the first import of torch. Other hooks find torch."""
+    """An import hook that calls `_register_operator` after the first import of torch. The other hooks search for torch."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":

@@ -87,7 +87,7 @@ def test_a_library_is_refused_if_tensorrt_has_its_plugin_already(libraries: list
         require_plugins(trt, None, [ROI], libraries[0], "libroi.so")
 
 
-def test_the_error_for_a_missing_plugin_lists_those_of_the_library(libraries: list[bytes]) -> None:
+def test_the_error_for_a_missing_plugin_lists_the_plugins_of_the_library(libraries: list[bytes]) -> None:
     missing = ("RoiPlugin", "2", "")
     with pytest.raises(PluginError, match=r"no plugin RoiPlugin, version 2: lib.so registers RoiPlugin, version 1\n"):
         require_plugins(FakeTensorRT(), None, [missing], libraries[0], "lib.so")

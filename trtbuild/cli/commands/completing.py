@@ -31,10 +31,10 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def _completer(names_in: Callable[[Path, tuple[str, ...]], list[str]], *kinds: str) -> Completer:
-    """A completer that offers the names in a project that begin with the typed text.
+    """Return a completer, which offers the names that begin with the typed text.
 
-    `names_in` returns the names, from the project and its manifests. If no name begins with the typed text, the shell
-    completes paths of `kinds` (``dir``, ``file``)."""
+    `names_in` returns all names in a project: its arguments are the project's directory and manifests. If no name begins
+    with the typed text, the shell completes paths of `kinds` (``dir``, ``file``)."""
 
     @functools.wraps(names_in)
     def complete_quietly(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -121,6 +121,7 @@ add_completion_class(_Bash)
 
 
 def script(command: click.Command, shell: str) -> str:
+    """The script that adds the completion of `command` to a `shell`."""
     kind: Any = get_completion_class(shell)
     template: str = kind(command, {}, "trtbuild", COMPLETION_VARIABLE).source_template
     return template % {

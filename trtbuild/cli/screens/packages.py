@@ -134,7 +134,7 @@ def _target(target: PackedTarget, index: PackageIndex, library: TargetLibrary | 
 
 
 def _library(target: PackedTarget, library: TargetLibrary | None) -> Iterator[str]:
-    """A line about the library that runs the engines on this machine. No line if the same version of it built them."""
+    """A line about the library that runs the engines on this machine, unless they were built with the same version of it."""
     if library is None or (library.library, library.version) == (target.toolchain, target.version):
         return
     if library.library is None:

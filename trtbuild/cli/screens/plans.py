@@ -30,10 +30,10 @@ from trtbuild.driver.answers.documents import (
 #: "1 more row" would not be shorter. If there are more models than this, `status` lists only those that are not up to date.
 MOST_ROWS = 40
 
-#: The largest number of columns for the steps of a row. The reasons of longer rows are not aligned.
+#: The largest width of a row's step names, in characters. The reasons of rows with longer names are not aligned.
 MOST_STEPS = 36
 
-#: The largest number of columns for the names of changed parts.
+#: The largest width of the names of changed parts, in characters. The values of longer names are not aligned.
 MOST_PARTS = 48
 
 #: The verdict, the steps, and the reason.

@@ -134,7 +134,7 @@ def _target(target: PackedTarget, index: PackageIndex, library: TargetLibrary | 
 
 
 def _library(target: PackedTarget, library: TargetLibrary | None) -> Iterator[str]:
-    """A line about the library that runs the engines on this machine, unless they were built with the same version of it."""
+    """A line about the library that runs the engines here, unless the same version of this library built them."""
     if library is None or (library.library, library.version) == (target.toolchain, target.version):
         return
     if library.library is None:

@@ -46,7 +46,7 @@ def has_written_result() -> bool:
 
 
 def forget_result() -> None:
-    """A new command begins, which has not written its result."""
+    """Make `has_written_result` return False, because a new command begins."""
     global _has_written_result
     _has_written_result = False
 

@@ -65,6 +65,7 @@ def operator_name(namespace: str, operator: str, overload: str) -> str:
 
 
 def plugins_of(plugins: Plugins | None, operators: Iterable[str]) -> tuple[Plugin, ...]:
+    """The entries of `plugins` for `operators`, which are qualified names such as ``mylib::roi``."""
     names = frozenset(operators)
     return () if plugins is None else tuple(plugin for plugin in plugins.operators if plugin.operator in names)
 

@@ -1,6 +1,7 @@
 """The results of a verification in the form of the document ``trtbuild.verify/1`` and of ``provenance.json``.
 
-Each class is one JSON object: its fields are the members. Entries that were read from a record have another order.
+Each class is one JSON object: its fields are the members. The members of entries that were read from a record have another
+order.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def extend(
     states: dict[Dependency, str] = {}
     link = link_recipe(declared, ())
     link_count = 0
-    hint_written = False
+    has_listed_later = False  # whether a new link lists the dependencies that come later (rule 6)
     while True:
         dependencies = _unseen(read_link(link), states)
         if not dependencies:
@@ -125,8 +125,8 @@ def extend(
             if not missing:
                 return tuple(itertools.starmap(Observation, states.items()))
             group = missing[: _link_size(link_count)]
-            write_link(link, group, () if hint_written else missing[len(group) :])
-            hint_written = True
+            write_link(link, group, () if has_listed_later else missing[len(group) :])
+            has_listed_later = True
             dependencies = _unseen(read_link(link), states) or group
         link_count += 1
         for dependency in dependencies:

@@ -105,9 +105,9 @@ def accepted_partition(
 ) -> tuple[Recipe, Reason] | None:
     """The recipe of another machine's partition step, which replaces `wanted`, and the reason for the hit (rule 4).
 
-    None if `wanted` itself should be used, because the lock file names it. If the lock file names no usable record, `wanted`
-    is also used in three cases: this machine can partition the model (`can_partition`), `wanted` has a record, or no other
-    record is usable."""
+    None if `wanted` itself should be used, because the lock file names it. If the lock file names no usable record,
+    `wanted` is also used in three cases: this machine can partition the model (`can_partition`), `wanted` has a record,
+    or no other record is usable."""
     any_parser = partition_with_any_parser(wanted)
     for key in locked.partition_keys if locked is not None else ():
         record = lookups.record(key)

@@ -161,6 +161,10 @@ def _checked_operand(operand: str | int | Expression) -> Expression:
 
 
 def _apply(operator: str, values: Sequence[int]) -> int:
+    """The result of an operator.
+
+    Raises ValueError for an unknown operator, for a division by zero, and for a power whose exponent is negative or whose
+    result could be too large to be a size."""
     if operator == "add":
         return sum(values)
     if operator == "mul":

@@ -90,6 +90,7 @@ def _side(facts: PackageFacts) -> Side:
 
 
 def differences(was: PackageFacts, now: PackageFacts) -> Iterator[Difference]:
+    """Yield the differences, area by area."""
     if was.model != now.model:
         yield _value_difference("model", "name", was.model, now.model)
     for area in ("inputs", "outputs", "dims", "profiles"):

@@ -29,12 +29,16 @@ from trtbuild.driver.project.outcome import Outcome, WrittenOutput
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError
 from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
-#: A recorded duration that is not shorter is ignored, because any machine may have written it.
+#: A recorded duration that is at least this long is ignored. Any machine may have written it, so it may be wrong.
 _LONGEST_STEP_S = 30 * 86400.0
 
 
 @dataclass
 class BuildResult:
+    """The result of a build: the outcome of its steps, the outputs that it wrote, and its warnings and errors.
+
+    `errors` are those that belong to no step. The errors of steps are in `outcome`."""
+
     outcome: Outcome
     written: list[WrittenOutput] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -299,6 +299,7 @@ def _run_with_typed_errors(step: Step, start: Callable[[], StepRun], *, is_local
 
 @contextlib.contextmanager
 def _typed_errors(step: Step) -> Iterator[None]:
+    """Convert each error of the block to a TrtbuildError."""
     try:
         yield
     except TrtbuildError:

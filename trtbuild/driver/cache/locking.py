@@ -185,7 +185,7 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
 
     Empty if the project has no lock file. Links are read from `store` (default: the project's local store). Raises
     UsageError if the file `path` does not exist, and LockFileError if the lock file cannot be read. Raises
-    StoreUnavailable or RemoteFault if the store cannot be read. Without the links, a collection would remove them.
+    StoreUnavailable or RemoteFault if the store cannot be read, because a collection would then remove the links.
     """
     lock_file = locked.read(project, path)
     if lock_file is None:

@@ -92,7 +92,8 @@ def run_step(
 
     def put() -> Record:
         for conversion in conversions:
-            # the partition step has converted because it could not use a stored record: this one replaces it
+            # The partition step converted a partition only if no stored record of it could be used. This record replaces
+            # such a record.
             store.put_record(conversion, replace=True)
         stored_record = store.put_record(step_record, replace=step.reason.code in _REPLACING_REASONS)
         if step.stage == "partition":

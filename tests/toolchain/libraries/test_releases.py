@@ -1,4 +1,4 @@
-"""The properties of a release are looked up by its version. A setting that a release lacks is rejected before any step runs."""
+"""The properties of a release are looked up by its version. A setting that the release lacks is rejected before a build."""
 
 from __future__ import annotations
 

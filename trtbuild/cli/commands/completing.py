@@ -6,8 +6,8 @@ Rules
 2. Names come from the manifests. Names of steps also come from the history (the file of the steps that have run), because
    some steps are known only after a build.
 3. bash splits a step id such as ``vit/engine/p0@ada`` before and after the ``@`` (COMP_WORDBREAKS), so the parts are joined
-   again. The offered text begins with the ``@``, because readline uses ``@`` as the start of a host name, and bash 5.2
-   inserts the text at the position of the ``@``.
+   again. readline uses ``@`` as the start of a host name, and bash 5.2 inserts the offered text at the position of the
+   ``@``. So the offered text begins with the ``@``.
 """
 
 from __future__ import annotations

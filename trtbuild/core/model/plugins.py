@@ -29,9 +29,9 @@ class Plugin:
 
     `name`, `version` and `namespace` are those of the plugin in TensorRT's registry.
 
-    An argument of the operator that is not a tensor becomes the plugin's field of the same name. `arguments` maps an
-    argument to another field name, or to None if the plugin has no field for it. `attributes` maps other fields of the
-    plugin to fixed values.
+    Each argument that is not a tensor becomes the plugin's field of the same name. `arguments` maps an argument to another
+    field name, or to None if the plugin has no field for the argument. `attributes` maps other fields of the plugin to
+    fixed values.
     """
 
     operator: str

@@ -71,7 +71,7 @@ class _RecordedPartition(PartitionEntry):
 
 
 def _json_in_record_order(entry: WholeEntry | PartitionEntry, kind: type[Comparison]) -> dict[str, Any]:
-    """The JSON of an entry: the fields of `kind` in alphabetical order, then the others."""
+    """The JSON of an entry: the fields of `kind` in alphabetical order, then all other fields."""
     by_field = members(entry)
     first = [name for name in sorted(by_field) if name in kind.__dataclass_fields__]
     return {name: by_field[name] for name in dict.fromkeys((*first, *by_field))}

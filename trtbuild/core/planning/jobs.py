@@ -56,9 +56,9 @@ class PartitionJob:
     """Divide `program`, a lowered model, into partitions for a toolchain.
 
     `stand_in` has the fields of a `StandInParser`: the parser of another toolchain, which replaces the toolchain's own
-    parser; None if the toolchain's own parser is used. `trust` is the policy for records of conversions; None if all records are trusted.
-    `versions` are those of torch and related packages. `plugins` are those of the model. At the `points` (as
-    in `LowerJob`), the sizes of the partitions are checked, and operators on empty tensors are found.
+    parser; None if the toolchain's own parser is used. `trust` is the policy for records of conversions; None if all
+    records are trusted. `versions` are those of torch and related packages. `plugins` are those of the model. At the
+    `points` (as in `LowerJob`), the sizes of the partitions are checked, and operators on empty tensors are found.
     """
 
     program: str

@@ -86,7 +86,7 @@ def plan_document(
     return Plan(
         ok=not errors,
         duration_s=round(duration_s, 3),
-        totals=totals(steps, unknown=True),
+        totals=totals(steps, with_unknown=True),
         steps=steps,
         outputs=[
             PlannedOutput(model=plan.model.name, kind=kind, path=path)
@@ -126,10 +126,10 @@ def failure_document(schema: str, error: TrtbuildError) -> Failure:
     )
 
 
-def totals(steps: Sequence[StepEntry], *, unknown: bool = False) -> Totals:
-    """Stage → verdict → number of steps. With `unknown`, the verdicts include ``unknown``."""
+def totals(steps: Sequence[StepEntry], *, with_unknown: bool = False) -> Totals:
+    """Stage → verdict → number of steps. If `with_unknown`, the verdicts include ``unknown``."""
     verdicts: list[Verdict] = ["hit", "run", "failed", "skipped"]
-    if unknown:
+    if with_unknown:
         verdicts.append("unknown")
     counts: dict[Stage, dict[Verdict, int]] = {stage: dict.fromkeys(verdicts, 0) for stage in STAGES}
     for step in steps:

@@ -129,7 +129,7 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
 
 
 def _replace_refused_records(remote: RemoteStore, local: LocalStore, lock: Lock, fetched: Fetched) -> None:
-    """Replace the local records that the lock refuses by those of the bundle that it accepts. Changes `fetched`."""
+    """Replace local records that the lock refuses by the bundle's records, if the lock accepts these. Changes `fetched`."""
     locked_keys = [key for key in fetched.present if key in lock.by_key]
     replaced = fetch_records(remote, locked_keys, local, lock_refusal=lambda key, record, _: lock.refusal(key, record))
     fetched.present = [key for key in fetched.present if key not in replaced.fetched]

@@ -92,8 +92,7 @@ def run_step(
 
     def put() -> Record:
         for conversion in conversions:
-            # The partition step converted a partition only if no stored record of it could be used. This record replaces
-            # such a record.
+            # the partition step converts a partition only if the store has no usable record of the conversion
             store.put_record(conversion, replace=True)
         stored_record = store.put_record(step_record, replace=step.reason.code in _REPLACING_REASONS)
         if step.stage == "partition":

@@ -174,8 +174,8 @@ class Publication:
     def publish(self, records: Sequence[Record], put: Callable[[], Record]) -> Record:
         """Publish `records` when all earlier steps have passed their checks. The last record is the step's own.
 
-        `put` publishes the records, and returns the step's record in the store. Returns the same record. If the records
-        wait or were dropped, returns the last of `records`. Raises the errors of `put`.
+        `put` publishes the records, and returns the step's record in the store. This method returns the same record. If the
+        records have to wait or were dropped, it returns the last of `records`. Raises the errors of `put`.
         """
         self._has_to_wait = self._steps.hold_back(self._step, self._keys_before, records, put)
         return records[-1] if self._has_to_wait else put()

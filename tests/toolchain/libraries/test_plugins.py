@@ -47,7 +47,7 @@ def _no_loaded_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def libraries(tmp_path: Path) -> list[bytes]:
-    """The bytes of three libraries. The first two have a function that makes TensorRT load a library, too."""
+    """The bytes of three libraries. The first two have a function by which TensorRT finds the plugins of a library."""
     contents = []
     for number, name in enumerate(("getCreators", "getPluginCreators", "nothing")):
         (tmp_path / "code.c").write_text(f"int {name}(void) {{ return {number}; }}\n")

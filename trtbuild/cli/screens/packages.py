@@ -22,7 +22,9 @@ MOST_OPERATORS = 6
 
 
 def package_screen(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspection], list[str]]:
-    """The function that returns the lines of a package, with the layers or trtexec commands of its engines if required."""
+    """The function that returns the lines of a package.
+
+    `layers` adds the layers of its engines, and `trtexec` the commands that build the same engines."""
 
     def lines(document: Inspection) -> list[str]:
         result = _index(document)

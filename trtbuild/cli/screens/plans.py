@@ -92,7 +92,8 @@ def _verdict(verdict: str) -> str:
 def _rows(model: str, steps: Sequence[StepEntry]) -> list[Row]:
     """The rows of a model. All unknown steps share the last row.
 
-    Steps that differ only in their target have one name. A row has the names with the same stage, reason and targets."""
+    Steps that differ only in their target share a name. Names with the same verdict, stage, reason and targets share a
+    row."""
     targets_by_step: dict[tuple[str, str, str, str], list[str]] = {}
     for step in steps:
         name = step.id.removeprefix(f"{model}/")

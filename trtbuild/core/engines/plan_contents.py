@@ -1,7 +1,7 @@
 """The contents of a plan (a serialized engine), as far as the plan names them: the types of its weights, and its kernels.
 
-They show whether an engine computes in other types than its ONNX model. `trtbuild.toolchain.compiling.plan_reading` reads
-plans.
+The contents show whether an engine computes in other types than its ONNX model.
+`trtbuild.toolchain.compiling.plan_reading` reads plans.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a fault in a partition: an operator from `since` to `first`.
+    """The place of a fault in a partition: one of the operators from `since` to `first`.
 
     `first` is the first operator whose value is known to be wrong. The values from `since` up to `first` could not be
     compared. If there are no such values, `since` is equal to `first`. `text` describes the difference at `first`. If

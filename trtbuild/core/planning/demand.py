@@ -3,7 +3,7 @@
 Rules
 1. The pass visits the steps from the outputs back to the first steps. If the package step is a hit and the package's files
    are in place (already at their paths), nothing is needed. If it is a hit and the files are not in place, the blobs of the
-   files are needed. If the step runs, the blobs of the files and the blobs from which it writes the index are needed.
+   files are needed. If it runs, the blobs of the files are needed, and the blobs from which it writes the index.
 2. A step that runs needs the blobs that it reads. A blob that only hits would read is not needed.
 3. If a needed blob is not in the cache, the hit that produced it becomes a run (``evicted``). Then the blobs that this
    step reads are needed, too. Weights of a weights file, and the library of plugins, are always available, because they

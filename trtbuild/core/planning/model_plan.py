@@ -4,8 +4,8 @@ Rules
 1. Steps are planned in the order of the graph. As long as each step has a record, the next step's recipe is known. If a
    step has no usable record, the steps that need its results are ``unknown``. They become hits if the step gives the same
    results as before.
-2. The code that makes a verdict also writes its reason. Most of it is in `core.planning.verdicts`. `core.planning.demand`
-   runs last, from the outputs back to the first steps.
+2. The code that makes a verdict also writes its reason. Most of this code is in `core.planning.verdicts`.
+   `core.planning.demand` runs last, from the outputs back to the first steps.
 3. Planning needs neither torch nor TensorRT, because the facts have their versions. A machine without torch
    (`Facts.versions` is None) accepts another machine's trace of the same files, and uses the versions in its record
    (`core.planning.acceptance`).

@@ -1,6 +1,6 @@
 """The points and weights with which the lower step compares a lowered program with the traced program.
 
-The points are not in any key, because the comparison does not change the result of lowering.
+The points and weights are not in any key, because the comparison does not change the result of lowering.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ STEP_VERSIONS: Mapping[str, int] = {
 #: torch's exporter writes only newer opsets.
 LAST_DOWNGRADED_OPSET = 17
 
-#: The version of the code that converts to an older opset. Only the keys of such models have it.
+#: The version of the code that converts to an older opset. Only keys for these older opsets have it.
 OPSET_DOWNGRADE_VERSION = 3
 
 #: The version of the rules that decide which int64 values are safe with a toolchain that computes them in 32 bits

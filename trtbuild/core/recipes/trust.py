@@ -96,7 +96,7 @@ class Trust(Protocol):
 
     @property
     def own_domain(self) -> str | None:
-        """The domain that this machine writes. None if it does not sign, or has no local key yet (rule 5)."""
+        """The domain of this machine's records. None if the machine does not sign, or has no local key yet (rule 5)."""
 
     @property
     def read_domains(self) -> Sequence[str]:

@@ -25,7 +25,7 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.trust.action_result import ActionResult, record_document
 
-#: The most entries that an error lists.
+#: The largest number of entries that an error lists.
 _MAX_LISTED = 20
 
 

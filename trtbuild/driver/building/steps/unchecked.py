@@ -6,8 +6,8 @@ compares it with the traced program. The steps that read an announced program st
 Rules
 1. A step is *unchecked* from its announcement to its end. Plans use its results (`StoreLookups.note_announced`), although
    the store does not have its record yet.
-2. The record of a step is published when all steps before it have passed their checks. Until then the record waits here,
-   but the step ends.
+2. The record of a step is published when all steps before it have passed their checks. Until then the record waits here.
+   The step itself does not wait.
 3. If a check fails, the records that wait for it are dropped, and the next plan does not use them.
 4. The thread that ends the last check publishes the records that waited for it, in the order of their arrival.
 """

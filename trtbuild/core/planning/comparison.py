@@ -76,7 +76,7 @@ def make_comparison(
 
 
 def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and sizes of two points: the smallest at which the trace was compared with eager PyTorch, and the next larger.
+    """The name and sizes of the smallest point at which the trace was compared with PyTorch, and of the point a step above.
 
     The second point reveals a lowering pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
     """

@@ -19,7 +19,7 @@ from trtbuild.core.model.spec import Model
 from trtbuild.core.packages.contents import PackageContents
 from trtbuild.core.planning.comparison import Comparison
 from trtbuild.core.planning.graph import ModelPlan, Step, step_id
-from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob, TraceStep
+from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob, PlannedTrace
 from trtbuild.core.planning.lookups import Lookups
 from trtbuild.core.planning.verdicts import EVICTED
 from trtbuild.core.recipes.record import Record
@@ -55,7 +55,7 @@ def require_blobs(plan: ModelPlan, lookups: Lookups, is_in_place: Callable[[Mode
 
 def blobs_read_by(step: Step) -> Iterator[Needed]:
     """The blobs that a step's worker reads, with the steps that produce them."""
-    if isinstance(step.job, TraceStep) and step.job.quantizers is not None:
+    if isinstance(step.job, PlannedTrace) and step.job.quantizers is not None:
         yield step.producers[0], step.job.quantizers
     if isinstance(step.job, LowerJob | PartitionJob | ConvertJob):
         yield step.producers[0], step.job.program

@@ -19,12 +19,12 @@ from trtbuild.core.planning.comparison import Comparison
 
 
 @dataclass(frozen=True)
-class CalibrateStep:
+class PlannedCalibration:
     """The part of a calibrate step's job that comes from planning: nothing, because the job follows from the model."""
 
 
 @dataclass(frozen=True)
-class TraceStep:
+class PlannedTrace:
     """The part of a trace step's job that comes from planning. The rest of the job follows from the model.
 
     `weights` has the name, dtype and shape of each tensor of the weights file; None without a weights file. `quantizers` is
@@ -85,4 +85,4 @@ class ConvertJob:
 
 
 #: The job of a step. The package step has no job.
-StepJob = CalibrateStep | TraceStep | LowerJob | PartitionJob | ConvertJob | EngineJob
+StepJob = PlannedCalibration | PlannedTrace | LowerJob | PartitionJob | ConvertJob | EngineJob

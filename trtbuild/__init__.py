@@ -90,5 +90,5 @@ def _register_operator() -> None:
 
 if "torch" not in sys.modules:
     sys.meta_path.insert(0, _TorchImportHook)
-elif hasattr(sys.modules["torch"], "library"):  # torch lacks it while it is still being imported
+elif hasattr(sys.modules["torch"], "library"):  # torch has no `library` while it is being imported
     _register_operator()

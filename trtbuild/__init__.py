@@ -6,7 +6,7 @@ names `compile`, `trace` and `Input` as ``torch_tensorrt.dynamo`` does.
 
 ``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a ``.pt2`` file work, too. The operator that runs
 the engines of such a file is registered with torch as soon as the program has imported torch. Every command imports this
-package, so it imports almost nothing. Public names are imported when they are first used.
+package, so the package imports almost nothing. Public names are imported when they are first used.
 """
 
 import sys
@@ -50,7 +50,7 @@ def __dir__() -> list[str]:
 
 
 class _TorchImportHook:
-    """An import hook that calls `_register_operator` after the first import of torch. Other hooks find torch."""
+    """An import hook that calls `_register_operator` after the first import of torch. The other hooks search for torch."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
@@ -90,5 +90,5 @@ def _register_operator() -> None:
 
 if "torch" not in sys.modules:
     sys.meta_path.insert(0, _TorchImportHook)
-elif hasattr(sys.modules["torch"], "library"):  # missing while torch is still being imported
+elif hasattr(sys.modules["torch"], "library"):  # torch has no `library` while it is being imported
     _register_operator()

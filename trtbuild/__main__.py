@@ -21,7 +21,7 @@ def main() -> None:
             from trtbuild.cli.main import main as whole_program
 
             whole_program()
-    except KeyboardInterrupt:  # before the whole program was imported: afterwards, it writes a message itself
+    except KeyboardInterrupt:  # before `whole_program` was called, which handles later interrupts itself
         sys.exit(130)
     sys.exit(status)
 

@@ -1,6 +1,6 @@
 """Replace a file atomically: a reader finds all the old bytes or all the new bytes, and never a part of them.
 
-The new bytes are written to a temporary file in the same directory, which is then renamed.
+The new bytes are written to a temporary file in the same directory. Then this file is renamed.
 
 Promises
 1. If the process is killed (``kill -9``), the path has the old file or the new file. The temporary file

@@ -36,7 +36,7 @@ def define_operator_if_called(program: bytes) -> None:
 
 @functools.cache
 def define_operator() -> Any:
-    """Define the operator, once in a process. It exists as long as the returned `torch.library.Library`."""
+    """Define the operator, once in a process. The operator exists as long as the returned `torch.library.Library`."""
     import torch
 
     library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -47,7 +47,7 @@ def define_operator() -> Any:
 
 
 def is_size_check(target: Any) -> bool:
-    """Whether the target of a node in a graph is the operator."""
+    """Whether the target of a node in a graph is the operator `declared`."""
     return getattr(target, "namespace", "") == NAMESPACE
 
 

@@ -21,5 +21,5 @@ def _use_float32() -> Callable[[], object]:
     return lambda: torch.set_default_dtype(before)
 
 
-#: Inside a block of this context manager, float32 is the default. All threads see it.
+#: Inside a block of this context manager, float32 is the default dtype in all threads.
 default_float32 = ProcessWideChange(_use_float32)

@@ -5,7 +5,7 @@ listening socket.
 
 Rules
 1. A worker behaves like a worker of `trtbuild.driver.workers.forking.server_process`. Rules 1 and 3 to 5 of that module
-   hold.
+   also hold here.
 2. A server loads its modules at the first request. It runs no user code, and only its main thread runs Python. So a worker
    has no state of an earlier job.
    * The servers of trace and torch workers load torch. The server of torch workers also lowers and converts a small
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import _socket
 import os
-import runpy  # also because a worker that is started with -m has loaded it
+import runpy  # a worker that is started with -m has loaded this module, too
 import sys
 from typing import Any
 

@@ -61,7 +61,8 @@ class Servers:
     def forked_command(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
         """Python's arguments for a command. The command is forked, too, if possible.
 
-        So the caller is not its parent, and cannot send it signals. It can only read the streams and the exit status.
+        The caller is not the parent of a forked command, so it cannot send signals to the command. It can only read the
+        streams and the exit status.
         """
         folder = None if cold else self.folder_for(environment)
         if folder is None:

@@ -62,7 +62,7 @@ def test_a_build_with_forked_workers_has_the_same_keys_and_results(
 ) -> None:
     """The model's code sees the same environment in both builds.
 
-    It writes variables, arguments, modules, import path, flags, directory and descriptors to a file.
+    The code writes its variables, arguments, modules, import path, flags, directory and descriptors to a file.
     """
     code = (
         "seen = [sorted(os.environ.items()), sys.argv[1:], sys.path, list(sys.flags), sys.modules['__main__'].__name__,\n"
@@ -91,7 +91,7 @@ def _seen_values(lines: list[str]) -> list[Any]:
     return [value for line in lines for value in ast.literal_eval(line)]
 
 
-def test_a_model_does_not_see_the_state_of_another(write: Callable[..., CommandLine], tmp_path: Path) -> None:
+def test_a_model_does_not_see_the_state_of_another_model(write: Callable[..., CommandLine], tmp_path: Path) -> None:
     leaving_code = (
         "import json\njson.left_behind = True\nos.environ['LEFT'] = '1'\nopen('/proc/self/cwd/../loaded', 'a')\n"
     )

@@ -35,7 +35,7 @@ except EnvironmentFault as error:
 
 
 def compile_library(file: Path, *functions: tuple[str, int]) -> Path:
-    """Compile a shared library, and return `file`. `functions` are pairs: a name, and the number that is returned."""
+    """Compile a shared library, and return `file`. `functions` are pairs: a function's name, and the number it returns."""
     file.parent.mkdir(exist_ok=True)
     source = file.with_suffix(".c")
     source.write_text(

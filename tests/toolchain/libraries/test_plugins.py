@@ -47,7 +47,7 @@ def _no_loaded_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def libraries(tmp_path: Path) -> list[bytes]:
-    """The bytes of three libraries. The first two have a function that makes TensorRT load a library, too."""
+    """The bytes of three libraries. The first two have a function by which TensorRT finds the plugins of a library."""
     contents = []
     for number, name in enumerate(("getCreators", "getPluginCreators", "nothing")):
         (tmp_path / "code.c").write_text(f"int {name}(void) {{ return {number}; }}\n")
@@ -87,7 +87,7 @@ def test_a_library_is_refused_if_tensorrt_has_its_plugin_already(libraries: list
         require_plugins(trt, None, [ROI], libraries[0], "libroi.so")
 
 
-def test_the_error_for_a_missing_plugin_lists_those_of_the_library(libraries: list[bytes]) -> None:
+def test_the_error_for_a_missing_plugin_lists_the_plugins_of_the_library(libraries: list[bytes]) -> None:
     missing = ("RoiPlugin", "2", "")
     with pytest.raises(PluginError, match=r"no plugin RoiPlugin, version 2: lib.so registers RoiPlugin, version 1\n"):
         require_plugins(FakeTensorRT(), None, [missing], libraries[0], "lib.so")

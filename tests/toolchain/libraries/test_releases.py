@@ -1,4 +1,4 @@
-"""The properties of a release are looked up by its version. A setting that a release lacks is rejected before any work."""
+"""The properties of a release are looked up by its version. A setting that the release lacks is rejected before a build."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_does_not_set_the_parser_flag_that_crashes_8_6_0() -> None:
     assert release("tensorrt", "8.6.1").parser_flags == ("NATIVE_INSTANCENORM",)
 
 
-def test_has_default_is_false_for_other_values() -> None:
+def test_has_default_is_true_only_for_the_default_value() -> None:
     assert all(has_default(BuilderSettings(), name) for name in SETTINGS)
     assert not has_default(BuilderSettings(tf32=False), "tf32")
 

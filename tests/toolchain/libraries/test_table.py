@@ -1,4 +1,4 @@
-"""Check before any work whether this machine can build for a target. The checks import no toolchain."""
+"""`check_target` checks whether this machine can build for a target, without an import of the toolchain."""
 
 from __future__ import annotations
 

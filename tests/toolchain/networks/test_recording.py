@@ -314,7 +314,7 @@ def with_first_call(recording: RecordedNetwork, **changes: Any) -> bytes:
     """The document of a recording, with changes of its first call."""
     document = network_document.parse(recording.document)
     document["calls"][0].update(changes)
-    del document["schema"]  # `to_bytes` adds it
+    del document["schema"]  # `to_bytes` adds the schema
     return network_document.to_bytes(**document)
 
 

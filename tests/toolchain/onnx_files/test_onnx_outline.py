@@ -1,4 +1,4 @@
-"""The outline of a model has the content that the package onnx reads."""
+"""`read_outline` returns the same nodes, weights and types of a model as the package onnx."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_the_term_corrects_the_rounding_of_the_factor(make_model: Any) -> None:
         {"shift": np.full(CHANNELS, np.nan)},
     ],
 )
-def test_values_beyond_half_stay_in_float32(make_model: Any, changes: dict[str, Any]) -> None:
+def test_values_outside_the_range_of_half_stay_in_float32(make_model: Any, changes: dict[str, Any]) -> None:
     values = parameters(**changes)
     model = normalization(make_model, values)
     new_model, weights = rewrite(model, values)
@@ -159,9 +159,9 @@ def test_does_not_change_a_normalization_whose_parameters_have_its_type(
     assert rewrite(model, values) == (model, _bytes(values))
 
 
-def test_a_normalization_with_other_parameters_is_computed_in_float32(make_model: Any) -> None:
-    """In the first model, scale and shift are half, mean and variance float32. The parameters of the second model are not
-    external."""
+def test_a_normalization_with_mixed_types_or_inline_parameters_is_computed_in_float32(make_model: Any) -> None:
+    """In the first model, scale and shift are half, mean and variance float32. The second model contains its parameters as
+    constants."""
     scale, shift, mean, variance = parameters()
     values = [scale.astype(np.float16), shift.astype(np.float16), mean, variance]
     model = normalization(make_model, values)

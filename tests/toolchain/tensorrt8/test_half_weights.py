@@ -100,7 +100,7 @@ def test_keeps_a_cast_that_is_an_output(make_model: Any) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "to"), [("float64", HALF), ("int32", HALF), ("float32", onnx.TensorProto.BFLOAT16)])
-def test_keeps_other_casts(dtype: str, to: int, make_model: Any) -> None:
+def test_keeps_casts_that_are_not_from_float32_to_float16(dtype: str, to: int, make_model: Any) -> None:
     weight = np.arange(4).astype(dtype)
     nodes = [h.make_node("Cast", ["w0"], ["v0"], to=to), h.make_node("Cast", ["v0"], ["o0"], to=FLOAT)]
     model = make_model(nodes, [], ["FLOAT"], [weight])

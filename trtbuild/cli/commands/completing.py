@@ -6,8 +6,8 @@ Rules
 2. Names come from the manifests. Names of steps also come from the history (the file of the steps that have run), because
    some steps are known only after a build.
 3. bash splits a step id such as ``vit/engine/p0@ada`` before and after the ``@`` (COMP_WORDBREAKS), so the parts are joined
-   again. The offered text begins with the ``@``, because readline uses ``@`` as the start of a host name, and bash 5.2
-   inserts the text at the position of the ``@``.
+   again. readline uses ``@`` as the start of a host name, and bash 5.2 inserts the offered text at the position of the
+   ``@``. So the offered text begins with the ``@``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def _completer(names_in: Callable[[Path, tuple[str, ...]], list[str]], *kinds: str) -> Completer:
-    """A completer that offers the names in a project that begin with the typed text.
+    """Return a completer, which offers the names that begin with the typed text.
 
-    `names_in` returns the names, from the project and its manifests. If no name begins with the typed text, the shell
-    completes paths of `kinds` (``dir``, ``file``)."""
+    `names_in` returns all names in a project: its arguments are the project's directory and manifests. If no name begins
+    with the typed text, the shell completes paths of `kinds` (``dir``, ``file``)."""
 
     @functools.wraps(names_in)
     def complete_quietly(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -121,6 +121,7 @@ add_completion_class(_Bash)
 
 
 def script(command: click.Command, shell: str) -> str:
+    """The script that adds the completion of `command` to a `shell`."""
     kind: Any = get_completion_class(shell)
     template: str = kind(command, {}, "trtbuild", COMPLETION_VARIABLE).source_template
     return template % {

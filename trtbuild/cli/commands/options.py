@@ -241,7 +241,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 def common_flags(command: Command) -> Command:
     """Add the common flags to a command or group.
 
-    The command gets a dict in its argument `flags`: the values of these flags, and those that its group got.
+    The command gets a dict in its argument `flags`: the values of these flags, and the values that its group got.
     """
 
     @functools.wraps(command)

@@ -52,14 +52,34 @@ def report(output: str, number: int, flags: Flags) -> int:
     ),
 )
 @click.argument("path", metavar="[PACKAGE|MODEL]", required=False, shell_complete=completing.packages)
-@click.option("--layers", is_flag=True, help="Show the layers of each engine: module paths, operators and types.")
-@click.option("--trtexec", is_flag=True, help="Show, for each engine, the trtexec command that builds the same engine.")
-@click.option("--memory", is_flag=True, help="Show the device memory that each engine needs. Uses the GPU.")
+@click.option(
+    "--layers", "show_layers", is_flag=True, help="Show the layers of each engine: module paths, operators and types."
+)
+@click.option(
+    "--trtexec",
+    "show_trtexec",
+    is_flag=True,
+    help="Show, for each engine, the trtexec command that builds the same engine.",
+)
+@click.option(
+    "--memory", "show_memory", is_flag=True, help="Show the device memory that each engine needs. Uses the GPU."
+)
 @click.option("--onnx", metavar="DIR", help="Write the ONNX models of the engines to DIR.")
-@click.option("--precision", is_flag=True, help="Show instead what MODEL computes in which type. Needs PyTorch.")
+@click.option(
+    "--precision",
+    "show_precision",
+    is_flag=True,
+    help="Show instead what MODEL computes in which type. Needs PyTorch.",
+)
 @common_flags
 def inspect(
-    path: str | None, layers: bool, trtexec: bool, memory: bool, onnx: str | None, precision: bool, flags: Flags
+    path: str | None,
+    show_layers: bool,
+    show_trtexec: bool,
+    show_memory: bool,
+    onnx: str | None,
+    show_precision: bool,
+    flags: Flags,
 ) -> int:
     """Show the contents of one package or of all.
 
@@ -69,9 +89,14 @@ def inspect(
     from trtbuild.driver import inspection
     from trtbuild.driver.inspection import whole_project
 
-    if precision:
-        refused = {"--layers": layers, "--trtexec": trtexec, "--memory": memory, "--onnx": onnx is not None}
-        for flag, is_used in refused.items():
+    if show_precision:
+        others = {
+            "--layers": show_layers,
+            "--trtexec": show_trtexec,
+            "--memory": show_memory,
+            "--onnx": onnx is not None,
+        }
+        for flag, is_used in others.items():
             if is_used:
                 raise UsageError(f"--precision and {flag} exclude each other", hint="use one of them")
         from trtbuild.cli.screens import precisions
@@ -80,11 +105,11 @@ def inspect(
         show.paged(flags, inspect_precision(request(flags), path), precisions.precision_lines)
         return 0
     if path is None:
-        inspections = whole_project.inspect_all(request(flags), layers=layers, memory=memory, onnx=onnx)
-        show.paged(flags, inspections, packages.project_screen(layers=layers, trtexec=trtexec))
+        inspections = whole_project.inspect_all(request(flags), layers=show_layers, memory=show_memory, onnx=onnx)
+        show.paged(flags, inspections, packages.project_screen(layers=show_layers, trtexec=show_trtexec))
         return 0
-    document = inspection.inspect(request(flags), path, layers=layers, memory=memory, onnx=onnx)
-    show.paged(flags, document, packages.package_screen(layers=layers, trtexec=trtexec))
+    document = inspection.inspect(request(flags), path, layers=show_layers, memory=show_memory, onnx=onnx)
+    show.paged(flags, document, packages.package_screen(layers=show_layers, trtexec=show_trtexec))
     return 0
 
 

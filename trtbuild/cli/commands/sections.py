@@ -18,7 +18,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 
 
 class Command(click.Command):
-    """A command whose help is written like a result, so that a closed or full standard output is handled."""
+    """A command whose help is written like a result, so that errors of standard output are handled in the same way."""
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         option = super().get_help_option(ctx)

@@ -17,7 +17,7 @@ MOST_OUTPUTS = 20
 
 
 def build_lines(document: Build) -> list[str]:
-    """The lines for standard output. After an error, the summary line is missing, because it is on standard error."""
+    """The lines for standard output. For a failed build, they lack the summary line, which `failures` returns."""
     written = [entry for entry in document.outputs if entry.written]
     shown = written[:MOST_OUTPUTS] if len(written) > MOST_OUTPUTS + 1 else written
     lines = _outputs(shown, document.steps)
@@ -65,8 +65,8 @@ def _summary(document: Build) -> str:
         more = "; --keep-going builds everything that does not need the failed steps" if document.not_begun else ""
         return f"{terminal.red('failed')}: {counts or 'nothing ran'} in {duration(document.duration_s)}{more}"
     if not verdicts["run"] and not any(entry.written for entry in document.outputs):
-        # The time has milliseconds, because such builds are short. `trtbuild.null_build` prints this line again with its
-        # own duration.
+        # The duration has three decimals, because such builds are short. `trtbuild.null_build` prints this line again with
+        # its own duration.
         return f"{terminal.green('up to date')}: {counts or 'nothing to do'} in {document.duration_s:.3f} s"
     return f"{terminal.green('done')}: {counts} in {duration(document.duration_s)}"
 

@@ -1,4 +1,4 @@
-"""The findings of `doctor` as text: a line for each check, and the correction if there is one."""
+"""The findings of `doctor` as text: a line for each check, and below it a line that says how to fix a problem."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ MOST_MESSAGE_LINES = 25
 _LEAST_SAVED_S = 0.05
 
 _VERDICTS = ("hit", "run", "failed", "skipped")
-#: Characters with a meaning in Markdown or HTML. The dot of ``www.`` is one, because GitHub makes a link of such a name.
+#: Characters with a meaning in Markdown or HTML. The dot of ``www.`` is among them: GitHub makes links of such names.
 _SPECIAL = re.compile(r"[\\`*_{}\[\]<>()#+!|&~@:$]|(?<=www)\.")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")

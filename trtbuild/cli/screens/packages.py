@@ -22,7 +22,9 @@ MOST_OPERATORS = 6
 
 
 def package_screen(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspection], list[str]]:
-    """The function that returns the lines of a package, with the layers or trtexec commands of its engines if required."""
+    """The function that returns the lines of a package.
+
+    `layers` adds the layers of its engines, and `trtexec` the commands that build the same engines."""
 
     def lines(document: Inspection) -> list[str]:
         result = _index(document)
@@ -134,7 +136,7 @@ def _target(target: PackedTarget, index: PackageIndex, library: TargetLibrary | 
 
 
 def _library(target: PackedTarget, library: TargetLibrary | None) -> Iterator[str]:
-    """A line about the library that runs the engines on this machine. No line if the same version of it built them."""
+    """A line about the library that runs the engines here, unless the same version of this library built them."""
     if library is None or (library.library, library.version) == (target.toolchain, target.version):
         return
     if library.library is None:

@@ -30,10 +30,10 @@ from trtbuild.driver.answers.documents import (
 #: "1 more row" would not be shorter. If there are more models than this, `status` lists only those that are not up to date.
 MOST_ROWS = 40
 
-#: The largest number of columns for the steps of a row. The reasons of longer rows are not aligned.
+#: The largest width of a row's step names, in characters. The reasons of rows with longer names are not aligned.
 MOST_STEPS = 36
 
-#: The largest number of columns for the names of changed parts.
+#: The largest width of the names of changed parts, in characters. The values of longer names are not aligned.
 MOST_PARTS = 48
 
 #: The verdict, the steps, and the reason.
@@ -92,7 +92,8 @@ def _verdict(verdict: str) -> str:
 def _rows(model: str, steps: Sequence[StepEntry]) -> list[Row]:
     """The rows of a model. All unknown steps share the last row.
 
-    Steps that differ only in their target have one name. A row has the names with the same stage, reason and targets."""
+    Steps that differ only in their target share a name. Names with the same verdict, stage, reason and targets share a
+    row."""
     targets_by_step: dict[tuple[str, str, str, str], list[str]] = {}
     for step in steps:
         name = step.id.removeprefix(f"{model}/")

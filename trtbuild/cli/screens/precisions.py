@@ -36,7 +36,7 @@ def _module_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, .
 
 
 def _ruled_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, ...]]:
-    """A row for each operator that a rule keeps in another type than its module, with this rule."""
+    """A row for each operator that is not computed in the type of its module, with the rule that is the reason."""
     calls: dict[tuple[str, str, str, str], int] = {}
     for entry in operators:
         if entry.rule is not None:

@@ -42,7 +42,7 @@ REFRESH = 8
 #: A phase is shown when it takes longer than this, in s.
 PHASE_DELAY_S = 1.0
 
-#: The least number of columns for a step's id. With fewer, the duration of the last run is left out.
+#: The least number of columns for a step's id. With fewer columns, the duration of the last run is left out.
 LEAST_NAME_WIDTH = 12
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

@@ -1,4 +1,4 @@
-"""The progress of a build on standard error: a line for each step that starts and for each that ends.
+"""The progress of a build on standard error: one line when a step starts, and one when it ends.
 
 `Progress` writes plain lines, for CI and pipes. `trtbuild.cli.terminal.live` is for terminals. Both count with `Tally`.
 """

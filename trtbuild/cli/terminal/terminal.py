@@ -2,9 +2,9 @@
 
 Rules
 1. All lines are made with colour. `render` removes the colour for streams that do not show it.
-2. The first match decides about colour: no with ``NO_COLOR`` (not empty); yes with ``FORCE_COLOR`` or ``CLICOLOR_FORCE``
-   (not empty, not 0); no with ``CLICOLOR=0`` or ``TERM=dumb``; otherwise yes if the stream is a terminal. (no-color.org,
-   force-color.org, bixense.com/clicolors; Python 3.13 has the same order.)
+2. The first match decides whether a stream gets colour: no with ``NO_COLOR`` (not empty); yes with ``FORCE_COLOR`` or
+   ``CLICOLOR_FORCE`` (not empty, not 0); no with ``CLICOLOR=0`` or ``TERM=dumb``; otherwise yes if the stream is a
+   terminal. (no-color.org, force-color.org, bixense.com/clicolors; Python 3.13 has the same order.)
 3. A live area is rewritten in place, so it needs a terminal that can move its cursor. Under CI there is no live area,
    because CI keeps a log.
 4. A stream without Unicode gets similar ASCII characters, and ``?`` for other characters that it lacks. No character
@@ -46,7 +46,7 @@ def has_written_result() -> bool:
 
 
 def forget_result() -> None:
-    """A new command begins, which has not written its result."""
+    """Make `has_written_result` return False, because a new command begins."""
     global _has_written_result
     _has_written_result = False
 

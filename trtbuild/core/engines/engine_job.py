@@ -1,4 +1,4 @@
-"""The job of an engine step. Any worker that can read the store can run the job, because it names its files by digest."""
+"""The job of an engine step. It names its files by their digests, so any worker that can read the store can run it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class EngineJob:
     `inputs` and `outputs` are the types that the partition declares, or None if they are not known. The types of the
     compiled network must be equal to them.
 
-    `plugin_library` is the SHA-256 of the project's library of plugins. It is None if the model calls no plugin of it.
+    `plugin_library` is the SHA-256 of the project's library of plugins. It is None if the model calls no plugin of this
+    library.
     """
 
     onnx: str

@@ -85,9 +85,9 @@ class Context(Protocol):
         ...
 
     def time_layers(self, report: Callable[[str, float], None] | None) -> None:
-        """Call `report(layer, milliseconds)` for each layer in each later run, which then waits for the GPU.
+        """Let each later run wait for the GPU, and call `report(layer, milliseconds)` for each layer.
 
-        None ends the reports."""
+        If `report` is None, later runs are not timed."""
         ...
 
 

@@ -5,7 +5,7 @@ both factors. Such a *fallback* gives right results, but the engine is neither s
 float model.
 
 Rules
-1. A fallback is reported only if it is certain, because the plan names the types of its weights or kernels
+1. A fallback is reported only if the plan proves it: the plan must name the types of its weights or kernels
    (`PlanContents`). The size of a plan proves nothing, because a plan also contains text from which kernels are compiled.
    For one 256 x 256 product, TensorRT-RTX wrote a plan of 268 kB with float32 weights, and a plan of 334 kB with two int8
    factors. The larger plan has 260 kB of text.

@@ -1,7 +1,7 @@
 """The contents of a plan (a serialized engine), as far as the plan names them: the types of its weights, and its kernels.
 
-They show whether an engine computes in other types than its ONNX model. `trtbuild.toolchain.compiling.plan_reading` reads
-plans.
+The contents show whether an engine computes in other types than its ONNX model.
+`trtbuild.toolchain.compiling.plan_reading` reads plans.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 
 #: Kinds of kernels that compute matrix products or convolutions, by their names in plans.
 _PRODUCTS = ("fully_connected", "corrltn", "deconvolution")
-#: Kinds of kernels that compute no products. A fusion counts as such a kind, because the plan also lists its kernels.
+#: Kinds of kernels that compute no products. A fusion is in this list, because the plan also lists the kernels in it.
 _NO_PRODUCTS = ("runtime_fusion", "cast", "mul", "add", "copy")
 #: A kernel of the kind ``function`` may compute a product if its name contains one of these texts.
 _PRODUCT_NAMES = ("Fc", "Conv", "Corr", "Mm", "Gemm")

@@ -1,7 +1,8 @@
-"""TensorRT's builder settings, such as the optimization level. `BuilderSettings` has a field with all facts about each.
+"""TensorRT's builder settings, such as the optimization level. `BuilderSettings` has a field for each setting.
 
 The manifest's fields and their checks, docs/manifest.md, the builder's configuration, the check of the toolchain's release,
-trtexec's arguments and the engine's key all follow from these fields. docs/architecture.md describes how to add a setting.
+trtexec's arguments and the engine's key all follow from the facts in these fields (`Setting`). docs/architecture.md
+describes how to add a setting.
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ class Operator:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a fault in a partition: an operator from `since` to `first`.
+    """The place of a fault in a partition: one of the operators from `since` to `first`.
 
     `first` is the first operator whose value is known to be wrong. The values from `since` up to `first` could not be
-    compared. If there are no such values, `since` is equal to `first`. `text` describes the difference at `first`. If it
-    is empty, the difference is the number `error`."""
+    compared. If there are no such values, `since` is equal to `first`. `text` describes the difference at `first`. If
+    `text` is empty, the difference is the number `error`."""
 
     first: Operator
     since: Operator
@@ -127,7 +127,7 @@ class FloatError:
         return max((entry.largest for entry in self.outputs), default=None)
 
     def explained(self, reason: str) -> FloatError:
-        """Return the same error, with `reason` added to the text `unknown`, if there is one."""
+        """Return the same error. If a part of it is unknown, `reason` is added to the text `unknown`."""
         return replace(self, unknown=self.unknown + reason) if self.unknown else self
 
     def why_rejected(self, limit: float, advice: str = "") -> str | None:

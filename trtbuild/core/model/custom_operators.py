@@ -40,7 +40,7 @@ class CustomOperator:
 
     @property
     def import_advice(self) -> str:
-        """The advice how to register the operator: the module to import, and the command that installs it."""
+        """Advice on how to register the operator: the module to import, and the command that installs this module."""
         if self.module is None:
             return f"import the module that registers {self.qualified_name}"
         text = f"`import {self.module}` first, or {IMPORT_ADVICE}"

@@ -1,6 +1,7 @@
 """Derives the dimensions of a model from its profiles: the dynamic axes, the symbols that they share, and their ranges.
 
-A profile has a min, an opt and a max shape for each input. A dim is a dynamic dimension. A symbol stands for it in a graph.
+A profile has a min, an opt and a max shape for each input. A dim is a dynamic dimension. In a graph, a symbol stands for a
+dim.
 
 Rules
 1. A dim's range begins with its smallest min in all profiles, and ends with its largest max. If both are the same number,
@@ -9,7 +10,7 @@ Rules
 3. A dynamic axis without a named dim gets the name ``<input>_<axis>``. If a dim has that name, ``_`` is appended.
 4. ``multiple_of: k`` means that every size is a multiple of k, including each min, opt and max. The size divided by k is
    the size in units.
-5. The example of a dim is the size with which the model is traced: the first profile's opt. If that is 0 or 1 (in units),
+5. The example of a dim is the size with which the model is traced: the first profile's opt. If this opt is 0 or 1 units,
    the example is the smallest legal size of at least 2 units, because torch.export specializes sizes 0 and 1.
 6. Symbols are numbered in the order of their first appearance in the inputs' axes, so that names do not change keys.
 7. All problems are reported at once. A problem of one input or dim does not stop the checks of other inputs and dims.
@@ -211,17 +212,17 @@ def _check_multiples(
     name, axis = at
     for profile in profiles:
         sizes = _sizes(profile, name, axis)
-        wrong_lists = [which for which, size in zip(MIN_OPT_MAX, sizes, strict=True) if size % dim.multiple_of]
-        if wrong_lists:
+        wrong_kinds = [which for which, size in zip(MIN_OPT_MAX, sizes, strict=True) if size % dim.multiple_of]
+        if wrong_kinds:
             values = ", ".join(f"{which} {size}" for which, size in zip(MIN_OPT_MAX, sizes, strict=True))
-            fixes = [_nearest_multiples(sizes[MIN_OPT_MAX.index(which)], dim.multiple_of) for which in wrong_lists]
+            fixes = [_nearest_multiples(sizes[MIN_OPT_MAX.index(which)], dim.multiple_of) for which in wrong_kinds]
             problems.append(
                 ShapeProblem(
                     f"{name}.{axis} is dim {dim.name!r}, a multiple of {dim.multiple_of}, but has {values}",
                     "write " + ", ".join(fixes),
                     profile=profile.name,
                     input=name,
-                    shape_kind=wrong_lists[0],
+                    shape_kind=wrong_kinds[0],
                     axis=axis,
                 )
             )
@@ -260,6 +261,7 @@ def _check_equal_ranges(
 
 
 def _example_size(opt: int, low: int, high: int, unit: int) -> int:
+    """The size with which the model is traced (rule 5)."""
     if opt // unit >= 2:
         return opt
     return min(max(2 * unit, low), high)

@@ -29,9 +29,9 @@ class Plugin:
 
     `name`, `version` and `namespace` are those of the plugin in TensorRT's registry.
 
-    An argument of the operator that is not a tensor becomes the plugin's field of the same name. `arguments` maps an
-    argument to another field name, or to None if the plugin has no field for it. `attributes` maps other fields of the
-    plugin to fixed values.
+    Each argument that is not a tensor becomes the plugin's field of the same name. `arguments` maps an argument to another
+    field name, or to None if the plugin has no field for the argument. `attributes` maps other fields of the plugin to
+    fixed values.
     """
 
     operator: str
@@ -65,6 +65,7 @@ def operator_name(namespace: str, operator: str, overload: str) -> str:
 
 
 def plugins_of(plugins: Plugins | None, operators: Iterable[str]) -> tuple[Plugin, ...]:
+    """The entries of `plugins` for `operators`, which are qualified names such as ``mylib::roi``."""
     names = frozenset(operators)
     return () if plugins is None else tuple(plugin for plugin in plugins.operators if plugin.operator in names)
 

@@ -6,8 +6,8 @@ Rules
    the model itself have no module path, so they compute in the default.
 2. If patterns of two precisions cover a module, the pattern that names the inner module counts: ``*.norm`` counts for
    ``encoder.norm`` if the other pattern is ``encoder``.
-3. If both name the same module, a path without wildcards counts. Otherwise SourceError is raised, because the manifest
-   does not say which pattern is meant.
+3. If both patterns name the same module, a pattern without wildcards counts. If both or neither have wildcards, SourceError
+   is raised, because the manifest does not say which pattern is meant.
 4. For rule 2, a pattern names the outermost module that it matches: ``encoder.*`` names ``encoder.layers``, and no module
    inside ``encoder.layers``.
 """

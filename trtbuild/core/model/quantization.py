@@ -38,7 +38,7 @@ FORMATS: Mapping[str, Format] = {
     "fp8": Format("float8e4m3fn", "float8e4m3fn", ("max",)),
     "int8_weight_only": Format("int8", None, ("max",), ("max",)),
     "int4_weight_only": Format("int4", None, ("max", "awq"), ("max",)),
-    #: Model Optimizer finds the scales of AWQ for NVFP4 on a GPU only.
+    #: `awq` is missing, because Model Optimizer finds the scales of AWQ for NVFP4 on a GPU only.
     "nvfp4": Format("float4e2m1", None, ("max",), ("max",)),
 }
 

@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from trtbuild.core.model.spec import ToolchainName
 
 #: The first release and the first SM (GPU architecture) that have a type.
-_Firsts = tuple[tuple[int, ...], int]
+_FirstReleaseAndSM = tuple[tuple[int, ...], int]
 
-_FLOAT8: Mapping[ToolchainName, _Firsts] = {"tensorrt-rtx": ((1,), 89), "tensorrt": ((10,), 89)}
+_FLOAT8: Mapping[ToolchainName, _FirstReleaseAndSM] = {"tensorrt-rtx": ((1,), 89), "tensorrt": ((10,), 89)}
 #: Type → toolchain → the first release and the first SM. Messages suggest types in this order.
-_TYPES: Mapping[str, Mapping[ToolchainName, _Firsts]] = {
+_TYPES: Mapping[str, Mapping[ToolchainName, _FirstReleaseAndSM]] = {
     "int8": {"tensorrt-rtx": ((1,), 0), "tensorrt": ((8,), 0)},
     "float8e4m3fn": _FLOAT8,
     "float8e5m2": _FLOAT8,

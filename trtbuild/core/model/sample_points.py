@@ -11,8 +11,8 @@ _UNBOUNDED_SPAN = 64
 def sample_points(ranges: Sequence[tuple[int, int | None]]) -> list[tuple[int, ...]]:
     """Return points within the ranges of the symbols. A max of None means that there is no upper limit.
 
-    1. All symbols are at their min, or all symbols are at their max.
-    2. Two points are between. There, all symbols have different numbers other than 0 and 1, if possible.
+    1. At the first point, all symbols are at their min. At the second point, all symbols are at their max.
+    2. Two points are between these. At each of them, all symbols have different numbers other than 0 and 1, if possible.
     3. A symbol whose range has exactly two numbers gets two more points: one with this symbol at its min and all others at
        their max, and the reverse. They are needed because PyTorch removes size 1 from ranges (torch 2.13). So it treats the
        range 1..2 as the number 2, and does not report that two axes with this range must be equal.

@@ -68,7 +68,7 @@ class Input:
     name: str
     dtype: str = "float32"
     keyword: bool = False
-    #: The range of random values for this input, both ends included. With None, the code that draws the values chooses.
+    #: The range of random values for this input, both ends included. If None, the code that draws the values chooses it.
     range: ValueRange | None = None
 
 

@@ -45,8 +45,8 @@ RoundedType = Precision | Literal["int8", "float8e4m3fn", "float8e5m2", "float4e
 #: Quantizers: the reference and the runner may round a value that lies between two steps to different steps. At worst, the
 #: two roundings are independent. The table has three standard deviations of the difference of two roundings of normally
 #: distributed values. The derivation is in docs/quantization.md, and a test computes these numbers. For engines, the
-#: tolerances of int8 and float8 are doubled, like those of float16 and bfloat16, but not above 0.4. Those of 4 bits are not
-#: doubled, because errors of 0.8 and 1.0 (almost the whole value) would then be allowed.
+#: tolerances of int8 and float8 are doubled, like those of float16 and bfloat16, but not above 0.4. Those of 4-bit types
+#: are not doubled, because errors of 0.8 and 1.0 (almost the whole value) would then be allowed.
 TOLERANCES: Mapping[Runner, Mapping[RoundedType, float]] = {
     "onnxruntime": {
         "float32": 1e-5,

@@ -1,6 +1,7 @@
 """The results of a verification in the form of the document ``trtbuild.verify/1`` and of ``provenance.json``.
 
-Each class is one JSON object: its fields are the members. Entries that were read from a record have another order.
+Each class is one JSON object: its fields are the members. The members of entries that were read from a record have another
+order.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _RecordedPartition(PartitionEntry):
 
 
 def _json_in_record_order(entry: WholeEntry | PartitionEntry, kind: type[Comparison]) -> dict[str, Any]:
-    """The JSON of an entry: the fields of `kind` in alphabetical order, then the others."""
+    """The JSON of an entry: the fields of `kind` in alphabetical order, then all other fields."""
     by_field = members(entry)
     first = [name for name in sorted(by_field) if name in kind.__dataclass_fields__]
     return {name: by_field[name] for name in dict.fromkeys((*first, *by_field))}

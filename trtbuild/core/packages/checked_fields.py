@@ -26,7 +26,7 @@ def checked_expression(value: Any, dims: int) -> Expression:
         try:
             evaluate(value, [1] * dims)
         except ValueError as error:
-            # These two errors may come from the value 1, which is arbitrary. Other values may be valid.
+            # A valid expression may raise these two errors for the size 1, although it has a value for other sizes.
             expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
     return freeze(value)
 

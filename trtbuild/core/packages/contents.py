@@ -56,10 +56,10 @@ class PackageContents:
     partitions_by_target: Mapping[str, ToolchainPartitions]  # target name → the partitions of its toolchain
     engines: Sequence[PackageEngine]
     toolchains: Mapping[str, str]  # target name → exact version
-    #: `Partition.graph` → digest of the file that leads from each ONNX node of the partition to the call it comes from.
+    #: `Partition.graph` → digest of the file that maps each ONNX node of the partition to the call that it comes from.
     origins: Mapping[str, str]
     sms: Mapping[str, Sequence[int]]  # target name → the SMs for which its plans have code
-    #: The library of the model's plugins, whether an engine calls one or not.
+    #: The library of the model's plugins, even if no engine calls a plugin.
     plugin_library: Output | None = None
 
     def blobs(self) -> dict[str, str]:

@@ -51,13 +51,13 @@ class EngineLibrary:
 
 @dataclass(frozen=True)
 class _Row:
-    """A library of this kind runs the plans of a target for which `plans` is true.
+    """A library of the kind `kind` runs the plans of the targets for which `runs` is true.
 
-    Its version must be the version that built the plans. With `later`, it may be a later version (rule 4)."""
+    The library must have the version that built the plans. If `may_be_later`, it may have a later version (rule 4)."""
 
     kind: _Kind
-    later: bool
-    plans: Callable[[PackedTarget], bool]
+    may_be_later: bool
+    runs: Callable[[PackedTarget], bool]
 
 
 #: The preferred library is first (rule 1).
@@ -78,9 +78,9 @@ def choose_library(target: PackedTarget, installed: Mapping[str, str | None]) ->
     for row in _ROWS:
         name = libraries.get(row.kind)
         version = installed.get(name) if name is not None else None
-        if name is None or version is None or not row.plans(target):
+        if name is None or version is None or not row.runs(target):
             continue
-        if version == target.version or (row.later and _runs_compatible_plans(version, target.version)):
+        if version == target.version or (row.may_be_later and _runs_compatible_plans(version, target.version)):
             return EngineLibrary(name, version, target.version, target.runs_on_later_versions)
     return None
 

@@ -1,4 +1,4 @@
-"""The files that a package index names. Reading only these is much faster than `package_reading`, which checks all."""
+"""The files that a package index names. `package_reading` checks the whole index, and is therefore much slower."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtbuild.core.recipes.record import is_digest
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """The files of a package without its index, as path → SHA-256, and the names of its targets.
+    """The files of a package except its index, as path → SHA-256, and the names of its targets.
 
     `data` are the bytes of the index."""
 

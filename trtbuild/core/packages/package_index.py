@@ -182,7 +182,7 @@ class PackageIndex:
 
     def operators_for(self, target: PackedTarget) -> tuple[CustomOperator, ...]:
         """The operators from outside PyTorch that the Torch partitions of `target` call."""
-        if self.plugins is None:
+        if self.plugins is None:  # then no engine calls these operators
             return self.operators
         called = {name for partition in target.partitions.partitions for name in partition.reasons}
         return tuple(operator for operator in self.operators if operator.name in called)

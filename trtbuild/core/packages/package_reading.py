@@ -150,7 +150,9 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
 
 
 def _count_outputs(state: Sequence[StateTensor], outputs: int, weights: Mapping[int, PackedWeight]) -> int:
-    """The number of values that a call computes: the `outputs` of the model, and new states that it does not return."""
+    """The number of values that a call computes: the model's `outputs`, and the new states that the model does not return.
+
+    Raises InvalidIndex if the states are not valid."""
     expect(len({entry.name for entry in state}) == len(state), "two states have one name")
     expect(all(entry.slot in weights for entry in state), "a state has no first value")
     only_states = {entry.output for entry in state if entry.output >= outputs}

@@ -1,7 +1,7 @@
 """Writes a package's index: the values of `core.packages.package_index` as the bytes of ``index.json``.
 
-Members that were added to the format later are left out if they have their defaults. So the bytes of packages that do not
-need them stay the same.
+Members that were added to the format later are left out if they have their defaults. So the index of a package that does
+not need them has the same bytes as before.
 """
 
 from __future__ import annotations

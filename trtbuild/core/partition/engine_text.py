@@ -1,8 +1,8 @@
 """The description of one engine in a ``.pt2`` file: the text argument of the operator call that runs the engine.
 
-The text is JSON. Equal descriptions have equal texts, so the text is also the name under which a process opens an engine
-once per device. A field with a default may be missing in a text of an earlier version of trtbuild. The default is the
-behaviour of that version.
+The text is JSON. Equal descriptions have equal texts, so a process uses the text as the engine's name, and opens the engine
+only once per device. A field with a default may be missing in a text that an earlier version of trtbuild wrote. The default
+is the behaviour of that version.
 """
 
 from __future__ import annotations

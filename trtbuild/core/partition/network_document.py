@@ -7,17 +7,18 @@ Rules
    ``"d<k>"`` for a dynamic size. Several axes may share a dynamic size.
 2. ``calls`` are in the order in which they were made. The objects that calls create are numbered in the order of creation.
 
-   * ``on``: the number of the object that is called or changed, or null for the network. ``tensor`` in its place is the
-     tensor whose attribute is set.
+   * ``on``: the number of the object that is called or changed, or null for the network. If an attribute of a tensor is
+     set, the entry has ``tensor`` (the tensor) in place of ``on``.
    * ``call``: the method, with ``args`` and ``kwargs``; or ``set``: the attribute, with ``value``.
-   * ``makes``: the kind of the created object, ``layer`` or ``scope`` (a loop, a condition). Other calls do not have it.
+   * ``makes``: the kind of the created object, ``layer`` or ``scope`` (a loop, a condition). Other calls have no
+     ``makes``.
 3. A value is a number, text, bool, null or list, or an object with one member:
 
    * ``{"float": <hex>}``, ``{"enum": [type, name]}`` or ``{"permutation": [...]}``
    * a tensor: ``{"input": k}`` (input k of the network) or ``{"output": [object, k]}`` (output k of an object)
    * another object: ``{"object": number}``
    * weights: ``{"weights": k}`` (entry k of the document's ``weights``), or ``{"no_weights": dtype}`` for empty weights
-4. The document has no names of tensors and layers, because such names are only labels. The package has them.
+4. The document has no names of tensors and layers, because such names are only labels. The package has these names.
 """
 
 from __future__ import annotations

@@ -89,6 +89,7 @@ class _Groups:
         return not (self._path_around(first, second) or self._path_around(second, first))
 
     def _path_around(self, start: int, end: int) -> bool:
+        """Whether a path from `start` to `end` leads through a third group."""
         if not self._reachable[start] >> end & 1:
             return False
         return any(step != end and self._reachable[step] >> end & 1 for step in self._consumers[start])

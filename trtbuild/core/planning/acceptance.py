@@ -5,8 +5,8 @@ missing, or if the lock file names another version. A partition that a lock file
 make it.
 
 Rules
-1. Versions of torch and other installed packages, and the files that imports find, may differ from those of this machine,
-   because its Python environment lacks the libraries of the model. The later steps are looked up with the versions in the
+1. The versions of torch and other installed packages, and the files that imports find, may differ from those of this
+   machine: its Python environment lacks the libraries of the model. The later steps are looked up with the versions in the
    trace's record. All other parts of the trace's recipe must be the same on this machine now: the declared parts, which are
    known before user code runs, and the other dependencies, such as files.
 2. A lock file names the trace of a model by key. Each dependency of that trace, except distributions and imports, is
@@ -105,8 +105,9 @@ def accepted_partition(
 ) -> tuple[Recipe, Reason] | None:
     """The recipe of another machine's partition step, which replaces `wanted`, and the reason for the hit (rule 4).
 
-    None if `wanted` itself should be used: if the lock file names it, or if the lock file names no usable record and this
-    machine can partition the model (`can_partition`), `wanted` has a record, or no other record is usable."""
+    None if `wanted` itself should be used, because the lock file names it. If the lock file names no usable record,
+    `wanted` is also used in three cases: this machine can partition the model (`can_partition`), `wanted` has a record,
+    or no other record is usable."""
     any_parser = partition_with_any_parser(wanted)
     for key in locked.partition_keys if locked is not None else ():
         record = lookups.record(key)

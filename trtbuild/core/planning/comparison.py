@@ -1,6 +1,6 @@
 """The points and weights with which the lower step compares a lowered program with the traced program.
 
-They are not in any key, because the comparison does not change the result of lowering.
+The points and weights are not in any key, because the comparison does not change the result of lowering.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def make_comparison(
 
 
 def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and sizes of two points: the smallest at which the trace was compared with eager PyTorch, and one step above.
+    """The name and sizes of the smallest point at which the trace was compared with PyTorch, and of the point a step above.
 
     The second point reveals a lowering pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
     """

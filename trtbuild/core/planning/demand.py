@@ -3,7 +3,7 @@
 Rules
 1. The pass visits the steps from the outputs back to the first steps. If the package step is a hit and the package's files
    are in place (already at their paths), nothing is needed. If it is a hit and the files are not in place, the blobs of the
-   files are needed. If the step runs, the blobs of the files and the blobs from which it writes the index are needed.
+   files are needed. If it runs, the blobs of the files are needed, and the blobs from which it writes the index.
 2. A step that runs needs the blobs that it reads. A blob that only hits would read is not needed.
 3. If a needed blob is not in the cache, the hit that produced it becomes a run (``evicted``). Then the blobs that this
    step reads are needed, too. Weights of a weights file, and the library of plugins, are always available, because they
@@ -19,7 +19,7 @@ from trtbuild.core.model.spec import Model
 from trtbuild.core.packages.contents import PackageContents
 from trtbuild.core.planning.comparison import Comparison
 from trtbuild.core.planning.graph import ModelPlan, Step, step_id
-from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob, TraceStep
+from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob, PlannedTrace
 from trtbuild.core.planning.lookups import Lookups
 from trtbuild.core.planning.verdicts import EVICTED
 from trtbuild.core.recipes.record import Record
@@ -55,7 +55,7 @@ def require_blobs(plan: ModelPlan, lookups: Lookups, is_in_place: Callable[[Mode
 
 def blobs_read_by(step: Step) -> Iterator[Needed]:
     """The blobs that a step's worker reads, with the steps that produce them."""
-    if isinstance(step.job, TraceStep) and step.job.quantizers is not None:
+    if isinstance(step.job, PlannedTrace) and step.job.quantizers is not None:
         yield step.producers[0], step.job.quantizers
     if isinstance(step.job, LowerJob | PartitionJob | ConvertJob):
         yield step.producers[0], step.job.program

@@ -19,12 +19,12 @@ from trtbuild.core.planning.comparison import Comparison
 
 
 @dataclass(frozen=True)
-class CalibrateStep:
+class PlannedCalibration:
     """The part of a calibrate step's job that comes from planning: nothing, because the job follows from the model."""
 
 
 @dataclass(frozen=True)
-class TraceStep:
+class PlannedTrace:
     """The part of a trace step's job that comes from planning. The rest of the job follows from the model.
 
     `weights` has the name, dtype and shape of each tensor of the weights file; None without a weights file. `quantizers` is
@@ -38,9 +38,9 @@ class TraceStep:
 class LowerJob:
     """Lower `program`, a traced model, so that its modules compute in `precisions`.
 
-    Each of the `points` has a value for each symbol (the variable for a dynamic dim). There, the sizes of both programs are
-    compared. `comparison` has the inputs and weights for comparing their output values; None if these are not compared.
-    With `truncates_double`, float64 is computed in float32.
+    Each of the `points` has a value for each symbol (the variable for a dynamic dim). At these points, the sizes in the
+    traced and in the lowered program are compared. `comparison` has the inputs and weights for comparing their output
+    values; None if these are not compared. With `truncates_double`, float64 is computed in float32.
     """
 
     program: str
@@ -56,9 +56,9 @@ class PartitionJob:
     """Divide `program`, a lowered model, into partitions for a toolchain.
 
     `stand_in` has the fields of a `StandInParser`: the parser of another toolchain, which replaces the toolchain's own
-    parser; None for the own parser. `trust` is the policy for records of conversions; None if all records are trusted.
-    `versions` are those of torch and related packages. `plugins` are those of the model. At the `points` (as
-    in `LowerJob`), the sizes of the partitions are checked, and operators on empty tensors are found.
+    parser; None if the toolchain's own parser is used. `trust` is the policy for records of conversions; None if all
+    records are trusted. `versions` are those of torch and related packages. `plugins` are those of the model. At the
+    `points` (as in `LowerJob`), the sizes of the partitions are checked, and operators on empty tensors are found.
     """
 
     program: str
@@ -85,4 +85,4 @@ class ConvertJob:
 
 
 #: The job of a step. The package step has no job.
-StepJob = CalibrateStep | TraceStep | LowerJob | PartitionJob | ConvertJob | EngineJob
+StepJob = PlannedCalibration | PlannedTrace | LowerJob | PartitionJob | ConvertJob | EngineJob

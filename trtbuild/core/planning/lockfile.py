@@ -128,8 +128,11 @@ def _lines_by_path(text: str) -> dict[tuple[str, ...], list[int]]:
 
 
 class _Reader:
+    """Reads the text of a lock file strictly (rule 2). All methods raise LockFileError for an entry that is not valid."""
+
     def __init__(self, text: str) -> None:
         self._text = text
+        #: The names that occur twice in an object.
         self._duplicates: list[str] = []
 
     def lock(self) -> Lock:
@@ -181,6 +184,7 @@ class _Reader:
         return lock
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """The entries of a JSON object. Names that occur twice are added to `_duplicates`."""
         entries = dict(pairs)
         if len(entries) < len(pairs):
             names = [name for name, _ in pairs]
@@ -251,12 +255,14 @@ class _Reader:
         return value
 
     def _table(self, path: tuple[str, ...], parent: Mapping[str, Any]) -> dict[str, Any]:
+        """The object at `path`, which is an entry of `parent`."""
         value = parent[path[-1]]
         if not isinstance(value, dict):
             self._fail(path, f"{path[-1]!r} is not an object")
         return value
 
     def _strings(self, path: tuple[str, ...], parent: Mapping[str, Any]) -> dict[str, str]:
+        """The object at `path`, whose values must be texts."""
         return {name: self._string((*path, name), text) for name, text in self._table(path, parent).items()}
 
     def _string(self, path: tuple[str, ...], value: object) -> str:

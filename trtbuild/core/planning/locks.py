@@ -2,7 +2,7 @@
 
 Rules (for users: docs/lock.md; the form of the file: `core.planning.lockfile`)
 1. For every model, a lock has the id and key of each step. For engines and packages it also has the digests and sizes of
-   the outputs in `LOCKED_OUTPUTS`. So it names the bytes of a release, and the keys under which they are stored.
+   the outputs in `LOCKED_OUTPUTS`. So a lock names the bytes of a release, and the keys under which they are stored.
 2. A lock also has the versions with which the keys were planned: for every model the versions of torch and related
    packages, for every target the toolchain and its version. Later plans use these versions.
 3. A lock also has the platform, the versions of trtbuild's own steps, and the digests of manifests. They do not change any

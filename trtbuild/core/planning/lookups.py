@@ -96,7 +96,7 @@ class Lookups(Protocol):
     def later_dependencies(self, link: Recipe) -> Sequence[Dependency]:
         """The dependencies that the links after `link` will probably name (`core.recipes.chain`, rule 6).
 
-        May be empty, if this knowledge saves no time."""
+        The result may be empty if fetching links together saves no time."""
 
     def last_recipe(self, step: str) -> Recipe | None:
         """The recipe of the step with this id in the last build of this project, or None."""
@@ -117,7 +117,7 @@ class Lookups(Protocol):
         """The recipe of the step with this id, if the step still runs and plans already use its results. Otherwise None."""
 
     def was_run(self, step: str) -> bool:
-        """Whether this command has run the step with this id, so that another run would give the same outputs."""
+        """Whether this command has run the step with this id. If so, another run would give the same outputs."""
 
     def why_unusable(self, key: str) -> Reason | None:
         """The reason why the entry under a key must not be used: it is damaged or not trusted.

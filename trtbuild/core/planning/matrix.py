@@ -28,7 +28,9 @@ MAX_JOBS = 256
 
 @dataclass(frozen=True)
 class MatrixJob:
-    """One job for `target`: its models and its estimated duration. It is job `number` (from 1) of the target's `count`."""
+    """One job for `target`: its models and its estimated duration.
+
+    `number` counts the jobs of the target from 1, and `count` is the number of these jobs."""
 
     target: Target
     models: tuple[str, ...]

@@ -4,8 +4,8 @@ Rules
 1. Steps are planned in the order of the graph. As long as each step has a record, the next step's recipe is known. If a
    step has no usable record, the steps that need its results are ``unknown``. They become hits if the step gives the same
    results as before.
-2. The code that makes a verdict also writes its reason. Most of it is in `core.planning.verdicts`. `core.planning.demand`
-   runs last, from the outputs back to the first steps.
+2. The code that makes a verdict also writes its reason. Most of this code is in `core.planning.verdicts`.
+   `core.planning.demand` runs last, from the outputs back to the first steps.
 3. Planning needs neither torch nor TensorRT, because the facts have their versions. A machine without torch
    (`Facts.versions` is None) accepts another machine's trace of the same files, and uses the versions in its record
    (`core.planning.acceptance`).
@@ -108,7 +108,8 @@ class _ForwardPass:
             facts = self._facts.toolchains[target]
             toolchain = (target.toolchain, facts)
             if toolchain not in partition_steps:
-                partition_steps[toolchain] = self._partition(lower, target.toolchain, facts, first=not partition_steps)
+                is_first = not partition_steps
+                partition_steps[toolchain] = self._partition(lower, target.toolchain, facts, is_first=is_first)
             step, toolchain_partitions = partition_steps[toolchain]
             if toolchain_partitions is None:
                 self._verdicts.add_unknown("convert", suffix=suffix_of(step), producers=(step.id,))
@@ -191,9 +192,11 @@ class _ForwardPass:
         return tuple(symbol_values(shapes, sizes) for sizes in dict.fromkeys(ends))
 
     def _partition(
-        self, record: Record, toolchain: ToolchainName, facts: ToolchainFacts, *, first: bool
+        self, record: Record, toolchain: ToolchainName, facts: ToolchainFacts, *, is_first: bool
     ) -> tuple[Step, ToolchainPartitions | None]:
-        """The partition step for a toolchain, and its result if it has a record. `record` is the lower step's record."""
+        """The partition step for a toolchain, and its result if it has a record. `record` is the lower step's record.
+
+        The step of the model's first toolchain (`is_first`) has no suffix in its id."""
         recipe, hit_reason = self._partition_recipe(record, toolchain, facts)
         job = PartitionJob(
             program=record.outputs["program"].sha256,
@@ -207,7 +210,7 @@ class _ForwardPass:
             stand_in=stand_in_of(recipe),  # an accepted recipe may name another parser than `facts`
             plugins=self._plugins,
         )
-        suffix = "" if first else f"{toolchain}-{facts.version}"
+        suffix = "" if is_first else f"{toolchain}-{facts.version}"
         lower = step_id(self._model.name, "lower")
         step = self._verdicts.add_step(
             "partition", recipe, job, suffix=suffix, producers=(lower,), hit_reason=hit_reason

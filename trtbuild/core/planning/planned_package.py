@@ -1,7 +1,7 @@
 """The package step of a plan.
 
-A package contains the plans (bytes) of engines, but its recipe has only the engines' keys. So the package's record has the
-digests of the plans. If an engine was built again and its plan now has another digest, the package step runs again.
+A package contains the plans (bytes) of engines, but its recipe has only the engines' keys. Therefore the package's record
+also has the digests of the plans. If an engine is built again and gets another plan, the package step runs again.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from trtbuild.core.engines.binding import weight_types
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.planning import acceptance
 from trtbuild.core.planning.graph import ModelPlan, Reason, Step, UserCode, step_id
-from trtbuild.core.planning.jobs import CalibrateStep, TraceStep
+from trtbuild.core.planning.jobs import PlannedCalibration, PlannedTrace
 from trtbuild.core.planning.lookups import Facts, Lookups
 from trtbuild.core.planning.verdicts import RECORDED, Verdicts
 from trtbuild.core.recipes import chain, keys
@@ -36,7 +36,7 @@ class UserCodePlanner:
         """Add the calibrate step."""
         declared_for = partial(calibrate_declared, self._plan.model, self._facts.platform)
         recipe, hit_reason, _ = self._look_up("calibrate", declared_for)
-        return self._verdicts.add_step("calibrate", recipe, CalibrateStep(), hit_reason=hit_reason)
+        return self._verdicts.add_step("calibrate", recipe, PlannedCalibration(), hit_reason=hit_reason)
 
     def trace(self, table: Mapping[str, Weight] | None, calibration: Step | None) -> tuple[Step, Versions]:
         """Add the trace step, and return it with the versions for the recipes of later steps.
@@ -53,7 +53,7 @@ class UserCodePlanner:
         recipe, hit_reason, versions = self._look_up("trace", declared_for)
         weights = None if types is None else tuple((name, dtype, tuple(shape)) for name, dtype, shape in types)
         producers = () if calibration is None else (calibration.id,)
-        job = TraceStep(weights, quantizers)
+        job = PlannedTrace(weights, quantizers)
         return self._verdicts.add_step("trace", recipe, job, producers=producers, hit_reason=hit_reason), versions
 
     def _look_up(

@@ -24,6 +24,8 @@ class ResourceLimit(Protocol):
 
 
 class NoLimit:
+    """Allows all steps."""
+
     def allows(self, step: Step) -> bool:
         return True
 

@@ -162,7 +162,7 @@ def _fault_of(record: Record, stage: Stage, recipe: Recipe) -> Reason | None:
 
 
 def explained_changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
-    """The differences between two recipes of a step, without those that are unknown or follow from another difference."""
+    """The differences between two recipes of a step, except parts that are unknown or follow from another difference."""
     changed = changes(was, now)
     if now.stage in USER_CODE_STAGES:
         # The chain of links ends at the dependency that has changed. So later dependencies are unknown, not changed.

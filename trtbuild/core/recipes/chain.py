@@ -12,9 +12,9 @@ Rules
    links names one dependency, in the order of discovery. A link is never out of date, because other content leads to
    another link. After `SINGLE_LINKS` links, each link names twice as many dependencies as the link before it (at most
    65,536). So thousands of files need only a few dozen lookups.
-3. Links are write-once. If a step discovered its dependencies in another order, it follows the existing links, adds the
-   dependencies that they name to its own, and extends the chain at its end. Additional dependencies are safe, because at
-   worst a step runs again without need.
+3. Links are write-once. If a step discovered its dependencies in another order, it follows the existing links, and extends
+   the chain at its end. The step also gets the dependencies that these links name. Additional dependencies are safe,
+   because at worst a step runs again without need.
 4. If a link and a record have the same parts, the link is followed, because the longer chain has more dependencies. If two
    builds write the same link, the first link stays.
 5. A link that names no new dependency is damaged, and counts as missing.
@@ -117,7 +117,7 @@ def extend(
     states: dict[Dependency, str] = {}
     link = link_recipe(declared, ())
     link_count = 0
-    hint_written = False
+    has_listed_later = False  # whether a new link lists the dependencies that come later (rule 6)
     while True:
         dependencies = _unseen(read_link(link), states)
         if not dependencies:
@@ -125,8 +125,8 @@ def extend(
             if not missing:
                 return tuple(itertools.starmap(Observation, states.items()))
             group = missing[: _link_size(link_count)]
-            write_link(link, group, () if hint_written else missing[len(group) :])
-            hint_written = True
+            write_link(link, group, () if has_listed_later else missing[len(group) :])
+            has_listed_later = True
             dependencies = _unseen(read_link(link), states) or group
         link_count += 1
         for dependency in dependencies:

@@ -1,4 +1,4 @@
-"""The dependencies of a calibration or trace: the files and other things that user code read while it ran.
+"""The dependencies of a calibration or trace: the files, packages and variables that user code read while it ran.
 
 An *observation* is a dependency and its state at one time. Later plans observe the dependency again, without running user
 code. The kinds of dependencies are:
@@ -6,14 +6,14 @@ code. The kinds of dependencies are:
 * ``file``: the name is a path, relative to the project or absolute. The state is the SHA-256 of the bytes, ``absent``,
   ``directory``, or ``special`` (a pipe, a socket, a device).
 * ``link``: the name is the path of a symbolic link. The state is its target, or ``absent``.
-* ``listing``: the name is the path of a directory. The state is the SHA-256 of its sorted entry names without some, such as
-  ``__pycache__``, or ``absent``.
+* ``listing``: the name is the path of a directory. The state is the SHA-256 of the sorted names of its entries, or
+  ``absent``. Some entries, such as ``__pycache__``, do not count.
 * ``distribution``: the name is the normalized name of an installed package. The state is its version, or ``absent``, or
   ``module`` if only an installed module has this name. The name ``*`` means all installed packages, and its state is a
   digest of their names and states.
 * ``environment``: the name is the name of an environment variable. The state is the SHA-256 of its value, or ``absent``.
 * ``import``: the name is the name of a module. The state is the path of the user's file or directory that an import finds
-  through ``PYTHONPATH`` or an editable install. It is ``absent`` if such a search finds none.
+  through ``PYTHONPATH`` or an editable install. The state is ``absent`` if the import finds no such file or directory.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ OMITTED_AT_DEFAULT: Mapping[tuple[str, str], str] = {
 def fields_of(value: Any) -> dict[str, Value]:
     """The fields of a dataclass and of nested dataclasses, as encodable values.
 
-    Fields in `EXCLUDED` are left out, and fields that were added later, if they have their default."""
+    Fields in `EXCLUDED` are left out. Fields that were added later are left out if they have their default."""
     type_name = type(value).__name__
     return {
         entry.name: _encodable(getattr(value, entry.name))

@@ -14,8 +14,8 @@ Rules (for users: docs/keys.md)
    again and gives the same output, the later steps do not run.
 4. The package's recipe names an engine by its key and not by its digest, because some toolchains do not build the
    same bytes again.
-5. The key of a step that runs user code (calibrate, trace) has the directories for imports and the patterns of ``deps:``
-   as the manifest declares them, because they decide which files are read.
+5. The key of a step that runs user code (calibrate, trace) has the directories for imports and the patterns of ``deps:``,
+   because they decide which files are read. Both are in the key as the manifest declares them.
 6. The version of a step (`STEP_VERSIONS`) is in its key, and the version of trtbuild is not. A step's version is raised
    when the step's output changes.
 7. Versions of python, torch, onnx, onnx-ir and onnxscript are in the keys of calibrate, trace, lower, partition and
@@ -58,7 +58,7 @@ STEP_VERSIONS: Mapping[str, int] = {
 #: torch's exporter writes only newer opsets.
 LAST_DOWNGRADED_OPSET = 17
 
-#: The version of the code that converts to an older opset. Only the keys of such models have it.
+#: The version of the code that converts to an older opset. Only keys for these older opsets have it.
 OPSET_DOWNGRADE_VERSION = 3
 
 #: The version of the rules that decide which int64 values are safe with a toolchain that computes them in 32 bits

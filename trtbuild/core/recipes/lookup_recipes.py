@@ -15,7 +15,7 @@ POINTER_STAGES = frozenset(("calibrate-any", "trace-any", "partition-any"))
 
 
 def exported_file_with_any_torch(recipe: Recipe) -> Recipe:
-    """The recipe for looking up a package's ``.pt2`` files, written by any version of torch: the same parts, without it."""
+    """The recipe for looking up ``.pt2`` files that any version of torch wrote: the same parts, without the version."""
     return Recipe("pt2-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "torch"))
 
 
@@ -27,7 +27,7 @@ def with_any_versions(recipe: Recipe) -> Recipe:
 def partition_with_any_parser(recipe: Recipe) -> Recipe:
     """The recipe for looking up a partition step on a machine without a parser: the same parts, without a stand-in.
 
-    A stand-in is a parser that replaces the parser of a toolchain that cannot run on a machine."""
+    A stand-in is a parser that replaces a toolchain's own parser on machines where that parser cannot run."""
     parts = tuple((name, _toolchain_of(value) if name == "parser" else value) for name, value in recipe.parts)
     return Recipe("partition-any", recipe.version, parts)
 

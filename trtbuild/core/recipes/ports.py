@@ -32,7 +32,7 @@ class BlobStore(Protocol):
         """Store a file's bytes, which are read in pieces. Raises StoreUnavailable, or OSError if `path` cannot be read."""
 
     def get_bytes(self, sha256: str) -> bytes:
-        """The bytes, verified. Raises BlobMissing or EntryCorrupt."""
+        """The bytes of a blob, whose SHA-256 was checked. Raises BlobMissing or EntryCorrupt."""
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
         """Write the verified bytes to `path`, atomically. Raises BlobMissing or EntryCorrupt.
@@ -66,9 +66,9 @@ class Store(BlobStore, RecordStore, Protocol):
     """A store of blobs and records."""
 
     def session(self) -> AbstractContextManager[None]:
-        """A context. Until its end, garbage collection deletes no entry that was read or written in it."""
+        """A context manager. Until its block ends, garbage collection keeps all entries that were read or written in it."""
 
     def building(self, key: str) -> AbstractContextManager[None]:
-        """A context with a lock on `key`, so that simultaneous builds do not run the step with this key twice.
+        """A context manager that holds a lock on `key`, so that simultaneous builds do not run a step with this key twice.
 
         The lock also ends if the process dies."""

@@ -10,7 +10,8 @@ Rules
    under another key, for another target, or in another domain.
 2. A machine without trusted keys and without a signing key trusts all records and does not check signatures. A machine
    that signs always checks signatures, because otherwise it could sign results that follow from untrusted records.
-3. A domain is the origin of a record (`release`, `ci`, `pr-17`). A machine writes one domain and reads several.
+3. A domain is the origin of a record (`release`, `ci`, `pr-17`). A machine writes records of one domain, and reads records
+   of one or more domains.
 4. A record's entry in the action cache (the directory `ac/` of a store) is under the record's key. If the writer does not
    trust an entry that is already there, that entry stays, because other machines may trust it. The writer then writes its
    own entry under `domain_key`. A reader that does not trust the entry under the key looks under `domain_key`. So an
@@ -95,7 +96,7 @@ class Trust(Protocol):
 
     @property
     def own_domain(self) -> str | None:
-        """The domain that this machine writes. None if it does not sign, or has no local key yet (rule 5)."""
+        """The domain of this machine's records. None if the machine does not sign, or has no local key yet (rule 5)."""
 
     @property
     def read_domains(self) -> Sequence[str]:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-#: Keys of a dataclass field's metadata. `MEMBER`: the field's name in JSON, if it has another one there. `OPTIONAL`:
+#: Keys of a dataclass field's metadata. `MEMBER`: the field's name in JSON, if it is not the name in Python. `OPTIONAL`:
 #: whether the JSON may lack the field.
 MEMBER, OPTIONAL = "member", "optional"
 

@@ -18,7 +18,7 @@ _PROCESSORS = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64
 _SHARED_OBJECT = 3  # e_type
 _LOAD, _DYNAMIC = 1, 2  # p_type
 _NEEDED, _STRING_TABLE, _STRING_TABLE_SIZE = 1, 5, 10  # d_tag
-#: The most segments that are read, and the most bytes of a table. Without limits, a damaged file could fill the memory.
+#: Limits on the number of segments and on the bytes of a table. Without limits, a damaged file could fill the memory.
 _MAX_HEADERS, _MAX_BYTES = 4096, 1 << 24
 
 

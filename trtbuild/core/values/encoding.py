@@ -5,8 +5,8 @@ Rules
    do ``""`` and null.
 2. The encoding is length-prefixed: integers, strings, bytes and containers have their length after the tag (8 bytes,
    big-endian). So the end of a value is always clear. A string is encoded as UTF-8.
-   Python has a lone surrogate in place of a byte of a file name that is not UTF-8. It is encoded as three bytes, because
-   otherwise two strings could have the same encoding.
+   In a file name that is not UTF-8, Python replaces each invalid byte by a lone surrogate. A lone surrogate is encoded as
+   three bytes, because otherwise two strings could have the same encoding.
 3. Floats are encoded by their IEEE-754 binary64 bits. So -0.0 and 0.0 differ, and NaNs with different bits differ.
 4. Mappings are encoded in the order of their encoded keys, so their insertion order does not matter.
 5. Other types are refused, without a fallback to ``repr``, ``str`` or pickle. Subclasses of scalar types, such as enums

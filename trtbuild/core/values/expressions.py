@@ -30,8 +30,8 @@ Interval = tuple[int, int]
 def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
     """The size if symbol k has the value `symbols[k]`.
 
-    Raises ValueError if `expression` is not valid, if the size depends on data, for a division by zero, and for a power
-    with a negative exponent or above the limits of `_apply`. Raises IndexError for a symbol without a value."""
+    Raises ValueError if `expression` is not valid, if the size depends on data, or if `_apply` refuses an operation. Raises
+    IndexError for a symbol without a value."""
     if isinstance(expression, int):
         return expression
     operator, *operands = expression
@@ -161,6 +161,10 @@ def _checked_operand(operand: str | int | Expression) -> Expression:
 
 
 def _apply(operator: str, values: Sequence[int]) -> int:
+    """The result of an operator.
+
+    Raises ValueError for an unknown operator, for a division by zero, and for a power whose exponent is negative or whose
+    result could be too large to be a size."""
     if operator == "add":
         return sum(values)
     if operator == "mul":

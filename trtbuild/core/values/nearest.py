@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: The most names that a message lists. A project may have thousands.
+#: The largest number of names that a message lists. A project may have thousands of names.
 MAX_LISTED = 16
 
 

@@ -57,7 +57,7 @@ def read_entries(header: bytes, size_bytes: int) -> list[TensorEntry]:
     described_bytes = LENGTH_BYTES + len(header) + end
     if described_bytes != size_bytes:
         raise ValueError(
-            f"its header describes a file of {described_bytes} bytes, and it has {size_bytes}: "
+            f"its header describes a file of {described_bytes} bytes, but the file has {size_bytes}: "
             "it was cut off or added to"
         )
     return result

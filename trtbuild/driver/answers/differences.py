@@ -90,6 +90,7 @@ def _side(facts: PackageFacts) -> Side:
 
 
 def differences(was: PackageFacts, now: PackageFacts) -> Iterator[Difference]:
+    """Yield the differences, area by area."""
     if was.model != now.model:
         yield _value_difference("model", "name", was.model, now.model)
     for area in ("inputs", "outputs", "dims", "profiles"):
@@ -232,7 +233,7 @@ def _weight_differences(was: PackageFacts, now: PackageFacts) -> Iterator[Differ
             f"slot {slot}": weight for slot, weight in facts.weights.items() if slot not in names and same_partitions
         }
         weights_of_sides.append({**weights_with_name, **weights_without_name})
-    # a weight that only one side lists may also be on the other side, if a weight or a name there is not known
+    # A weight that only one side lists may also be on the other side, if that side has unknown weights or names.
     have_all_names = all(
         len(weights) == len(facts.weights) for weights, facts in zip(weights_of_sides, (was, now), strict=True)
     )

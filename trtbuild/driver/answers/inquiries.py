@@ -27,6 +27,7 @@ from trtbuild.errors import UsageError
 
 
 def read_only_workspace(request: Request) -> Workspace:
+    """A workspace for commands that read the stores and write nothing to them."""
     workspace = Workspace(request)
     workspace.store.begin_read_only()
     return workspace

@@ -6,7 +6,8 @@ differ, and so why the step is not a hit.
 Rules
 1. A record counts only if it has the stage of the step, and more than half of the step's parts. The source of a
    calibration or a trace, the target of an engine, and the model of a package must also be equal.
-2. The record with the most equal parts is the nearest. Among several, it is the one that was used last.
+2. The record with the most equal parts is the nearest. If several records have equally many, the one that was used last is
+   the nearest.
 3. At most `MOST_ENTRIES` entries of the cache are read, the most recently used first.
 4. An entry that cannot be read or is not trusted is left out. This is not an error, because the answer is only a help.
 """

@@ -100,11 +100,11 @@ def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProjec
     that cannot be changed is not an error.
     """
     module, model = _parse_source(source) if source is not None else ("models.example", "example")
-    _refuse_existing(project, example=source is None)
+    _refuse_existing(project, is_example=source is None)
     files = []
     if source is None:
         files.append(_write_new_file(project, EXAMPLE_PATH, EXAMPLE_MODEL, "a small model to begin with"))
-    text = manifest_text(source or f"{module}:build", model, toolchain, example=source is None)
+    text = manifest_text(source or f"{module}:build", model, toolchain, is_example=source is None)
     files.append(
         _write_new_file(project, MANIFEST_NAME, text, f"model {model!r} for SM {_join_numbers(toolchain.proposed_sms)}")
     )
@@ -122,8 +122,8 @@ def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProjec
     )
 
 
-def manifest_text(source: str, model: str, toolchain: Toolchain, *, example: bool) -> str:
-    """The text of the manifest. `example`: the source is the example model."""
+def manifest_text(source: str, model: str, toolchain: Toolchain, *, is_example: bool) -> str:
+    """The text of the manifest. `is_example`: whether the source is the example model."""
     proposed_sms = toolchain.proposed_sms
     names = [ARCHITECTURES.get(sm, (f"sm{sm}", ""))[0] for sm in proposed_sms]
     lines = [
@@ -135,7 +135,7 @@ def manifest_text(source: str, model: str, toolchain: Toolchain, *, example: boo
         "# min, opt and max shape of each input: a TensorRT optimization profile. An axis whose sizes differ is dynamic.",
         "profiles:",
     ]
-    if example:
+    if is_example:
         lines += [
             "  photo:",
             "    image: {min: [1, 3, 64, 64], opt: [8, 3, 64, 64], max: [32, 3, 64, 64]}",
@@ -146,7 +146,7 @@ def manifest_text(source: str, model: str, toolchain: Toolchain, *, example: boo
             "    # CHANGE ME: each input of the model, by the name below, and the shapes that it is called with.",
             "    x: {min: [1, 8], opt: [8, 8], max: [32, 8]}",
         ]
-    kwargs = ", kwargs: {channels: 16}" if example else ""
+    kwargs = ", kwargs: {channels: 16}" if is_example else ""
     precision_mark = "" if 75 in proposed_sms else "# "  # SM 75 needs float16 (`ARCHITECTURES`)
     lines += [
         "",
@@ -155,11 +155,11 @@ def manifest_text(source: str, model: str, toolchain: Toolchain, *, example: boo
         "    # A callable that returns a torch.nn.Module: module.path:name, imported from this directory.",
         f'    source: {{python: "{source}"{kwargs}}}',
     ]
-    if not example:
+    if not is_example:
         lines.append("    # CHANGE ME: what forward() takes, in this order. `keyword: true` passes one by its name.")
     lines += [
-        f"    inputs: {{{'image' if example else 'x'}: {{dtype: float32}}}}",
-        f"    profiles: [{'photo' if example else 'default'}]",
+        f"    inputs: {{{'image' if is_example else 'x'}: {{dtype: float32}}}}",
+        f"    profiles: [{'photo' if is_example else 'default'}]",
         f"    targets: [{', '.join(names)}]",
         f"    {precision_mark}precision: float16          # float32 (default), float16 or bfloat16",
         f"    # weights: weights/{model}.safetensors    # replaced without another trace",
@@ -202,8 +202,8 @@ def _parse_source(source: str) -> tuple[str, str]:
     return match[1], name
 
 
-def _refuse_existing(project: Path, *, example: bool) -> None:
-    """Raise UsageError if `project` is not a directory, or has a manifest or, with `example`, the example model's file."""
+def _refuse_existing(project: Path, *, is_example: bool) -> None:
+    """Raise UsageError if `project` is not a directory, or has a manifest or, if `is_example`, the example model's file."""
     if not project.is_dir():
         raise UsageError(f"{project} is not a directory", hint="-C names the project's directory")
     existing = [MANIFEST_NAME] if (project / MANIFEST_NAME).exists() or (project / MANIFEST_NAME).is_symlink() else []
@@ -214,7 +214,7 @@ def _refuse_existing(project: Path, *, example: bool) -> None:
             "nothing was written",
             hint="`trtbuild plan` shows what it builds",
         )
-    if example and ((project / EXAMPLE_PATH).exists() or (project / EXAMPLE_PATH).is_symlink()):
+    if is_example and ((project / EXAMPLE_PATH).exists() or (project / EXAMPLE_PATH).is_symlink()):
         raise UsageError(
             f"{EXAMPLE_PATH} already exists; nothing was written",
             hint="name the model: trtbuild init models.example:build",

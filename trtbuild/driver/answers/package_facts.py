@@ -3,10 +3,10 @@ compares two of them.
 
 Rules
 1. The index of a package is always known. The keys of its engines are known if the cache has the record of the package
-   step, and the recipes of its engines if the cache has the records of the engine steps. A record that is not trusted on
-   this machine counts as missing.
-2. A model is planned, but no step is run. If a step has to run before the graph is known, only the manifest is known, and
-   the recipes up to this step.
+   step. The recipes of its engines are known if the cache has the records of the engine steps. A record that is not trusted
+   on this machine counts as missing.
+2. A model is planned, but no step is run. If a step has to run before the graph is known, only the manifest and the recipes
+   up to this step are known.
 3. The index of a package has the names of some weights. If the project's last build made this package, the names of all
    weights come from its trace. If both sides have equal partitions, a missing name comes from the other side
    (`driver.answers.differences`).

@@ -29,12 +29,16 @@ from trtbuild.driver.project.outcome import Outcome, WrittenOutput
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError
 from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
-#: A recorded duration that is not shorter is ignored, because any machine may have written it.
+#: A recorded duration that is at least this long is ignored. Any machine may have written it, so it may be wrong.
 _LONGEST_STEP_S = 30 * 86400.0
 
 
 @dataclass
 class BuildResult:
+    """The result of a build: the outcome of its steps, the outputs that it wrote, and its warnings and errors.
+
+    `errors` are those that belong to no step. The errors of steps are in `outcome`."""
+
     outcome: Outcome
     written: list[WrittenOutput] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -82,7 +86,7 @@ def plan_document(
     return Plan(
         ok=not errors,
         duration_s=round(duration_s, 3),
-        totals=totals(steps, unknown=True),
+        totals=totals(steps, with_unknown=True),
         steps=steps,
         outputs=[
             PlannedOutput(model=plan.model.name, kind=kind, path=path)
@@ -122,10 +126,10 @@ def failure_document(schema: str, error: TrtbuildError) -> Failure:
     )
 
 
-def totals(steps: Sequence[StepEntry], *, unknown: bool = False) -> Totals:
-    """Stage → verdict → number of steps. With `unknown`, the verdicts include ``unknown``."""
+def totals(steps: Sequence[StepEntry], *, with_unknown: bool = False) -> Totals:
+    """Stage → verdict → number of steps. If `with_unknown`, the verdicts include ``unknown``."""
     verdicts: list[Verdict] = ["hit", "run", "failed", "skipped"]
-    if unknown:
+    if with_unknown:
         verdicts.append("unknown")
     counts: dict[Stage, dict[Verdict, int]] = {stage: dict.fromkeys(verdicts, 0) for stage in STAGES}
     for step in steps:

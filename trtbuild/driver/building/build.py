@@ -299,6 +299,7 @@ def _run_with_typed_errors(step: Step, start: Callable[[], StepRun], *, is_local
 
 @contextlib.contextmanager
 def _typed_errors(step: Step) -> Iterator[None]:
+    """Convert each error of the block to a TrtbuildError."""
     try:
         yield
     except TrtbuildError:
@@ -312,7 +313,8 @@ def _typed_errors(step: Step) -> Iterator[None]:
 def _save_history(workspace: Workspace, outcome: Outcome) -> None:
     """Save the recipes of the hits and of the steps that ran, for the reasons and estimates of later builds.
 
-    The recipe of a package names the plans in the outputs, so it is saved only if the outputs were written."""
+    The recipe of a package is saved only if the outputs were written. By this recipe, later builds find the files that this
+    build wrote (`driver.outputs`)."""
     for plan in outcome.plans.values():
         for step in plan.steps.values():
             if step.recipe is None or (step.stage == "package" and not outcome.written.get(plan.model.name)):

@@ -29,6 +29,7 @@ from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.regular import read_regular
 
 FILE = "build_history.jsonl"
+#: Rule 2. Because of the slack, the file is not written again for each build.
 MOST_BUILDS = 2000
 SLACK = 200
 #: The largest number of days that `summarize` lists.

@@ -25,7 +25,7 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.trust.action_result import ActionResult, record_document
 
-#: The most entries that an error lists.
+#: The largest number of entries that an error lists.
 _MAX_LISTED = 20
 
 
@@ -129,7 +129,7 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
 
 
 def _replace_refused_records(remote: RemoteStore, local: LocalStore, lock: Lock, fetched: Fetched) -> None:
-    """Replace the local records that the lock refuses by those of the bundle that it accepts. Changes `fetched`."""
+    """Replace local records that the lock refuses by the bundle's records, if the lock accepts these. Changes `fetched`."""
     locked_keys = [key for key in fetched.present if key in lock.by_key]
     replaced = fetch_records(remote, locked_keys, local, lock_refusal=lambda key, record, _: lock.refusal(key, record))
     fetched.present = [key for key in fetched.present if key not in replaced.fetched]

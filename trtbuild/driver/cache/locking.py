@@ -86,10 +86,10 @@ def lock(request: Request, *, check: bool) -> Locked:
     )
 
 
-def _next_commands(request: Request, missing: bool, out_of_date: bool) -> list[str]:
+def _next_commands(request: Request, must_build: bool, is_out_of_date: bool) -> list[str]:
     flag = " --upgrade" if request.upgrade else ""
-    commands = [f"trtbuild build{flag}"] if missing else []
-    return [*commands, f"trtbuild lock{flag}"] if missing or out_of_date else []
+    commands = [f"trtbuild build{flag}"] if must_build else []
+    return [*commands, f"trtbuild lock{flag}"] if must_build or is_out_of_date else []
 
 
 def _existing_lock(request: Request) -> Lock | None:
@@ -185,7 +185,7 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
 
     Empty if the project has no lock file. Links are read from `store` (default: the project's local store). Raises
     UsageError if the file `path` does not exist, and LockFileError if the lock file cannot be read. Raises
-    StoreUnavailable or RemoteFault if the store cannot be read. Without the links, a collection would remove them.
+    StoreUnavailable or RemoteFault if the store cannot be read, because a collection would then remove the links.
     """
     lock_file = locked.read(project, path)
     if lock_file is None:
@@ -210,7 +210,7 @@ def _exported_file_keys(model: LockedModel) -> Iterator[str]:
 def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:
     """The keys of the links that lead to a model's calibration and trace.
 
-    Two chains lead to each record: machines without torch follow the one whose keys contain no versions of libraries.
+    Two chains lead to each record: machines without torch follow the chain whose keys contain no versions of libraries.
     """
     for stage in USER_CODE_STAGES:
         key = model.key_of(stage)

@@ -1,9 +1,9 @@
 """Run the steps of plans in parallel. A step may start as soon as its inputs exist. Steps with the same key run once.
 
 Rules
-1. The plan decides which steps run, not the executor. After a step, its model is planned again before a step starts that
-   reads the outputs. A step may start if its verdict is ``run`` and its inputs exist. The most urgent step starts first
-   (core/planning/priorities.py).
+1. The plan decides which steps run, not the executor. When a step has ended, its model is planned again before any step
+   that reads the outputs starts. A step may start if its verdict is ``run`` and its inputs exist. The most urgent step
+   starts first (core/planning/priorities.py).
 2. If several steps have the same key, one of them runs. The others wait for it and become hits. `LayeredStore.building`
    locks a key across processes. After the wait for a lock, a process looks in the store again before it runs the step.
 3. A step that finds a missing or damaged blob has not failed. The next plan runs the step that makes the blob. The step
@@ -92,8 +92,8 @@ def execute(
 
     `outcome` has the first plans and the requested stages, and is kept up to date. At the end, every step of these stages
     is a hit, has failed, or depends on a failed step. Without `keep_going`, a failure may also leave steps that were not
-    started. If outputs need a blob that cannot be read, its step runs again. Without `rebuild_lost` it does not, and
-    `outcome.unwritten` has the error.
+    started. If outputs need a blob that cannot be read, the step that made the blob runs again. Without `rebuild_lost`,
+    this step does not run, and `outcome.unwritten` has the error.
     """
     execution = _Execution(outcome, callbacks, watcher, limit or NoLimit(), jobs, keep_going, rebuild_lost)
     try:
@@ -218,9 +218,10 @@ class _Execution:
         self._schedule.invalidate(step.model)
 
     def _process_end_of_check(self, step: Step, *, has_passed: bool) -> None:
-        """Have the model of `step` planned again, and the models with withheld outputs.
+        """Mark the model of `step`, and the models with withheld outputs, so that they are planned again.
 
-        If the check has failed, this also concerns each model with the key of `step`, because it may use the results.
+        If the check has failed, every model that has a step with the same key is marked, too, because it may use the
+        results.
         """
         key = step.key or step.id
         self._announced_keys.discard(key)

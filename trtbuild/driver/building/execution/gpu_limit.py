@@ -6,11 +6,11 @@ loading TensorRT 8.6 takes 8 s and 4 GB.
 
 Rules
 1. A *GPU step* is an engine step whose toolchain needs a GPU. It gets one GPU with the SM of its target. No other step of
-   this build gets this GPU at the same time. Other steps are not limited here.
+   this build gets this GPU at the same time. Steps that are not GPU steps are not limited here.
 2. A GPU step gets the idle GPU with the most free memory. So it avoids a GPU that another program uses.
-3. While other GPU steps run, it waits until an idle GPU has enough free memory (`least_gpu_bytes`). While no GPU step runs,
-   it starts at once. So the build makes progress, and TensorRT itself reports a lack of memory.
-4. If no GPU has this SM, the step starts while no other GPU step runs. It runs without a chosen GPU, and its worker
+3. While other GPU steps run, a GPU step waits until an idle GPU has enough free memory (`least_gpu_bytes`). While no GPU
+   step runs, it starts at once. So the build makes progress, and TensorRT itself reports a lack of memory.
+4. If no GPU has this SM, the step starts only when no other GPU step runs. It runs without a chosen GPU, and its worker
    reports the error.
 """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Lanes:
-    """Gives each piece of work the lowest free lane. `label` is how the names of lanes begin."""
+    """Gives each piece of work the lowest free lane. `label` is the first word of the lanes' names."""
 
     label: str
     #: Lane → the name of its work, for the lanes in use.

@@ -36,7 +36,7 @@ def publish_for_any_versions(
 def publish_partitions_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
     """Publish a pointer record, whose output is `record`, if machines use different parsers for the toolchain.
 
-    A machine without a parser finds the partitions by its recipe (`partition_with_any_parser`).
+    A machine without a parser finds the partitions by the recipe of the pointer record (`partition_with_any_parser`).
     """
     pointer_recipe = partition_with_any_parser(record.recipe)
     toolchain = str(dict(pointer_recipe.parts)["parser"][0])  # type: ignore[index]

@@ -10,7 +10,7 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.shapes import pairs_of_separate_symbols, proof_points
 from trtbuild.core.planning.demand import blobs_read_by
 from trtbuild.core.planning.graph import USER_CODE_STAGES, Step
-from trtbuild.core.planning.jobs import PartitionJob, TraceStep
+from trtbuild.core.planning.jobs import PartitionJob, PlannedTrace
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
@@ -92,7 +92,7 @@ def run_step(
 
     def put() -> Record:
         for conversion in conversions:
-            # the partition step has converted because it could not use a stored record: this one replaces it
+            # the partition step converts a partition only if the store has no usable record of the conversion
             store.put_record(conversion, replace=True)
         stored_record = store.put_record(step_record, replace=step.reason.code in _REPLACING_REASONS)
         if step.stage == "partition":
@@ -123,7 +123,7 @@ def _compile_on_worker(step: Step, job: EngineJob, farm: Farm, start_s: float) -
     )
 
 
-def _trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
+def _trace_job(plan: ModelPlan, planned: PlannedTrace) -> TraceJob:
     """The job of a trace step. `planned` is the part of it that the plan has computed."""
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
@@ -145,11 +145,11 @@ def _trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
 
 
 def _user_code_job(step: Step, plan: ModelPlan) -> TraceJob | CalibrateJob:
-    if isinstance(step.job, TraceStep):
+    if isinstance(step.job, PlannedTrace):
         return _trace_job(plan, step.job)
     if plan.model.quantization is None:
         raise AssertionError("only a model with `quantize:` has a calibrate step")
-    return CalibrateJob(_trace_job(plan, TraceStep()), plan.model.quantization)
+    return CalibrateJob(_trace_job(plan, PlannedTrace()), plan.model.quantization)
 
 
 def _run_user_code(

@@ -6,8 +6,8 @@ compares it with the traced program. The steps that read an announced program st
 Rules
 1. A step is *unchecked* from its announcement to its end. Plans use its results (`StoreLookups.note_announced`), although
    the store does not have its record yet.
-2. The record of a step is published when all steps before it have passed their checks. Until then the record waits here,
-   but the step ends.
+2. The record of a step is published when all steps before it have passed their checks. Until then the record waits here.
+   The step itself does not wait.
 3. If a check fails, the records that wait for it are dropped, and the next plan does not use them.
 4. The thread that ends the last check publishes the records that waited for it, in the order of their arrival.
 """
@@ -174,8 +174,8 @@ class Publication:
     def publish(self, records: Sequence[Record], put: Callable[[], Record]) -> Record:
         """Publish `records` when all earlier steps have passed their checks. The last record is the step's own.
 
-        `put` publishes the records, and returns the step's record in the store. Returns the same record. If the records
-        wait or were dropped, returns the last of `records`. Raises the errors of `put`.
+        `put` publishes the records, and returns the step's record in the store. This method returns the same record. If the
+        records have to wait or were dropped, it returns the last of `records`. Raises the errors of `put`.
         """
         self._has_to_wait = self._steps.hold_back(self._step, self._keys_before, records, put)
         return records[-1] if self._has_to_wait else put()

@@ -49,7 +49,7 @@ class TrustSettings:
 
 @dataclass(frozen=True)
 class WorkersSettings:
-    """The Dask scheduler whose workers compile engines (None: this machine does), and the files for TLS."""
+    """The Dask scheduler whose workers compile engines (None: this machine compiles them), and the files for TLS."""
 
     scheduler: str | None = None
     ca: Path | None = None

@@ -193,7 +193,10 @@ def _check_trust(settings: TrustSettings, today: datetime.date) -> Iterator[Find
 
 
 def _check_clock_for_expiry() -> Iterator[Finding]:
-    """Yield a warning if the clock shows a day before trtbuild's installation, because keys would expire too late."""
+    """Yield a warning if the clock is more than a day behind the time of trtbuild's installation.
+
+    By such a clock, keys expire too late.
+    """
     installed_s = Path(errors.__file__).stat().st_mtime
     if time.time() < installed_s - 86400:
         yield warning(

@@ -7,7 +7,8 @@ Rules
    engine's rounding on the GPU (TF32), but no property of PyTorch on GPUs. For a model that was an ONNX file, onnxruntime
    computes the reference (`VerifyJob.by_onnx`).
 3. The engines of a target run on the first GPU with the target's SM (GPU architecture). Without such a GPU, they run on
-   the GPU with the lowest SM that the engines support. With `--device`, they run only on that GPU; with ``cpu``, not at all.
+   the GPU with the lowest SM that the engines support. `--device` chooses the only GPU that is used; with ``cpu``, no
+   engine runs.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class TargetGpu:
 
 
 class EngineRunner:
-    """Runs the engine of a partition. Inputs and outputs are CPU tensors. Implements `PartRunner` of `trtbuild.stages.verify`."""
+    """A `trtbuild.stages.verify.running.PartRunner` that runs engines. Inputs and outputs are CPU tensors."""
 
     name: Runner = "engine"
 

@@ -89,7 +89,7 @@ def _setting_flags(settings: Mapping[str, Any], toolchain: ToolchainName, versio
         if template is None:
             continue
         choices = get_args(_SETTING_TYPES[name])
-        number = choices.index(value) if value in choices else None  # some flags have the number of the choice
+        number = choices.index(value) if value in choices else None  # some flags take the position of the choice
         argument = template.format(_formatted_value(SETTINGS[name], value, toolchain, version), number=number)
         pool_position = next(
             (position for position, earlier in enumerate(arguments) if earlier.startswith(_POOL_FLAG)), None

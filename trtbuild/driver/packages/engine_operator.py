@@ -1,7 +1,7 @@
 """Register ``trtbuild::engine``, the operator with which ``.pt2`` files run engines.
 
 The runtime defines the operator, but does not import TensorRT. So the function that opens an engine with TensorRT is here.
-``trtbuild/__init__.py`` imports this module together with torch, so at its top it imports only small modules.
+``trtbuild/__init__.py`` imports this module together with torch, so the top of this module imports only small modules.
 """
 
 from __future__ import annotations

@@ -21,9 +21,11 @@ from trtbuild.driver.workers.worker import end_with_parent
 
 @dataclass
 class Copy:
-    """A running copy. `ended` is its pidfd, which becomes readable at its end. `client` is the connection to a client.
+    """A running copy. `ended` is its pidfd, which becomes readable when the copy ends.
 
-    `report` is the descriptor of a file in memory, to which the copy writes JSON. A pipe would block a long report."""
+    `report` is the descriptor of a file in memory, to which the copy writes JSON. It is not a pipe, because a copy with a
+    long report would have to wait for a reader. `client` is the connection to a client, or None.
+    """
 
     pid: int
     ended: int

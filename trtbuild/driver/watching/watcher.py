@@ -44,10 +44,10 @@ from trtbuild.driver.workers.forking.lending import start_servers
 from trtbuild.driver.workers.forking.owner import lend_servers
 from trtbuild.errors import EnvironmentFault, UsageError
 
-#: After so many seconds without an event, the conditions and the files outside the project are checked.
+#: After this many seconds without an event, the conditions and the files outside the project are checked.
 TICK_S = 2.0
 
-#: The most seconds in which a client must send its request, and in which interrupted builds must end.
+#: The seconds within which a client must send its request, and interrupted builds must end.
 PATIENCE_S = 5.0
 
 #: Command line → its exit code. The function runs the command.
@@ -171,7 +171,7 @@ class Watcher:
         """Use the dependencies that a copy with this exit code has reported. A copy that was killed has reported nothing.
 
         If the copy has failed, or a file has changed since its start, the report may lack files. Then the earlier files
-        outside the project stay: an edit of one may repair the project.
+        outside the project stay, because an edit of such a file may repair the project.
         """
         if report is not None:
             earlier = self._dependencies.outside if code or self._is_changed else {}

@@ -104,13 +104,13 @@ class ForkServer:
         """Fork a worker for a client. Returns the worker's `Command` in the worker, otherwise None."""
         if not request or (self._uses_gpu and self._has_gpu_driver()):
             close_all(streams)
-            client.close()  # see below
+            client.close()  # without a reply, so the client process itself becomes the worker
             return None
         try:
             pid = os.fork()
         except OSError:
             close_all(streams)
-            client.close()  # without a reply, so the client process itself becomes the worker
+            client.close()  # as above
             return None
         if pid:
             close_all(streams)

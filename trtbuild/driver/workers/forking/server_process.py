@@ -8,7 +8,7 @@ Rules
    * From its client it gets the streams, the environment variables, the directory, the umask and the arguments.
    * From the server it gets resource limits, priority, groups, processors and namespaces. In a build, server and client
      have the same parent. A watcher compares these properties, except the priority, with those of the `trtbuild build`
-     process that asks for a build (`trtbuild.driver.watching.endpoint.program`).
+     process that asks for a build (`trtbuild.driver.watching.endpoint`).
    * Python and torch read environment variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
      ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (exceptions: `ForkServers.can_fork`).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads

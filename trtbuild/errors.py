@@ -205,7 +205,8 @@ class SourceError(TrtbuildError):
 class ConversionRefused(TrtbuildError):
     """A piece of a graph cannot be converted to ONNX, or the toolchain's parser refuses it.
 
-    `nodes` are the refused nodes, by their index among the piece's call_function nodes. It is empty if they are unknown.
+    `nodes` are the refused nodes, by their index among the piece's call_function nodes. The tuple is empty if they are
+    unknown.
     """
 
     def __init__(self, text: str, *, hint: str | None = None, nodes: Sequence[int] = ()) -> None:

@@ -43,7 +43,7 @@ class ProjectPaths:
         return os.path.normpath(os.path.join(self.root, name))
 
     def identity(self, name: str) -> str:
-        """The absolute path without links: all names of one file have the same."""
+        """The absolute path without links. It is equal for all names of one file."""
         return os.path.realpath(self.absolute(name))
 
 

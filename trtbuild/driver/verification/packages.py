@@ -138,7 +138,7 @@ class _PackageVerification:
         )
 
     def _reason_without_onnx(self, target: str) -> str | None:
-        """Return the reason why a target's ONNX programs cannot run here; None if they can, or if there are no such programs."""
+        """Return the reason why a target's ONNX programs cannot run here; None if they can, or if they do not exist."""
         if _PackageBlobs(self._package, self._package.index.targets[target]).has_onnx:
             missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
             if missing:

@@ -70,7 +70,9 @@ def _states_of_search_path(entries: Sequence[str]) -> list[object]:
         _module_name(name) for path in entries if user_folders and path not in user_folders for name in _names_in(path)
     } - {"", "__pycache__"}
     return [
-        (path, _relevant_names(path, installed_modules)) if path in user_folders else _state_of(path, null_build.identity)
+        (path, _relevant_names(path, installed_modules))
+        if path in user_folders
+        else _state_of(path, null_build.identity)
         for path in entries
     ]
 

@@ -5,7 +5,7 @@ that leads out of the project begins with ``..``. Symbolic links in a name are n
 """
 
 # ruff: noqa: PTH100, PTH112, PTH114, PTH116, PTH117, PTH208
-# Paths are strings here, because `Path` normalizes the written text, and follows links when it removes "..".
+# Paths are strings here, because `Path` normalizes the written text, and `Path.resolve` follows links.
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Rules
 1. The complete records of `selection` are transferred. The result names each record that could not be transferred, with
-   the reason, and its `ok` is then false. It does not name packages that the selection has built, and that only this
-   machine's own key has signed: each machine can build them.
+   the reason, and its `ok` is then false. Packages that the selection has built, and that only this machine's own key has
+   signed, are not named, because each machine can build them.
 2. A file that the other side has is not transferred again. So an interrupted transfer continues where it stopped.
 3. Signatures are not changed. Signatures of this machine's own key are not sent, because no other machine trusts this
    key. If a record has only such signatures, it is not sent. Records that are not trusted here are not transferred.
@@ -178,7 +178,10 @@ def missing_records(selection: Selection, incomplete: dict[str, str]) -> list[Mi
 
 
 def _choose_remotes(remotes: Iterable[RemoteStore], name: str | None, ability: str) -> tuple[RemoteStore, ...]:
-    """The remote with this name, or all `remotes` if `name` is None. Raises UsageError if there is no such remote."""
+    """The remote with this name, or all `remotes` if `name` is None. Raises UsageError if there is no such remote.
+
+    `ability` describes the remotes in the error, after the words "no remote that".
+    """
     remotes_by_name = {remote.name: remote for remote in remotes}
     if name is not None and name not in remotes_by_name:
         hint = (

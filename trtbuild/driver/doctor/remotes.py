@@ -30,7 +30,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 #: A trusted key gives a warning if it expires within this number of days.
 EXPIRY_WARNING_DAYS = 30
 
-#: A remote gives a warning if it takes longer to answer.
+#: A remote gives a warning if it takes longer than this many seconds to answer.
 SLOW_ANSWER_S = 1.0
 
 #: Variables that users may set, in addition to `configuration.VARIABLES`.

@@ -9,8 +9,8 @@ Rules
 3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. If the
    answer is wrong, or if the worker cannot do the job, another worker gets the job. This build does not use the faulty
    worker again.
-4. If the compiler refuses a job, the job fails at once. Otherwise it fails after `MOST_ATTEMPTS` attempts, with the
-   reasons of all of them.
+4. If the compiler refuses a job, the job fails at once. Otherwise it fails after `MOST_ATTEMPTS` attempts. The
+   error then lists the reasons of all attempts.
 5. When the scheduler is lost, the jobs that have not ended fail. The results of finished jobs are kept.
 """
 
@@ -78,7 +78,7 @@ class ComparedOnWorker:
 
 @dataclass(frozen=True)
 class _JobRequest:
-    """A job for the workers with the label `label`. With `replace`, a worker's earlier record of it is not used."""
+    """A job for the workers with the label `label`. With `replace`, a worker's earlier record of the job is not used."""
 
     recipe: Recipe
     job: ComparisonJob | EngineJob

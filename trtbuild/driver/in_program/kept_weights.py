@@ -3,8 +3,8 @@
 This check runs before every call. It must take much less than a millisecond for a few hundred weights. So it compares no
 values. Torch counts most writes to a tensor, but not the writes of these two:
 
-* Fused optimizers, and optimizers that write to ``parameter.data``. Here, each step of an optimizer counts as a change of all
-  its parameters that require a gradient.
+* Fused optimizers, and optimizers that write to ``parameter.data``. Here, each step of an optimizer counts as a change of
+  all its parameters that require a gradient.
 * A BatchNorm in training mode, which writes to its running statistics. The module itself counts these writes, in its
   buffer ``num_batches_tracked``. This buffer is not found after ``gc.freeze()``.
 """

@@ -40,7 +40,7 @@ _WRITERS = min(4, (os.cpu_count() or 1) + 1)
 class OutputFile:
     """One file of an output. `path` is relative to the project.
 
-    The content is `data`, or a blob of the store if that is None. Files of a lower `turn` are written first.
+    The content is `data`, or a blob of the store if `data` is None. Files of a lower `turn` are written first.
     """
 
     path: str

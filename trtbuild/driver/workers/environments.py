@@ -26,7 +26,7 @@ FREE_PREFIX = "TRTBUILD_"
 
 
 def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, str]:
-    """Return the environment of a worker. An engine worker sees only GPU number `gpu` of this process; None: no limit."""
+    """Return the environment of a worker. An engine worker sees only GPU number `gpu` of this process; None: all GPUs."""
     if kind == "engine":
         environment = {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in INHERITED if name in os.environ}}
         if gpu is not None:

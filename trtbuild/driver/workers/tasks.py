@@ -86,7 +86,7 @@ def call(
 ) -> Reply:
     """Do `task` in a worker of `pool`. `on_announced` receives the outputs that the task announces before it checks them.
 
-    `gpu` is the number of the only GPU that an engine worker sees; None: no limit. Raises the error that the worker
+    `gpu` is the number of the only GPU that an engine worker sees; None: all GPUs. Raises the error that the worker
     reports, or WorkerDied.
     """
     message = {"task": task, "job": encode(job), "step versions": dict(STEP_VERSIONS)}

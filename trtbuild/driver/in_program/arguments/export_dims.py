@@ -135,7 +135,7 @@ def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:
 
 
 def _declared_axes(axes: Any, name: str) -> list[tuple[int, Any]]:
-    """Return (axis, Dim or number) for each axis that has one. Raises UsageError."""
+    """Return (axis, Dim or number) for each axis to which `axes` gives a Dim or a number. Raises UsageError."""
     if axes is None:
         return []
     if not isinstance(axes, Mapping | list | tuple):
@@ -150,7 +150,8 @@ def _declared_axes(axes: Any, name: str) -> list[tuple[int, Any]]:
 def _root_and_factor(dim: Any, place: str) -> tuple[Any, int]:
     """Return a Dim and its factor: ``2 * batch`` gives (batch, 2). Errors name the axis `place`.
 
-    torch.export stores ``2 * batch`` as the Dim `root`, and the function `fn` from the size of `root` to the size of the axis.
+    torch.export stores ``2 * batch`` as the Dim `root`, and the function `fn`, which computes the size of the axis from the
+    size of `root`.
     """
     root = getattr(dim, "root", None)
     if root is not None:

@@ -24,8 +24,9 @@ Rules
 3. Each worker starts a new session (`setsid`). When its client ends, the worker and the processes in its process group are
    killed. When the worker ends, these processes are killed, too, and the client receives the exit status.
 4. A worker does not have the server's descriptors.
-5. When standard input ends, the server and its workers end. The owner of the server has the other end of this pipe. If the
-   owner is killed, the kernel closes it. The server does not end when the thread that has started it ends.
+5. When standard input ends, the server and its workers end. Standard input is a pipe, and the owner of the server has its
+   other end. If the owner is killed, the kernel closes this end. The server does not end when the thread that has
+   started it ends.
 6. If the server has loaded CUDA's driver, it forks no worker that may use a GPU, because the driver does not work after a
    fork. The client then becomes a new worker.
 7. A trace records the modules that were loaded before torch. So this file imports only modules that a worker also loads

@@ -284,7 +284,7 @@ class InsufficientResources(TrtbuildError):
 
 
 class NotCompared(TrtbuildError):
-    """Engines can run on a GPU, but the reference with which they are compared cannot run.
+    """The engines of a target cannot be compared with the reference, for example because no worker has a fitting GPU.
 
     The text has the reason. `trtbuild verify` then lists the target as not run."""
 
@@ -355,7 +355,7 @@ class RemoteLied(RemoteFault):
 
 
 class WorkersError(TrtbuildError):
-    """The workers of a scheduler could not do a step, or a worker cannot join the scheduler."""
+    """The workers of a scheduler could not do a step or a comparison, or a worker cannot join the scheduler."""
 
 
 class NoWorker(WorkersError):

@@ -107,7 +107,7 @@ class Watcher:
         for descriptor in (self._listening.fileno(), self._notifier.descriptor):
             watched.register(descriptor, select.POLLIN)
         for copy in self._copies:
-            watched.register(copy.ended, select.POLLIN)
+            watched.register(copy.pidfd, select.POLLIN)
             if copy.client is not None:
                 watched.register(copy.client.fileno(), select.POLLIN)
         ready = {descriptor for descriptor, _ in watched.poll(TICK_S * 1000)}
@@ -118,7 +118,7 @@ class Watcher:
         for copy in list(self._copies):
             if copy.client is not None and copy.client.fileno() in ready:
                 self._read_client(copy)
-            if copy.ended in ready:
+            if copy.pidfd in ready:
                 self._finish(copy)
         if self._listening.fileno() in ready:
             self._accept()
@@ -183,7 +183,7 @@ class Watcher:
         deadline = time.monotonic() + PATIENCE_S
         for copy in self._copies:
             waiting = select.poll()
-            waiting.register(copy.ended, select.POLLIN)
+            waiting.register(copy.pidfd, select.POLLIN)
             if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 os.kill(copy.pid, signal.SIGKILL)
             _send_exit_code(copy, copy.finish()[0])

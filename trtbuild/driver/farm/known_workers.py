@@ -125,7 +125,7 @@ class KnownWorkers:
         with self._lock:
             since_s = self._absent_since_s.setdefault(label, now_s)
         ability, compiles = labels.describe(label), labels.is_engine(label)
-        seen = self._overview.describe(self.unfit(), gpus=not compiles)
+        seen = self._overview.describe(self.unfit(), lists_gpus=not compiles)
         if problems or now_s - since_s >= self.wait_s:
             with self._lock:
                 self._absent_since_s[label] = float("-inf")

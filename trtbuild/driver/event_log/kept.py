@@ -1,7 +1,7 @@
 """The events of the last `MOST_BUILDS` builds, in ``.trtbuild/builds``: one file of JSON lines for each build.
 
-Only reports read the folder, so it may be deleted. Simultaneous builds write separate files. Errors of the
-disk are ignored, because a log that cannot be written must not make a build fail.
+Only reports read the folder, so it may be deleted. Simultaneous builds write separate files. Errors of the disk are
+ignored, because a log that cannot be written must not make a build fail.
 """
 
 from __future__ import annotations

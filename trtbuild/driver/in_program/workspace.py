@@ -1,8 +1,8 @@
 """The workspace of `trtbuild.compile`: a project with one model and without a manifest.
 
 Rules
-1. The cache is in the directory `cache_dir`. If it is None, the cache is that of ``trtbuild build`` in the
-   working directory. Remotes and trusted keys come from the user's configuration.
+1. The cache is in the directory `cache_dir`. If `cache_dir` is None, the cache is that of ``trtbuild build`` in the working
+   directory. Remotes and trusted keys come from the user's configuration.
 2. Durations and logs of steps are stored in ``$XDG_CACHE_HOME`` or ``~/.cache``, not in the working directory, because a
    program may run in any directory.
 3. The caller makes the trace, and passes it to `set_trace`. Only this build uses the trace.

@@ -11,8 +11,8 @@ Rules
 4. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
 5. Axes with the same symbol belong to one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 
-The argument `program_inputs` has a `ProgramInput` for each input of the program. Its
-`shape` has a `ProgramAxis` for each dynamic axis.
+The argument `program_inputs` has a `ProgramInput` for each input of the program. The `shape` of a `ProgramInput` has a
+`ProgramAxis` for each dynamic axis.
 """
 
 from __future__ import annotations

@@ -205,7 +205,8 @@ class SourceError(TrtbuildError):
 class ConversionRefused(TrtbuildError):
     """A piece of a graph cannot be converted to ONNX, or the toolchain's parser refuses it.
 
-    `nodes` are the refused nodes, by their index among the piece's call_function nodes. It is empty if they are unknown.
+    `nodes` are the refused nodes, by their index among the piece's call_function nodes. The tuple is empty if they are
+    unknown.
     """
 
     def __init__(self, text: str, *, hint: str | None = None, nodes: Sequence[int] = ()) -> None:
@@ -283,7 +284,7 @@ class InsufficientResources(TrtbuildError):
 
 
 class NotCompared(TrtbuildError):
-    """Engines can run on a GPU, but the reference with which they are compared cannot run.
+    """The engines of a target cannot be compared with the reference, for example because no worker has a fitting GPU.
 
     The text has the reason. `trtbuild verify` then lists the target as not run."""
 
@@ -354,7 +355,7 @@ class RemoteLied(RemoteFault):
 
 
 class WorkersError(TrtbuildError):
-    """The workers of a scheduler could not do a step, or a worker cannot join the scheduler."""
+    """The workers of a scheduler could not do a step or a comparison, or a worker cannot join the scheduler."""
 
 
 class NoWorker(WorkersError):

@@ -1,7 +1,7 @@
 """Check the entries of one file, such as its targets and models.
 
-Each entry is checked separately, so a mistake in one does not hide mistakes in others. Other entries may name an invalid
-entry.
+Each entry is checked separately, so a mistake in one does not hide mistakes in others. The name of an invalid entry counts
+as known, so other entries may use it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,10 @@ class ManifestFile:
     complete: bool = True
 
     def with_includes(self) -> Iterator[ManifestFile]:
-        """This file and all files that it includes, directly or through other files. Each follows the files it includes."""
+        """This file and all files that it includes, directly or through other files.
+
+        A file comes after the files that it includes.
+        """
         seen: set[ManifestFile] = set()
 
         def visit(file: ManifestFile) -> Iterator[ManifestFile]:
@@ -167,7 +170,7 @@ class FileReader:
 
 
 def read_manifests(paths: ProjectPaths, names: Sequence[str], problems: Problems) -> list[ManifestFile]:
-    """Read the named files. Return those that no other of them includes (rule 2)."""
+    """Read the named files. Return the files that no other named file includes (rule 2)."""
     reader = FileReader(paths, problems)
     files = [reader.read(name) for name in names]
     included = {inner for file in files for inner in file.with_includes() if inner is not file}

@@ -5,7 +5,7 @@ that leads out of the project begins with ``..``. Symbolic links in a name are n
 """
 
 # ruff: noqa: PTH100, PTH112, PTH114, PTH116, PTH117, PTH208
-# Paths are strings here, because `Path` normalizes the written text, and follows links when it removes "..".
+# Paths are strings here, because `Path` normalizes the written text, and `Path.resolve` follows links.
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ProjectPaths:
         return os.path.normpath(os.path.join(self.root, name))
 
     def identity(self, name: str) -> str:
-        """The absolute path without links: all names of one file have the same."""
+        """The absolute path without links. It is equal for all names of one file."""
         return os.path.realpath(self.absolute(name))
 
 

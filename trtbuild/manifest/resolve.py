@@ -56,6 +56,8 @@ def resolve_model(
 
 
 class _Resolver:
+    """Completes one model (`resolve_model`)."""
+
     def __init__(self, declared: DeclaredModel, namespace: Namespace, paths: ProjectPaths, problems: Problems) -> None:
         self._name = declared.name
         self._declared = declared

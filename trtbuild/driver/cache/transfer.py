@@ -2,13 +2,13 @@
 
 Rules
 1. The complete records of `selection` are transferred. The result names each record that could not be transferred, with
-   the reason, and its `ok` is then false. Exception: a package that the selection has built, and that only this
-   machine's own key signs.
+   the reason, and its `ok` is then false. Packages that the selection has built, and that only this machine's own key has
+   signed, are not named, because each machine can build them.
 2. A file that the other side has is not transferred again. So an interrupted transfer continues where it stopped.
 3. Signatures are not changed. Signatures of this machine's own key are not sent, because no other machine trusts this
    key. If a record has only such signatures, it is not sent. Records that are not trusted here are not transferred.
 4. A pointer is a record that leads to another record. Pointers are sent last, and only if all other records could be
-   sent, so that a pointer never leads to a missing record. If records are missing, the pointers in the remote stay.
+   sent, so that a pointer never leads to a missing record. If records are missing, no pointer in the remote is replaced.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
 def fetch_incomplete_records(
     store: LayeredStore, keys: Sequence[str], progress: Progress
 ) -> tuple[dict[str, str], dict[str, Fetched]]:
-    """Fetch records that are incomplete in the local store, or that the lock file does not accept, from the remotes.
+    """Fetch from the remotes each record that is incomplete in the local store, or that the lock file does not accept.
 
     Returns two mappings: record key → why the record is still incomplete, and remote's name → result of the fetch.
     Raises StoreUnavailable.
@@ -178,7 +178,10 @@ def missing_records(selection: Selection, incomplete: dict[str, str]) -> list[Mi
 
 
 def _choose_remotes(remotes: Iterable[RemoteStore], name: str | None, ability: str) -> tuple[RemoteStore, ...]:
-    """The remote with this name, or all `remotes` if `name` is None. Raises UsageError if there is no such remote."""
+    """The remote with this name, or all `remotes` if `name` is None. Raises UsageError if there is no such remote.
+
+    `ability` describes the remotes in the error, after the words "no remote that".
+    """
     remotes_by_name = {remote.name: remote for remote in remotes}
     if name is not None and name not in remotes_by_name:
         hint = (
@@ -256,7 +259,7 @@ class _Sender:
             return data
 
         try:
-            # so that a blob of several records is sent only once
+            # The locks make sure that a blob which several records share is sent only once.
             with self._blob_locks.hold(sendable.files_by_blob):
                 stored = self._remote.publish(sendable, read, keeps_pointers=self._keeps_pointers)
         except (RemoteFault, BlobMissing, EntryCorrupt) as error:

@@ -33,7 +33,10 @@ _URL_HINT = f"write one such as {EXAMPLE_REMOTE.partition(':')[2]}, file:///mnt/
 
 @dataclass(frozen=True)
 class _Entry:
-    """A remote as the user wrote it. A text is empty if it is missing or not a string, but a missing mode is ``rw``."""
+    """A remote as the user wrote it.
+
+    A field that is missing or is not a string is an empty string here, but a missing mode is ``rw``.
+    """
 
     place: Place
     name: str
@@ -249,7 +252,7 @@ def _check_directory(scheme: str, host: str, path: str, rest: str) -> None:
 
 
 def without_credentials(url: str) -> str:
-    """Return a URL, which may be invalid, without its credentials and without its query (it may be a signature)."""
+    """Return a URL, which may be invalid, without its credentials and without its query, which may be a signature."""
     head, separator, rest = url.partition("://")
     if not separator:
         head, separator, rest = "", "", url

@@ -5,7 +5,7 @@ Rules
    ``~/.config/trtbuild/config.toml``. Each entry also has an environment variable, which replaces the entry completely
    (``TRTBUILD_REMOTES`` replaces all remotes).
 2. A project cannot set any of these values, because `configuration.load` reads no file of a project. If the home
-   directory is a project, its default file is rejected unless ``$TRTBUILD_CONFIG`` names it.
+   directory is a project, the default file is inside the project. It is rejected unless ``$TRTBUILD_CONFIG`` names it.
 3. An unknown entry is an error: if a misspelt `revoked` were ignored, a stolen key would stay trusted. All problems are
    reported together.
 4. An empty variable counts as not set, because CI passes an empty string for a secret that it hides from forks. There
@@ -49,7 +49,7 @@ class TrustSettings:
 
 @dataclass(frozen=True)
 class WorkersSettings:
-    """The Dask scheduler whose workers compile engines (None: this machine does), and the files for TLS."""
+    """The Dask scheduler whose workers compile engines (None: this machine compiles them), and the files for TLS."""
 
     scheduler: str | None = None
     ca: Path | None = None

@@ -50,7 +50,7 @@ class Sources:
         self.problems.append(place.error(text, hint))
 
     def attempt(self, place: Place, check: Callable[[], Value]) -> Value | None:
-        """Return the result of `check`. If it raises ConfigurationError, add this as a problem, and return None."""
+        """Return the result of `check`. If it raises ConfigurationError, add the error as a problem, and return None."""
         try:
             return check()
         except ConfigurationError as error:

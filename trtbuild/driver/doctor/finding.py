@@ -10,7 +10,7 @@ Status = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The name of the checked thing, its status, a text about it, and how to correct or improve it."""
+    """The subject of a check (`name`), its status, a text about it, and how to correct or improve it."""
 
     name: str
     status: Status

@@ -30,7 +30,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 #: A trusted key gives a warning if it expires within this number of days.
 EXPIRY_WARNING_DAYS = 30
 
-#: A remote gives a warning if it takes longer to answer.
+#: A remote gives a warning if it takes longer than this many seconds to answer.
 SLOW_ANSWER_S = 1.0
 
 #: Variables that users may set, in addition to `configuration.VARIABLES`.
@@ -193,7 +193,10 @@ def _check_trust(settings: TrustSettings, today: datetime.date) -> Iterator[Find
 
 
 def _check_clock_for_expiry() -> Iterator[Finding]:
-    """Yield a warning if the clock shows a day before trtbuild's installation, because keys would expire too late."""
+    """Yield a warning if the clock is more than a day behind the time of trtbuild's installation.
+
+    By such a clock, keys expire too late.
+    """
     installed_s = Path(errors.__file__).stat().st_mtime
     if time.time() < installed_s - 86400:
         yield warning(

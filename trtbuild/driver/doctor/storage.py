@@ -17,7 +17,7 @@ from trtbuild.store.digests.index import Index
 from trtbuild.store.local.layout import Layout, list_folder
 from trtbuild.store.local.leftovers import UNFINISHED_AGE_S
 
-#: Less free space than the first is a warning, and less than the second is a problem.
+#: Free space of less than `LITTLE_SPACE_BYTES` is a warning, and of less than `TOO_LITTLE_SPACE_BYTES` a problem.
 LITTLE_SPACE_BYTES = 10 << 30
 TOO_LITTLE_SPACE_BYTES = 1 << 30
 
@@ -119,13 +119,14 @@ def _check_leftovers(layout: Layout) -> Iterator[Finding]:
     if quarantined_count:
         text = "1 damaged entry is" if quarantined_count == 1 else f"{quarantined_count} damaged entries are"
         yield warning("quarantine", f"{text} in {layout.quarantine}", "trtbuild cache verify")
-    before_s = time.time() - UNFINISHED_AGE_S
-    old_count = sum(_is_older(entry, before_s) for entry in list_folder(layout.tmp))
+    limit_s = time.time() - UNFINISHED_AGE_S
+    old_count = sum(_is_older(entry, limit_s) for entry in list_folder(layout.tmp))
     if old_count:
         yield warning("leftovers", f"{old_count} unfinished files of processes that were killed", "trtbuild cache gc")
 
 
 def _is_older(entry: os.DirEntry[str], limit_s: float) -> bool:
+    """Whether an entry was changed before the time `limit_s`."""
     try:
         return entry.stat(follow_symlinks=False).st_mtime < limit_s
     except OSError:

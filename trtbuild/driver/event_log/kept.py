@@ -1,6 +1,6 @@
 """The events of the last `MOST_BUILDS` builds, in ``.trtbuild/builds``: one file of JSON lines for each build.
 
-Only reports read the folder, so it may be deleted. Simultaneous builds write separate files. An error of the disk is
+Only reports read the folder, so it may be deleted. Simultaneous builds write separate files. Errors of the disk are
 ignored, because a log that cannot be written must not make a build fail.
 """
 

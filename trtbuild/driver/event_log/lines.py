@@ -30,7 +30,7 @@ class Sink(Protocol):
 
 
 class EventFile:
-    """The file of ``--events``. Raises UsageError if the file cannot be created.
+    """Writes events to the file of ``--events``. Raises UsageError if the file cannot be created.
 
     If writing fails later, `report_error` is called once, and no further events are written.
     """

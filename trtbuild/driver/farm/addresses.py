@@ -115,7 +115,7 @@ def prepare_dask() -> None:
     """Change the settings of Dask in this process and in the workers that it starts.
 
     * Dask's profiler is off, because it calls `sys._current_frames` every 10 ms. On Python 3.11 this call can block
-      forever, and the event loop of the worker with it (CPython issue 106883).
+      forever, and then the event loop of the worker is blocked, too (CPython issue 106883).
     * Dask's default environment variables for workers are not set. With one of them, ``OMP_NUM_THREADS=1``, PyTorch would
       use only one processor.
 

@@ -2,7 +2,7 @@
 
 Rules
 1. The worker computes the job's recipe and key itself. It compares its GPU, GPU driver and libraries with those in the
-   job. So the comparison runs on the kind of machine that is in the key.
+   job. So the comparison runs on the kind of machine that the key contains.
 2. The comparison runs in a separate process (`trtbuild.driver.workers`), which ends afterwards. The worker itself never
    loads torch or TensorRT. If the separate process crashes, the worker still sends an answer.
 3. The worker signs the record of the report. The driver decides whether the record is stored.

@@ -2,15 +2,15 @@
 
 Rules
 1. A job needs a worker with a certain label: the engines that the worker compiles, or its GPU (module `labels`). The
-   scheduler gets a job only when such a worker has a free slot (module `limit`). So the most urgent steps start first. If
-   the build runs no other job with the label, the job needs no free slot. It waits until a worker has the label (module
+   scheduler gets a job only when such a worker has a free slot (module `limit`). So the most urgent steps start first.
+   The first open job with a label needs no free slot: the scheduler gets it as soon as a worker has the label (module
    `known_workers`).
 2. The name of a task contains the step's key and the store. So two builds with one scheduler share the task.
 3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. If the
-   answer is wrong, or if the worker cannot do the job, another worker gets the job. This build does not use the first
+   answer is wrong, or if the worker cannot do the job, another worker gets the job. This build does not use the faulty
    worker again.
-4. If the compiler refuses a job, the job fails at once. Otherwise it fails after `MOST_ATTEMPTS` attempts, with the
-   reasons of all of them.
+4. If the compiler refuses a job, the job fails at once. Otherwise it fails after `MOST_ATTEMPTS` attempts. The
+   error then lists the reasons of all attempts.
 5. When the scheduler is lost, the jobs that have not ended fail. The results of finished jobs are kept.
 """
 
@@ -78,7 +78,7 @@ class ComparedOnWorker:
 
 @dataclass(frozen=True)
 class _JobRequest:
-    """A job for the workers with the label `label`. With `replace`, a worker's earlier record of it is not used."""
+    """A job for the workers with the label `label`. With `replace`, a worker's earlier record of the job is not used."""
 
     recipe: Recipe
     job: ComparisonJob | EngineJob
@@ -101,7 +101,7 @@ class Farm:
         self._exchanges = exchanges
         self._lock = threading.Lock()
         self._start_lock = threading.Lock()
-        #: Engine or GPU label → the number of jobs that the build has started and not ended.
+        #: Engine or GPU label → the number of jobs that the build has started, and that have not ended.
         self._open_jobs: Counter[str] = Counter()
         #: The futures of the open tasks. Two jobs may have the same task, each with its own future.
         self._futures: list[Future[str]] = []
@@ -269,7 +269,7 @@ class Farm:
                 future.release()  # cancels the task if no other job needs it
 
     def _receive_answer(self, future: Future[str], message: FarmJob) -> Answer:
-        """The answer of a finished task. If it does not arrive or cannot be read, an answer with the outcome ``unfit``."""
+        """The answer of a finished task. If it does not arrive or cannot be read, the outcome is ``unfit``."""
         try:
             return answer_of(future, message)
         except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10

@@ -1,6 +1,7 @@
 """``trtbuild worker``: start the worker processes of this machine, and serve a scheduler until the scheduler ends.
 
-Dask's nannies start the processes, and start them again when they die."""
+Dask's nannies start the processes, and start them again when they die.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ CONNECT_TIMEOUT_S = 30.0
 
 
 def serve(project: Path, text: str, *, slots: int, listen: str | None, report: Callable[[str], None]) -> None:
-    """Join the scheduler at the address `text`, and work until it ends. `report` gets one line for each process.
+    """Join the scheduler at the address `text`, and work until the scheduler ends.
 
-    The processes listen on the address `listen`. If it is None, they listen on the address from which this machine
-    reaches the scheduler. Raises UsageError, ToolchainMissing or WorkersError.
+    `report` is called with one line for each process. The processes listen on the address `listen`. If it is None, they
+    listen on the address from which this machine reaches the scheduler. Raises UsageError, ToolchainMissing or
+    WorkersError.
     """
     address = addresses.parse(text)
     if isinstance(address, LocalWorkers):

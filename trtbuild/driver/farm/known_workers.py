@@ -2,7 +2,7 @@
 
 Rules
 1. An `Overview` lists the workers with their labels. It is reused for `OVERVIEW_AGE_S` seconds, so the scheduler gets few
-   requests. If it has no worker for a job, a new one is requested, because a worker may have joined.
+   requests. If it has no worker for a job, a new overview is requested, because a worker may have joined.
 2. Each message for the user is reported once.
 3. A label that no worker has is reported at once, and given up after `wait_s` seconds. Later jobs with the label then
    fail at once, until a worker has it. The same applies to a target if no worker has a GPU for it.
@@ -125,7 +125,7 @@ class KnownWorkers:
         with self._lock:
             since_s = self._absent_since_s.setdefault(label, now_s)
         ability, compiles = labels.describe(label), labels.is_engine(label)
-        seen = self._overview.describe(self.unfit(), gpus=not compiles)
+        seen = self._overview.describe(self.unfit(), lists_gpus=not compiles)
         if problems or now_s - since_s >= self.wait_s:
             with self._lock:
                 self._absent_since_s[label] = float("-inf")

@@ -13,8 +13,10 @@ MOST_JOBS = 1024
 
 
 class FarmLimit:
-    """Allows an engine step if `farm` has room for it. Other steps run on this machine: it allows at most `jobs` of them
-    at the same time, and each only if `inner_limit` allows it, too."""
+    """Allows an engine step if `farm` has room for it.
+
+    Other steps run on this machine. At most `jobs` of them run at the same time, and `inner_limit` has to allow each.
+    """
 
     def __init__(self, farm: Farm, inner_limit: ResourceLimit, jobs: int) -> None:
         self._farm = farm

@@ -122,17 +122,17 @@ class Overview:
                 reasons[worker.name] = "it shares no store with this build"
         return reasons
 
-    def describe(self, unfit: Mapping[str, str], *, gpus: bool = False) -> str:
+    def describe(self, unfit: Mapping[str, str], *, lists_gpus: bool = False) -> str:
         """A text for messages: the engines that the workers compile, and the workers that this build does not use.
 
-        `unfit` maps the names of further unused workers to reasons. With `gpus`, the text lists the workers' GPUs for
+        `unfit` maps the names of further unused workers to reasons. With `lists_gpus`, the text lists the workers' GPUs for
         comparisons instead of the engines."""
-        abilities_of, verb = (labels.gpus_of, "have") if gpus else (labels.engines_of, "compile for")
+        abilities_of, verb = (labels.gpus_of, "have") if lists_gpus else (labels.engines_of, "compile for")
         left_out = {**unfit, **self.left_out()}
         usable_workers = [worker for worker in self.workers if worker.name not in left_out]
         counts = Counter(ability for worker in usable_workers for ability in abilities_of(worker.resources))
         parts = [f"{ability} ({count} {'worker' if count == 1 else 'workers'})" for ability, count in counts.items()]
-        text_without_parts = "no worker has a GPU with PyTorch for CUDA" if gpus else "no worker can be used"
+        text_without_parts = "no worker has a GPU with PyTorch for CUDA" if lists_gpus else "no worker can be used"
         text = f"the workers {verb} {', '.join(parts)}" if parts else text_without_parts
         if left_out:
             shown = [f"{name}: {reason}" for name, reason in list(left_out.items())[:_MOST_LISTED]]

@@ -1,7 +1,7 @@
 """Do a comparison job, whose engines and inputs are blobs of a local store.
 
 Rules
-1. The job and the index of the package name the engines by their digests. Both are compared before an engine is loaded.
+1. The job and the index of the package list the digests of the engines. Both lists are compared before an engine is loaded.
    So the engines that run are those in the key of the verification.
 2. A model with operators from outside PyTorch or with a library of plugins is refused, because this code is in the
    project, which a worker does not have.

@@ -4,10 +4,11 @@ Rules
 1. Engines run as in `trtbuild.load`: they are loaded from a package directory, their files are verified, and the same
    runtime calls them.
 2. PyTorch computes the reference on the CPU, in the precision of the partition's program. So the comparison includes the
-   engine's rounding on the GPU (TF32), but no property of PyTorch on GPUs. For a model that was an ONNX file, onnxruntime
-   computes the reference (`VerifyJob.by_onnx`).
-3. The engines of a target run on the first GPU with the target's SM (GPU architecture). Without such a GPU, they run on one
-   with the lowest SM that the engines support. `--device` chooses the only GPU that is used; with ``cpu``, no engine runs.
+   engine's rounding on the GPU (TF32), and does not depend on the way in which PyTorch computes on GPUs. For a model that
+   was an ONNX file, onnxruntime computes the reference (`VerifyJob.by_onnx`).
+3. The engines of a target run on the first GPU with the target's SM (GPU architecture). Without such a GPU, they run on
+   the GPU with the lowest SM that the engines support. `--device` chooses the only GPU that is used; with ``cpu``, no
+   engine runs.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class TargetGpu:
 
 
 class EngineRunner:
-    """Runs the engine of a partition. Inputs and outputs are CPU tensors. A `trtbuild.stages.verify.running.PartRunner`."""
+    """A `trtbuild.stages.verify.running.PartRunner` that runs engines. Inputs and outputs are CPU tensors."""
 
     name: Runner = "engine"
 

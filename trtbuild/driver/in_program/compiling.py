@@ -129,9 +129,6 @@ def build_module(module: Any, inputs: ModuleInputs, options: Options, name: str,
     return result
 
 
-# -- building --------------------------------------------------------------------------------------------------------
-
-
 def _trace(module: Any, model: Model, shapes: ShapePlan) -> Any:
     from trtbuild.stages.trace.in_memory import trace_in_memory
 

@@ -12,7 +12,8 @@ Rules
 5. The engines contain the weights. If a parameter is replaced or written to, the next call builds the graph again. (An
    in-place write such as ``parameter.data.add_(1)`` outside of an optimizer is not detected, because torch does not count
    it.) After more than `MAX_CHANGES` changes PyTorch runs the graph, with a warning: the model is probably being trained,
-   and engines for each training step are useless. A change after more than `SETTLED_CALLS` calls counts as the first.
+   and engines for each training step are useless. After more than `SETTLED_CALLS` calls without a change, the next change
+   counts as the first.
 6. Engines have no gradients. PyTorch runs the graph if an input requires a gradient and gradients are enabled. It also
    runs the graph under autocast.
 """

@@ -1,12 +1,12 @@
 """Detect whether the weights of a graph of torch.compile have changed since its engines were built.
 
 This check runs before every call. It must take much less than a millisecond for a few hundred weights. So it compares no
-values. Torch counts most writes to a tensor, but not these two:
+values. Torch counts most writes to a tensor, but not the writes of these two:
 
-* Fused optimizers, and optimizers that write to ``parameter.data``. Each step of an optimizer counts as a change of all
-  its parameters that require a gradient.
-* The running statistics of a BatchNorm in training mode. The module itself counts these writes, in the buffer
-  ``num_batches_tracked``. This buffer is not found after ``gc.freeze()``.
+* Fused optimizers, and optimizers that write to ``parameter.data``. Here, each step of an optimizer counts as a change of
+  all its parameters that require a gradient.
+* A BatchNorm in training mode, which writes to its running statistics. The module itself counts these writes, in its
+  buffer ``num_batches_tracked``. This buffer is not found after ``gc.freeze()``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class KeptWeights:
             _kept_weights.add(self)
 
     def note_optimizer_step(self, storages: set[int]) -> None:
-        """An optimizer has written to tensors in these storages."""
+        """Note that an optimizer has written to tensors in these storages."""
         if not self._storages.isdisjoint(storages):
             self._optimizer_has_written = True
 

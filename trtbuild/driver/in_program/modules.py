@@ -3,7 +3,7 @@
 Rules
 1. The values of `ir` are Torch-TensorRT's. None and ``"default"`` allow every kind of module.
 2. ``ir="ts"`` is for a module of TorchScript. An ``nn.Module`` is scripted first, as Torch-TensorRT does.
-3. ``ir="dynamo"`` is for an ``nn.Module`` or an ``ExportedProgram``, ``ir="exported_program"`` only for the second.
+3. ``ir="dynamo"`` is for an ``nn.Module`` or an ``ExportedProgram``, ``ir="exported_program"`` for an ``ExportedProgram``.
 """
 
 from __future__ import annotations

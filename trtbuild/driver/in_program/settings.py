@@ -86,7 +86,7 @@ def precisions_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> P
 
 
 def _precision_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precision:
-    """Return the precision of the whole module. `enabled_precisions` may contain float32 and one other."""
+    """Return the precision of the whole module. `enabled_precisions` may contain float32 and one other precision."""
     enabled_list = (
         () if enabled_precisions is None else checked.items("enabled_precisions", enabled_precisions, "{torch.half}")
     )

@@ -55,7 +55,7 @@ def target_of(
 
 
 def _refuse_contradiction(target_fields: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Raise UsageError if an argument that is given differs from the target's field of its name."""
+    """Raise UsageError if an argument that is not None differs from the target's field with the same name."""
     for name, value in arguments.items():
         if value is not None and name in target_fields and target_fields[name] != value:
             argument = _ARGUMENT_NAMES.get(name, name)

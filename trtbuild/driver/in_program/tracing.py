@@ -75,7 +75,7 @@ def trace_job(model: Model, shapes: ShapePlan) -> TraceJob:
     from trtbuild.stages.trace.job import TraceJob
 
     place = f"{model.origin.file}:{model.origin.line}"
-    # If two symbols must be equal, the trace may tie them (use one symbol for both), except for these pairs.
+    # If two symbols must be equal, the trace may use one symbol for both, except for `separate_pairs`.
     points, separate_pairs = proof_points(shapes, model.profiles), pairs_of_separate_symbols(shapes, model.profiles)
     return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, separate_pairs)
 

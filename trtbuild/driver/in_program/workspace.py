@@ -1,8 +1,8 @@
 """The workspace of `trtbuild.compile`: a project with one model and without a manifest.
 
 Rules
-1. The cache is `cache_dir`. If that is None, it is the cache of ``trtbuild build`` in the working directory. Remotes and
-   trusted keys come from the user's configuration.
+1. The cache is in the directory `cache_dir`. If `cache_dir` is None, the cache is that of ``trtbuild build`` in the working
+   directory. Remotes and trusted keys come from the user's configuration.
 2. Durations and logs of steps are stored in ``$XDG_CACHE_HOME`` or ``~/.cache``, not in the working directory, because a
    program may run in any directory.
 3. The caller makes the trace, and passes it to `set_trace`. Only this build uses the trace.
@@ -114,7 +114,7 @@ class StoredPackage(Package):
 
 
 def _state_directory() -> Path:
-    """Return the directory of rule 2, or a temporary one if that cannot be written."""
+    """Return the directory for durations and logs (rule 2), or a temporary directory if it cannot be written."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         # `expanduser` raises RuntimeError if this user has no home directory.

@@ -12,7 +12,7 @@ from trtbuild.errors import TrtbuildError
 
 
 def device_memory(path: Path) -> DeviceMemory:
-    """Return this memory for the engines that fit this machine's first GPU, or the reason why it is unknown."""
+    """Return the memory that the engines for this machine's first GPU need, or the reason why it is not known."""
     from trtbuild.driver.packages.machine import library_for, this_machine
     from trtbuild.runtime.packages.choice import choose_target
     from trtbuild.runtime.packages.package import open_package

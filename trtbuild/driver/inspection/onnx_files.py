@@ -19,7 +19,7 @@ from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import BlobMissing, EnvironmentFault, UsageError
 from trtbuild.store.layers.layered import LayeredStore
 
-#: If all weights together have more bytes, they are in a file beside the model. Protobuf cannot read messages of 2 GiB.
+#: Weights that have more bytes together are written to a file beside the model. Protobuf cannot read messages of 2 GiB.
 MAX_INLINE_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 20
 

@@ -1,4 +1,7 @@
-"""Find whether a package's model came from PyTorch, as ONNX or as a TensorRT network, from the operators of its layers."""
+"""Find out whether a package's model came from PyTorch, from ONNX or from a TensorRT network.
+
+The operators of its layers show this.
+"""
 
 from __future__ import annotations
 

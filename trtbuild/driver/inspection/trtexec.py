@@ -89,7 +89,7 @@ def _setting_flags(settings: Mapping[str, Any], toolchain: ToolchainName, versio
         if template is None:
             continue
         choices = get_args(_SETTING_TYPES[name])
-        number = choices.index(value) if value in choices else None  # some flags have the number of the choice
+        number = choices.index(value) if value in choices else None  # some flags take the position of the choice
         argument = template.format(_formatted_value(SETTINGS[name], value, toolchain, version), number=number)
         pool_position = next(
             (position for position, earlier in enumerate(arguments) if earlier.startswith(_POOL_FLAG)), None
@@ -130,7 +130,10 @@ def _size_text(size: int) -> str:
 
 
 def _type_flags(partition: Partition, toolchain: str, version: str, differs: list[str]) -> Iterator[str]:
-    """Yield the flag of strong typing. If the release lacks it, yield the types of inputs and outputs if one is float16."""
+    """Yield the flag of strong typing.
+
+    If the release lacks this flag, and an input or output is float16, yield flags with the types of all inputs and outputs.
+    """
     if toolchain == "tensorrt-rtx" or version_numbers(version) >= (11,):
         return  # always strongly typed
     if release("tensorrt", version).strongly_typed:

@@ -10,8 +10,9 @@ Rules
 3. A file of an earlier build's output is removed if it is not in this build's output. The existing index of a package, or
    the listing of a Triton model, names the files of the earlier build. Plans and ``.pt2`` files have no index: their names
    follow from the package's last recipe. Other files in the directory stay.
-4. The content of an output depends only on the index and on a record: that of the package, or for `pt2` a separate one. So
-   a build that finds nothing to do knows the digests of the output's files without reading other files.
+4. The content of an output depends only on the package's index and on one record: the record of the package or, for `pt2`,
+   the record of the ``.pt2`` files. So a build that finds nothing to do knows the digests of the output's files without
+   reading other files.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _WRITERS = min(4, (os.cpu_count() or 1) + 1)
 class OutputFile:
     """One file of an output. `path` is relative to the project.
 
-    The content is `data`, or a blob of the store if that is None. Files of a lower `turn` are written first.
+    The content is `data`, or a blob of the store if `data` is None. Files of a lower `turn` are written first.
     """
 
     path: str

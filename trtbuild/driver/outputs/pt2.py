@@ -24,7 +24,7 @@ from trtbuild.driver.outputs.files import OutputFile
 def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
     """Return the recipe of the ``.pt2`` files of a package. `versions` maps distributions to installed versions.
 
-    `versions` is None if torch is not installed, or not in the version of the lock file. The result is then the recipe of
+    `versions` is None if torch is not installed, or if its version is not the locked one. The result is then the recipe of
     files that any version of torch has written.
     """
     exact_recipe = keys.exported_file(

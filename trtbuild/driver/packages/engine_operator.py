@@ -1,7 +1,7 @@
 """Register ``trtbuild::engine``, the operator with which ``.pt2`` files run engines.
 
 The runtime defines the operator, but does not import TensorRT. So the function that opens an engine with TensorRT is here.
-``trtbuild/__init__.py`` imports this module together with torch, so at its top it imports only small modules.
+``trtbuild/__init__.py`` imports this module together with torch, so the top of this module imports only small modules.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Par
         _index_of_target(text), this_machine(sms[ordinal] if ordinal < len(sms) else None, ordinal), text.target
     )
     inputs = tuple((f"input:{number}", tensor_type) for number, tensor_type in enumerate(text.inputs))
-    name = f"{text.model}/{text.partition}@{text.plan[:12]}"  # the digest distinguishes partitions of several files
+    # The name contains a digest, because partitions of several files may have the same model and partition name.
+    name = f"{text.model}/{text.partition}@{text.plan[:12]}"
     partition = Partition(name, "tensorrt", "", (), inputs, text.outputs, ())
     with _opening_lock:
         engine_set = _engine_set(target, ordinal)

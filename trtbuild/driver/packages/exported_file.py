@@ -83,7 +83,7 @@ def _read_file(path: Path) -> bytes:
 def _parse_about(data: bytes, path: Path) -> ExportedFileInfo:
     """Return the description of the file (rule 1). Raises PackageDamaged, PackageTooNew or UsageError."""
     try:
-        # zipfile alone is not enough, because in a truncated archive it may find the end of an archive inside
+        # zipfile does not find every truncation: the rest of the file may contain the end of an inner archive
         if data[-_ARCHIVE_END_SIZE:][: len(_ARCHIVE_END)] != _ARCHIVE_END:
             raise zipfile.BadZipFile("it does not end as an archive does")
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -103,7 +103,7 @@ def _load_on_gpu(
     package: Package, ordinal: int, target: str | None, verify: bool, import_operators: bool, load_plugins: bool
 ) -> Loaded:
     require_permission(package.index, load_plugins=load_plugins)
-    if package.index.plugins is None:  # with plugins, they depend on the target (see below)
+    if package.index.plugins is None:  # with plugins, the operators depend on the target (see below)
         require_operators(package.index.operators, package.index.model, import_modules=import_operators)
     sms = devices.device_sms()
     if sms and ordinal >= len(sms):

@@ -234,18 +234,18 @@ def check_targets(
     engines: Sequence[tuple[str, Target]],
     facts: Mapping[str, Facts],
     *,
-    elsewhere: bool = False,
+    on_workers: bool = False,
 ) -> None:
     """Raise EnvironmentFault if no toolchain on this machine can build one of `engines`: (name of a model, target).
 
-    With `elsewhere`, the workers of a scheduler build the engines. Then the check assumes that these workers have the
+    With `on_workers`, the workers of a scheduler build the engines. Then the check assumes that these workers have the
     planned toolchain and a GPU of each target."""
-    devices = device_sms() if engines and not elsewhere else ()
+    devices = device_sms() if engines and not on_workers else ()
     for model, target in engines:
         version = table.installed_version(target.toolchain)
         try:
             planned = facts[model].toolchains[target].version
-            if elsewhere:
+            if on_workers:
                 settings, sms = models[model].builder, (target.sm,)
                 table.check_target(target, settings, planned, devices=sms, host=target.platform)
                 continue

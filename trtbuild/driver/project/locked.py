@@ -134,8 +134,9 @@ def differing_engines(lock: Lock | None, plans: Iterable[ModelPlan]) -> list[str
 def unlocked_results(lock: Lock | None, plans: Iterable[ModelPlan], stages: Collection[str]) -> list[Step]:
     """The engines and packages of locked models and targets whose key is not in the lock (rule 4).
 
-    A package is compared if the plan has all locked targets, because its key contains the targets. `stages` are the
-    requested ones."""
+    A package is compared only if the plan has exactly the locked targets, because its key contains the targets. `stages`
+    are the stages that the command runs.
+    """
     unlocked = []
     for plan in plans:
         locked = lock.models.get(plan.model.name) if lock is not None else None

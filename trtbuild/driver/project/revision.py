@@ -8,7 +8,7 @@ Rules
 3. git is called without external diff programs and without a pager. Each call has a time limit.
 4. In a hook of a linked worktree, git sets ``GIT_DIR``. Then git takes the working directory as the root of the
    repository, so a project in a folder would have other paths. The variables of hooks are left out if git finds the same
-   repository without them. ``GIT_DIR`` may also name another repository, which the user means.
+   repository without them. Otherwise they stay, because the user wants the repository that ``GIT_DIR`` names.
 """
 
 from __future__ import annotations

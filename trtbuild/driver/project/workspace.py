@@ -147,7 +147,7 @@ class Workspace:
                 if step.stage == "engine" and step.verdict in ("run", "unknown") and step.target in targets:
                     engines.append((name, targets[step.target]))
         environment.check_targets(
-            self.models, list(dict.fromkeys(engines)), self.facts, elsewhere=self.workers is not None
+            self.models, list(dict.fromkeys(engines)), self.facts, on_workers=self.workers is not None
         )
 
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:

@@ -5,7 +5,7 @@ Rules
    reads. Usually the step before S is the producer of S that ended last. But if S then waited for a free worker, the step
    before S is the last step that ended on this worker before S started.
 2. A step that did not start is not on the path. A running step ends at the last event.
-3. A step may start while its producer still checks its results. Then the time of the producer counts up to this start.
+3. A step may start while its producer still checks the results. Then the time of the producer counts up to this start.
 """
 
 from __future__ import annotations

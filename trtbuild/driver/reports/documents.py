@@ -23,7 +23,8 @@ class StepRow:
     * `builder`: the user and the machine that built the result. `finished`: for a hit, the time when it was built.
     * `start_s`, `end_s`: counted from the start of the build; null if the step did not start.
     * `saved_s`: for a hit, the seconds that the step took when its result was built; otherwise 0.
-    * `waited_for`: the step whose end allowed this step to start. `waited_s`: how long this step was ready before.
+    * `waited_for`: the step whose end allowed this step to start. `waited_s`: how long this step was ready before it
+      started.
     * `critical`: whether this step is on the critical path.
     * `signer`: who signed the record of an engine, if keys are configured.
     * `uncacheable`: the reason why the result was not cached.

@@ -33,7 +33,7 @@ PACKAGE_RUNNER = "trtbuild"
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """Input name → shape, with a label such as ``photo min`` (a profile and its min), or ``given``."""
+    """Shapes to measure, by input. Their label is, for example, ``photo min`` (a profile and its min) or ``given``."""
 
     label: str
     shapes: Mapping[str, tuple[int, ...]]

@@ -93,7 +93,7 @@ def random_tensor(dtype: str, shape: Sequence[int], seed: int, value_range: Valu
 
 
 def _random_in_range(dtype: str, shape: tuple[int, ...], value_range: ValueRange, generator: Any) -> Any:
-    """Return random values in `value_range`, with both ends, in the form of `HostTensor.data`."""
+    """Return random values in `value_range`, which includes its ends, in the form of `HostTensor.data`."""
     numpy = require_numpy()
     low, high = value_range
     if dtype.startswith(("int", "uint")):

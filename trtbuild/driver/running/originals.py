@@ -17,8 +17,8 @@ from trtbuild.stages.trace.job import TraceJob
 class OriginalModule:
     """The process that times the original module, as a context manager.
 
-    `failure_reason` is None unless the process cannot time anything. `about` has the version of torch and the name of the
-    device.
+    `failure_reason` is the reason why the process cannot time the module, or None. `about` has the version of torch and the
+    name of the device.
     """
 
     def __init__(self, project: Path, job: TraceJob, device: str) -> None:

@@ -94,13 +94,13 @@ class _MakeNames:
 
     def make_name(self, name: str) -> str:
         """Return make's name of the file that is called `name` in the project."""
-        after_link = ".." in name.split("/")
+        has_dot_dot = ".." in name.split("/")
         if os.path.isabs(name):
-            path = os.path.realpath(name) if after_link else os.path.normpath(name)
+            path = os.path.realpath(name) if has_dot_dot else os.path.normpath(name)
             return os.path.relpath(path, self._current_directory) if _is_below(path, self._current_directory) else path
         path = os.path.join(self._project, name)
-        if after_link:
-            # `..` leads to the parent of a link's target. The link is in the name, or in the path of the project
+        if has_dot_dot:
+            # `..` after a link leads to the parent of the link's target, and the name or the project's path may have a link
             path = os.path.realpath(path)
         return os.path.relpath(path, self._current_directory)
 

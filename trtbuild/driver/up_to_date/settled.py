@@ -55,5 +55,6 @@ def _tick_ns(status: os.stat_result) -> int:
 
 
 def require(certain: bool) -> None:
+    """Raise Unsettled if a fact is not certain."""
     if not certain:
         raise Unsettled

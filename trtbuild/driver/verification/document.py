@@ -45,7 +45,7 @@ class Options:
 
         It rejects a quantized model if the error against the float model is larger than `max_error`, or unknown. `cuts`
         are the model's comparisons. `advice` says what to do if the error is unknown. `quantized` is whether the model may
-        have quantizers; it is read only if no comparison has a `float_error`.
+        have quantizers. It matters only if no comparison has a `float_error`.
         """
         if self.max_error is None:
             return None

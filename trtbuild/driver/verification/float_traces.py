@@ -3,7 +3,7 @@
 Rules
 1. The trace of a quantized model stores many weights as quantized numbers only. So the model is traced a second time,
    without the calibration. The store keeps this float trace under the key of the model without ``quantize:``. A package
-   never contains its weights.
+   never contains the weights of the float trace.
 2. The float trace runs only when a verification needs it. With ``--frozen`` it does not run.
 3. If the float trace fails, the model is verified without it. The error against the float model is then unknown.
 """

@@ -120,7 +120,7 @@ class _Results:
     def attempt(self, name: str, do: Callable[[], _Result]) -> _Result | None:
         """Return the result of `do`. If `do` fails because of the model `name`, note the error, and return None.
 
-        Raises errors with another exit code than 1, because they are about the command line, a manifest or this machine.
+        An error whose exit code is not 1 is raised, because it is about the command line, a manifest or this machine.
         """
         try:
             return do()

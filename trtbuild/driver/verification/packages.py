@@ -5,7 +5,7 @@ Rules
    it has the programs of its partitions.
 2. PyTorch computes the expected results with these programs. (The build compared the programs with the model.) For a
    model that came as ONNX, onnxruntime computes the expected results on the CPU.
-3. Every package has an entry or an error. An error of one package does not stop the others.
+3. Every package has an entry or an error. An error of one package does not stop the verification of the others.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _PackageVerification:
         )
 
     def _reason_without_onnx(self, target: str) -> str | None:
-        """Return the reason if a target has ONNX programs and libraries for them are missing; otherwise None."""
+        """Return the reason why a target's ONNX programs cannot run here; None if they can, or if they do not exist."""
         if _PackageBlobs(self._package, self._package.index.targets[target]).has_onnx:
             missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
             if missing:

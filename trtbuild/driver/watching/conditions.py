@@ -4,8 +4,8 @@ The project is still the same directory, the code of trtbuild and the installed 
 memory is free.
 
 ``sys.path`` may also contain directories with the user's code, because of ``PYTHONPATH`` or an editable install. Builds and
-editors change such a directory all the time. So only two kinds of its names count: distributions, and names that installed
-modules have. For example, a file ``yaml.py`` may hide a library that a process of the watcher has already loaded.
+editors change such a directory all the time. So only two kinds of names in it count: those of distributions, and those of
+installed modules. For example, a file ``yaml.py`` may hide a library that a process of the watcher has already loaded.
 """
 
 # Paths are strings here, as in the snapshot of a null build.
@@ -65,12 +65,14 @@ def _state_of(path: str, identity: Callable[[os.stat_result], object]) -> object
 
 def _states_of_search_path(entries: Sequence[str]) -> list[object]:
     """The state of each entry of ``sys.path``."""
-    users = [path for path in entries if os.path.isdir(path) and not _is_installation(path)]
+    user_folders = [path for path in entries if os.path.isdir(path) and not _is_installation(path)]
     installed_modules = {
-        _module_name(name) for path in entries if users and path not in users for name in _names_in(path)
+        _module_name(name) for path in entries if user_folders and path not in user_folders for name in _names_in(path)
     } - {"", "__pycache__"}
     return [
-        (path, _counting_names(path, installed_modules)) if path in users else _state_of(path, null_build.identity)
+        (path, _relevant_names(path, installed_modules))
+        if path in user_folders
+        else _state_of(path, null_build.identity)
         for path in entries
     ]
 
@@ -79,8 +81,8 @@ def _is_installation(path: str) -> bool:
     return os.path.basename(path) in _INSTALLATION_NAMES or path in sysconfig.get_paths().values()
 
 
-def _counting_names(path: str, installed_modules: set[str]) -> list[str]:
-    """The names in a directory with the user's code that count."""
+def _relevant_names(path: str, installed_modules: set[str]) -> list[str]:
+    """The names in a directory with the user's code that may belong to distributions, or that installed modules have."""
     return sorted(
         name
         for name in _names_in(path)

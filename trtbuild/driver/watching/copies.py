@@ -21,13 +21,15 @@ from trtbuild.driver.workers.worker import end_with_parent
 
 @dataclass
 class Copy:
-    """A running copy. `ended` is its pidfd, which becomes readable at its end. `client` is the connection to a client.
+    """A running copy. Its `pidfd` becomes readable when the copy ends.
 
-    `report` is the descriptor of a file in memory, to which the copy writes JSON. A pipe would block a long report."""
+    `report_descriptor` belongs to a file in memory, to which the copy writes JSON. It is not a pipe, because a copy with a
+    long report would have to wait for a reader. `client` is the connection to a client, or None.
+    """
 
     pid: int
-    ended: int
-    report: int
+    pidfd: int
+    report_descriptor: int
     client: socket.socket | None = None
 
     def interrupt(self) -> None:
@@ -40,9 +42,9 @@ class Copy:
     def finish(self) -> tuple[int, Any]:
         """Wait for the end. Returns the exit code (negative after a signal) and the report (None if it is not JSON)."""
         _, status = os.waitpid(self.pid, 0)
-        os.close(self.ended)
-        report = os.pread(self.report, os.fstat(self.report).st_size, 0)
-        os.close(self.report)
+        os.close(self.pidfd)
+        report = os.pread(self.report_descriptor, os.fstat(self.report_descriptor).st_size, 0)
+        os.close(self.report_descriptor)
         with contextlib.suppress(ValueError):
             return os.waitstatus_to_exitcode(status), json.loads(report)
         return os.waitstatus_to_exitcode(status), None

@@ -15,9 +15,10 @@ from trtbuild.errors import TrtbuildError
 
 @dataclass(frozen=True)
 class Dependencies:
-    """`outside` maps the absolute path of each dependency outside the project to the identity of the file.
+    """The files that a watched build reads outside the project, and the paths that it writes.
 
-    `written` are the paths that a build writes."""
+    `outside` maps the absolute path of each file to its identity, or to None if the file does not exist.
+    """
 
     outside: dict[str, list[int] | None]
     written: tuple[str, ...]

@@ -44,10 +44,10 @@ from trtbuild.driver.workers.forking.lending import start_servers
 from trtbuild.driver.workers.forking.owner import lend_servers
 from trtbuild.errors import EnvironmentFault, UsageError
 
-#: After so many seconds without an event, the conditions and the files outside the project are checked.
+#: After this many seconds without an event, the conditions and the files outside the project are checked.
 TICK_S = 2.0
 
-#: The most seconds in which a client must send its request, and in which interrupted builds must end.
+#: The seconds within which a client must send its request, and interrupted builds must end.
 PATIENCE_S = 5.0
 
 #: Command line → its exit code. The function runs the command.
@@ -107,7 +107,7 @@ class Watcher:
         for descriptor in (self._listening.fileno(), self._notifier.descriptor):
             watched.register(descriptor, select.POLLIN)
         for copy in self._copies:
-            watched.register(copy.ended, select.POLLIN)
+            watched.register(copy.pidfd, select.POLLIN)
             if copy.client is not None:
                 watched.register(copy.client.fileno(), select.POLLIN)
         ready = {descriptor for descriptor, _ in watched.poll(TICK_S * 1000)}
@@ -118,7 +118,7 @@ class Watcher:
         for copy in list(self._copies):
             if copy.client is not None and copy.client.fileno() in ready:
                 self._read_client(copy)
-            if copy.ended in ready:
+            if copy.pidfd in ready:
                 self._finish(copy)
         if self._listening.fileno() in ready:
             self._accept()
@@ -171,7 +171,7 @@ class Watcher:
         """Use the dependencies that a copy with this exit code has reported. A copy that was killed has reported nothing.
 
         If the copy has failed, or a file has changed since its start, the report may lack files. Then the earlier files
-        outside the project stay: an edit of one may repair the project.
+        outside the project stay, because an edit of such a file may repair the project.
         """
         if report is not None:
             earlier = self._dependencies.outside if code or self._is_changed else {}
@@ -183,7 +183,7 @@ class Watcher:
         deadline = time.monotonic() + PATIENCE_S
         for copy in self._copies:
             waiting = select.poll()
-            waiting.register(copy.ended, select.POLLIN)
+            waiting.register(copy.pidfd, select.POLLIN)
             if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 os.kill(copy.pid, signal.SIGKILL)
             _send_exit_code(copy, copy.finish()[0])

@@ -12,8 +12,8 @@ from trtbuild.stages.trace.user_code.observe import HIDDEN_PREFIXES
 #: Variables that an engine worker inherits. They are in no key: they contain paths of libraries, or choose GPUs.
 INHERITED = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
-#: Variables that may differ between a fork server and its workers, as those that begin with `FREE_PREFIX` may. No library
-#: reads them at load time, because they belong to the shell's session, to make, to pytest or to trtbuild.
+#: Variables that may differ between a fork server and its workers. Variables that begin with `FREE_PREFIX` may differ, too.
+#: No library reads them at load time, because they belong to the shell's session, to make, to pytest or to trtbuild.
 FREE_VARIABLES = frozenset(
     (
         *("_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "WINDOWID", "DISPLAY", "COLORTERM", "STY", "TMUX"),
@@ -26,7 +26,7 @@ FREE_PREFIX = "TRTBUILD_"
 
 
 def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, str]:
-    """Return the environment of a worker. An engine worker sees only GPU number `gpu` of this process; None: no limit."""
+    """Return the environment of a worker. An engine worker sees only GPU number `gpu` of this process; None: all GPUs."""
     if kind == "engine":
         environment = {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in INHERITED if name in os.environ}}
         if gpu is not None:

@@ -79,8 +79,8 @@ class WorkerPool:
         """Do one job in a worker of `kind`, and return the reply. With `alone`, the worker does no other job.
 
         `gpu` is the number of the only GPU that an engine worker sees. `imports` names libraries that a trace worker should
-        have imported before (`PreloadRequest`). If they do not fit the job, another worker does the job. `on_announced`
-        receives the outputs that the worker announces before its reply. Raises TrtbuildError."""
+        have imported before (`PreloadRequest`). If these libraries do not fit the job, another worker does it.
+        `on_announced` receives the outputs that the worker announces before its reply. Raises TrtbuildError."""
         worker = self._take(kind, gpu, imports, new=alone)
         is_reused = _IS_REUSED[kind] and not alone
         if kind == "trace":

@@ -6,8 +6,9 @@ Rules
 2. A task with the ending ``-with-operators`` is for models that call operators from outside PyTorch, and imports the code
    of these operators.
 3. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
-4. A job has the parent's versions of the steps. A worker with other versions refuses it: trtbuild was upgraded, or another
-   commit was checked out, after the parent had started. The parent would store the result under the key of another version.
+4. A job has the parent's versions of the steps. A worker with other versions refuses the job: trtbuild was upgraded, or
+   another commit was checked out, after the parent had started. Otherwise the parent would store the result under the key
+   of another version.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ Handler = Callable[[Any, Context], Result]
 class Task:
     """A task: the kind of worker, the type of its jobs, and the function that does a job.
 
-    This is `unlowered`, if it is given, for graphs of a kind that is not lowered (ONNX models and TensorRT networks).
-    Otherwise it is `handler`.
+    For graphs of a kind that is not lowered (ONNX models and TensorRT networks), the function is `unlowered`, if it is
+    given. Otherwise the function is `handler`.
     """
 
     worker: WorkerKind
@@ -85,7 +86,7 @@ def call(
 ) -> Reply:
     """Do `task` in a worker of `pool`. `on_announced` receives the outputs that the task announces before it checks them.
 
-    `gpu` is the number of the only GPU that an engine worker sees; None: no limit. Raises the error that the worker
+    `gpu` is the number of the only GPU that an engine worker sees; None: all GPUs. Raises the error that the worker
     reports, or WorkerDied.
     """
     message = {"task": task, "job": encode(job), "step versions": dict(STEP_VERSIONS)}

@@ -3,7 +3,7 @@
 Rules
 1. Replies are written to a duplicate of the original standard output. Afterwards, descriptor 1 is the log (standard error),
    and standard input is empty. So user code and compilers can print and read without breaking the protocol.
-2. A worker ends when its parent ends: at the end of the job stream. On Linux, the kernel ends it at once.
+2. A worker ends when its parent ends, because the stream of jobs then ends. On Linux, the kernel ends it at once.
 3. A TrtbuildError is sent as its type and fields, and any other exception as a traceback. UnfitLibraries is not an error
    for the user. It means that the job needs a process with other imports, so the parent calls another worker.
 4. A trace worker loads torch, but no user code. It does each job in a forked child (`FORKS`). So torch is imported once,
@@ -197,7 +197,7 @@ def _reset_peak_rss() -> None:
 def peak_rss_bytes() -> int:
     """Return the peak of this process's resident memory in bytes.
 
-    The peak is that since `_reset_peak_rss`. If the kernel does not support the reset, it is that since the start.
+    It is the peak since `_reset_peak_rss` or, if the kernel does not support the reset, since the start of the process.
     """
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():

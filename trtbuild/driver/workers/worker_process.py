@@ -81,7 +81,7 @@ class WorkerDied(ToolchainError):
 
 
 class Worker:
-    """One child process. Not thread-safe. `gpu` is the only GPU that an engine worker sees; None: no limit."""
+    """One child process. Not thread-safe. `gpu` is the only GPU that an engine worker sees; None: all GPUs."""
 
     def __init__(
         self,

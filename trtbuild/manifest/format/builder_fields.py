@@ -16,7 +16,7 @@ def builder_fields() -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
         kind = _type(types[name], setting)
-        # The example of tactic sources is an empty list, because it means something else than null.
+        # The example of tactic sources is [], because an empty list means something else than null.
         examples: list[Any] | None = [[]] if kind == kinds.TacticSources | None else None
         arguments[name] = (kind, Field(defaults[name], description=setting.description, examples=examples))
     return arguments

@@ -253,7 +253,7 @@ class DefaultsFields(Fields):
 class ModelFields(DefaultsFields):
     """A model: its source, its inputs, and the engines and outputs to build."""
 
-    # `resolve` checks that there is a `source`. If pydantic checked it, all fields of a model without it would be invalid.
+    # `resolve` checks that `source` exists. If pydantic checked this, all fields of a model without it would be invalid.
     model_config = ConfigDict(json_schema_extra={"required": ["source"]})
 
     source: SourceFields | None = Field(None, description="Where the model comes from.")

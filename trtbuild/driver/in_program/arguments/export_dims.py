@@ -1,7 +1,7 @@
 """The `dynamic_shapes` of torch.export: a ``Dim`` gives an axis a name and a range.
 
 Rules
-1. Axes with the same Dim are one dim. Axes to which `dims` or an `Input` gives the same name belong to it, too.
+1. Axes with the same Dim belong to one dim. Axes to which `dims` or an `Input` gives the same name belong to it, too.
    ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 2. The opt size is the size of the example, clamped to the Dim's range.
 3. A Dim needs a max, because an engine is built for a range.
@@ -94,7 +94,7 @@ def _by_input(dynamic_shapes: Any, names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _check_static_size(size: int, shape: ShapeRange, name: str, axis: int) -> None:
-    """Raise UsageError for another size than `size` (rule 4)."""
+    """Raise UsageError if an axis is not static, or if its size is not `size` (rule 4)."""
     low, high = shape.min[axis], shape.max[axis]
     if not low == size == high:
         sizes_text = f"has size {low}" if low == high else f"has sizes from {low} to {high}"
@@ -135,7 +135,7 @@ def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:
 
 
 def _declared_axes(axes: Any, name: str) -> list[tuple[int, Any]]:
-    """Return (axis, Dim or number) for each axis that has one. Raises UsageError."""
+    """Return (axis, Dim or number) for each axis to which `axes` gives a Dim or a number. Raises UsageError."""
     if axes is None:
         return []
     if not isinstance(axes, Mapping | list | tuple):
@@ -150,7 +150,8 @@ def _declared_axes(axes: Any, name: str) -> list[tuple[int, Any]]:
 def _root_and_factor(dim: Any, place: str) -> tuple[Any, int]:
     """Return a Dim and its factor: ``2 * batch`` gives (batch, 2). Errors name the axis `place`.
 
-    torch.export stores ``2 * batch`` as the Dim `root`, and the function `fn` from the size of `root` to the size.
+    torch.export stores ``2 * batch`` as the Dim `root`, and the function `fn`, which computes the size of the axis from the
+    size of `root`.
     """
     root = getattr(dim, "root", None)
     if root is not None:

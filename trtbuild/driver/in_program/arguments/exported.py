@@ -5,13 +5,14 @@ Rules
    not known, the opt size is the max size.
 2. `dims` and `dynamic_shapes` need `inputs`, and `dims` also needs ranges, in `inputs` or in `dynamic_shapes`. If no dims
    are declared, the program's own dims are used.
-3. If `inputs` are examples (static shapes, for example of tensors, that the program accepts), their sizes are the opt
-   sizes. Then `dynamic_shapes` must not have a number for an axis that is dynamic in the program. All other `inputs`, such
-   as ranges and several profiles, replace the program's ranges.
+3. If the program accepts the static shapes of all `inputs`, these shapes are examples, and their sizes are the opt sizes.
+   Then `dynamic_shapes` must not have a number for an axis that is dynamic in the program. All other `inputs`, such as
+   ranges and several profiles, replace the program's ranges.
 4. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
-5. Axes with the same symbol are one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
+5. Axes with the same symbol belong to one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 
-`program_inputs` has a `ProgramInput` for each input. Its `shape` has a `ProgramAxis` for each dynamic axis.
+The argument `program_inputs` has a `ProgramInput` for each input of the program. The `shape` of a `ProgramInput` has a
+`ProgramAxis` for each dynamic axis.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _refuse_without_ranges(argument: str, value: Any) -> None:
 
 
 def _refuse_fixed_dims(program_inputs: Sequence[Any], module_inputs: ModuleInputs, dynamic_shapes: Any) -> None:
-    """Raise UsageError for a number for a dynamic axis (rule 3)."""
+    """Raise UsageError if `dynamic_shapes` has a number for an axis that is dynamic in the program (rule 3)."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     if dynamic_shapes is None:
@@ -86,7 +87,7 @@ def _with_program_ranges(
 ) -> ModuleInputs:
     """Return `inputs` with the sizes of the program (rules 1 and 3). Raises UsageError.
 
-    `examples`: input name → static shape. An input that is not there has the opt sizes of the program's example.
+    `examples`: input name → static shape. An input without an entry gets the opt sizes of the program's example.
     """
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
@@ -155,7 +156,7 @@ def _check_dtypes_and_ranks(program_inputs: Sequence[Any], module_inputs: Module
 
 
 def _has_accepted_static_shapes(program_inputs: Sequence[Any], module_inputs: ModuleInputs) -> bool:
-    """Whether the only profile of `module_inputs` has examples (rule 3)."""
+    """Whether the only profile of `module_inputs` has static shapes that the program accepts (rule 3)."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     def fits(axis: Any, size: int) -> bool:

@@ -1,8 +1,8 @@
 """Convert the inputs of a module from Torch-TensorRT's form to the values of a manifest.
 
 Rules
-1. An input is an `Input` or a tensor. A tensor means its own dtype and static shape. `kwarg_inputs` are passed by name,
-   `inputs` by position.
+1. An input is an `Input` or a tensor. A tensor stands for an `Input` with its dtype and its static shape. `inputs` are
+   passed by position, `kwarg_inputs` by name.
 2. Several optimization profiles are several lists: ``inputs=[[…], […]]`` (and ``kwarg_inputs=[{…}, {…}]``). All profiles
    have the same inputs. Only the shapes differ.
 3. A positional input has the name of its `Input`, otherwise the name of the module's argument, otherwise
@@ -163,7 +163,10 @@ def _add_shared_dims(
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the name in a manifest, such as ``float32``, of a dtype of torch or numpy or a name. Raises UsageError."""
+    """Return the name that a manifest uses for a dtype of torch or numpy, or for an alias: ``half`` → ``float16``.
+
+    Raises UsageError.
+    """
     text = dtype if isinstance(dtype, str) else str(getattr(dtype, "__name__", dtype))
     name = DTYPE_ALIASES.get(text.removeprefix("torch."), text.removeprefix("torch."))
     if name not in _DTYPES:

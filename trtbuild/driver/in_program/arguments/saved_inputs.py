@@ -30,7 +30,10 @@ _DIMS_HINT = "leave dynamic_shapes out: a file has the compiled ranges; or compi
 
 
 def refuse_other_inputs(index: PackageIndex, inputs: Any, kwarg_inputs: Any, dynamic_shapes: Any) -> None:
-    """Raise UsageError if the module of a package was not compiled for the given inputs. None is not checked."""
+    """Raise UsageError if the module of a package was not compiled for the given inputs.
+
+    An argument that is None is not checked.
+    """
     positional = [entry for entry in index.inputs if not entry.keyword]
     if inputs is not None or kwarg_inputs:
         given_inputs = describe_inputs(inputs, kwarg_inputs, arguments=[entry.name for entry in positional])
@@ -85,7 +88,7 @@ def _fits_any(shapes: dict[int, ShapeRange], index: PackageIndex) -> bool:
 
 
 def _fits(shapes: dict[int, ShapeRange], compiled_shapes: Sequence[ShapeRange]) -> bool:
-    """Whether a profile accepts the static ones of `shapes` (rule 2), and has the ranges of the others (rule 3).
+    """Whether a profile accepts the static shapes (rule 2), and has the same ranges as the dynamic shapes (rule 3).
 
     `shapes`: number of an input → given shape.
     """

@@ -4,7 +4,8 @@ Rules
 1. A model has the directory `<repository>/<model>`. If Triton itself runs the engines, each partition also has the
    directory `<repository>/<model>.<partition>`, with an engine for each target. The model is then an ensemble: a Triton
    model that calls others. The manifest's reader ensures that the directories of two models never collide.
-2. A configuration is written after the files that it names, and that of an ensemble after those of its steps.
+2. A configuration is written after the files that it names. The configuration of an ensemble is written after the
+   configurations of its steps.
 3. `<model>/1/trtbuild.json` lists the written files, so that the next build can remove old ones. It is written last. Its
    directory `1` is the version directory, which Triton requires for an ensemble, too.
 """

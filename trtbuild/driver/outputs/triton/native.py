@@ -38,7 +38,7 @@ def plan_files(index: PackageIndex) -> Iterator[tuple[str, str]]:
 
 
 def _partitions(index: PackageIndex) -> Sequence[Partition]:
-    """Return the partitions of any target, because they are equal."""
+    """Return the partitions of the first target. All targets have equal partitions."""
     return next(iter(index.targets.values())).partitions.partitions
 
 

@@ -4,8 +4,8 @@ Rules
 1. A dynamic dim is -1. A dim of size 0 is also -1, because Triton allows 0 in requests but not in configurations.
 2. Triton has no tensors of rank 0. The dims of such a tensor are [1], and `reshape` removes the axis for the engine. An
    ensemble has no `reshape`, so the dims of its tensors stay [1].
-3. A `max_batch_size` of N promises that every request of 1 to N rows is served, and that axis 0 of every tensor is the
-   rows. So `max_batch_size` is 0 unless all of these conditions are met:
+3. A `max_batch_size` of N promises that every request of 1 to N rows is served, and that the rows are axis 0 of every
+   tensor. So `max_batch_size` is 0 unless all of these conditions are met:
    * Axis 0 of every input and output is the same dim, and no other axis depends on that dim.
    * The profiles together cover all sizes from 1 to the dim's max.
    * Every tensor has a second axis, because its dims must not be empty.
@@ -43,7 +43,10 @@ _TRITON_TYPES = {
 def tensor_fields(
     name: str, tensor: PackedTensor | TensorType, *, batched: bool = False, reshape: bool = False
 ) -> Message:
-    """Return the fields of one input or output in a configuration. `batched` leaves out axis 0."""
+    """Return the fields of one input or output in a configuration.
+
+    With `batched`, axis 0 is left out. With `reshape`, a tensor of rank 0 has the field `reshape` (rule 2).
+    """
     shape = tensor.shape[1:] if batched else tensor.shape
     dims = [size if isinstance(size, int) and size > 0 else -1 for size in shape]
     fields: list[tuple[str, Any]] = [
@@ -84,7 +87,7 @@ def max_batch_size(index: PackageIndex) -> int:
 
 
 def _largest_covered_size(ranges: Sequence[tuple[int, int]]) -> int:
-    """Return the largest size, or 0 if a smaller size from 1 on is in no range."""
+    """Return the largest size in `ranges`, or 0 if `ranges` do not contain all sizes from 1 to this size."""
     covered = 0
     for low, high in sorted(ranges):
         if low > covered + 1:

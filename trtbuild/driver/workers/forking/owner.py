@@ -37,7 +37,7 @@ def lend_servers(servers: ForkServers) -> None:
 
 
 def lent_servers() -> ForkServers | None:
-    """Return the servers that the original of this forked copy has lent, or None."""
+    """Return the servers that the process from which this process was forked has lent, or None."""
     return _lent_servers[0] if _lent_servers and not _lent_servers[0].is_own else None
 
 

@@ -7,7 +7,8 @@ Rules
 2. When a file of its imports has changed, a preloaded process is out of date, and a new process replaces it. If the
    imports fail, or if the process must not be kept (`trtbuild.stages.trace.discovery.preloading`), the server forks the
    worker itself.
-3. The `MAX_PROCESSES` last used processes stay, and older ones with waiting clients. The others end after their workers.
+3. The `MAX_PROCESSES` last used processes stay, and so do older processes with waiting clients. Each other process ends
+   when its workers have ended.
 4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
    client is lost if a process ends.
 5. Each process starts a new session. If it ends without an answer that it is out of date, the server kills the processes
@@ -91,7 +92,9 @@ class TraceServer(ForkServer):
         self._set_by_libraries = set_by_libraries
         #: (imports, request) → process. The most recently used process is the last.
         self._processes: dict[tuple[bytes, bytes], PreloadedProcess] = {}
+        #: The keys of `_processes` for which a process has failed. The server itself forks their workers.
         self._failed: set[tuple[bytes, bytes]] = set()
+        #: The ids of processes that get no more clients, but may still have workers.
         self._retired: list[int] = []
         #: (imports, client), for the clients that `handle` passes to `_start` next.
         self._next: deque[tuple[bytes, WaitingClient]] = deque()

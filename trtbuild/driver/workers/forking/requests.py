@@ -27,7 +27,8 @@ def take_over(streams: list[int], directory: str, mask: int) -> None:
 def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str]) -> None:
     """Replace the environment variables of this process, and add those of `set_by_libraries` that are missing.
 
-    Libraries have set the latter at their import."""
+    `set_by_libraries` are the variables that libraries have set while they were imported.
+    """
     os.environ.clear()
     os.environ.update(environment)
     for name, value in set_by_libraries.items():

@@ -22,7 +22,7 @@ class ForkedWorker:
     """A forked worker and its client."""
 
     pid: int
-    ended: int  # a pidfd: readable after the process has ended
+    pidfd: int  # readable after the process has ended
     client: Any
 
 
@@ -53,7 +53,7 @@ class ForkServer:
                 watched.register(descriptor, select.POLLIN)
             for forked in self._workers:
                 watched.register(forked.client.fileno(), select.POLLIN)  # readable: the client has ended
-                watched.register(forked.ended, select.POLLIN)
+                watched.register(forked.pidfd, select.POLLIN)
             ready = {descriptor for descriptor, _ in watched.poll()}
             if 0 in ready:  # checked first, because the owner closes stdin before the sockets
                 self.end_all()
@@ -61,7 +61,7 @@ class ForkServer:
             for forked in list(self._workers):
                 if forked.client.fileno() in ready:
                     kill_group(forked.pid)
-                if forked.ended in ready:
+                if forked.pidfd in ready:
                     self._send_status(forked)
             started = self.handle(ready)
             if started is not None:
@@ -97,20 +97,20 @@ class ForkServer:
         with contextlib.suppress(OSError):
             forked.client.send(marshal.dumps(os.waitstatus_to_exitcode(status)))
         forked.client.close()
-        os.close(forked.ended)
+        os.close(forked.pidfd)
         self._workers.remove(forked)
 
     def fork_worker(self, client: Any, streams: list[int], request: bytes) -> Command | None:
         """Fork a worker for a client. Returns the worker's `Command` in the worker, otherwise None."""
         if not request or (self._uses_gpu and self._has_gpu_driver()):
             close_all(streams)
-            client.close()  # see below
+            client.close()  # without a reply, so the client process itself becomes the worker
             return None
         try:
             pid = os.fork()
         except OSError:
             close_all(streams)
-            client.close()  # without a reply, so the client process itself becomes the worker
+            client.close()  # as above
             return None
         if pid:
             close_all(streams)
@@ -130,7 +130,7 @@ class ForkServer:
         os.close(self._arrivals)
         for forked in self._workers:
             forked.client.close()
-            os.close(forked.ended)
+            os.close(forked.pidfd)
         self._workers.clear()
 
     def _has_gpu_driver(self) -> bool:

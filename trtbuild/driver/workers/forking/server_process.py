@@ -8,7 +8,7 @@ Rules
    * From its client it gets the streams, the environment variables, the directory, the umask and the arguments.
    * From the server it gets resource limits, priority, groups, processors and namespaces. In a build, server and client
      have the same parent. A watcher compares these properties, except the priority, with those of the `trtbuild build`
-     process that asks for a build (`trtbuild.driver.watching.endpoint.program`).
+     process that asks for a build (`trtbuild.driver.watching.endpoint`).
    * Python and torch read environment variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
      ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (exceptions: `ForkServers.can_fork`).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
@@ -24,8 +24,9 @@ Rules
 3. Each worker starts a new session (`setsid`). When its client ends, the worker and the processes in its process group are
    killed. When the worker ends, these processes are killed, too, and the client receives the exit status.
 4. A worker does not have the server's descriptors.
-5. When standard input ends, the server and its workers end. The owner of the server has the other end of this pipe. If the
-   owner is killed, the kernel closes it. The server does not end when the thread that has started it ends.
+5. When standard input ends, the server and its workers end. Standard input is a pipe, and the owner of the server has its
+   other end. If the owner is killed, the kernel closes this end. The server does not end when the thread that has
+   started it ends.
 6. If the server has loaded CUDA's driver, it forks no worker that may use a GPU, because the driver does not work after a
    fork. The client then becomes a new worker.
 7. A trace records the modules that were loaded before torch. So this file imports only modules that a worker also loads

@@ -125,7 +125,7 @@ def snapshot_name(directory: str, arguments: list[str]) -> str:
 
 
 def call_line(directory: str, arguments: list[str]) -> str:
-    """The first line of a snapshot: the compared values that this process has without looking at files."""
+    """The first line of a snapshot: the values that the null build can compare without looking at files."""
     variables, settings = sorted(own_variables().items()), sorted(output_settings().items())
     return ascii([SNAPSHOT_FORMAT, directory, arguments, interpreter(), variables, settings])
 
@@ -165,7 +165,7 @@ def variable_digest(name: str) -> str:
 def identity(status: os.stat_result) -> list[int]:
     """The identity of a file or directory.
 
-    A change of a file's content changes it (rule 4), and so does a new or removed entry of a directory."""
+    It changes when the content of the file changes (rule 4), or when the directory gets or loses an entry."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 

@@ -83,7 +83,8 @@ def _leave_out_rules() -> Iterator[None]:
 
 
 def _is_wrong(rule: Any, node: onnx_ir.Node) -> bool:
-    """Whether `rule` may change the result of `node` (rule 2). The folding of Abs is another kind of rule."""
+    """Whether `rule` may change the result of `node` (rule 2). `_leave_out_rules` removes the rule for Abs, which is not a
+    `RewriteRule`."""
     if rule in _CLIP_RULES:
         return _may_add_axes(node)
     if rule is _SCATTER_RULE:

@@ -28,9 +28,9 @@
     The results are equal if y is a number such as 1, 2 or 16 (and x is finite), because the quotient is exact.
 18. Pooling with `ceil_mode`, if PyTorch leaves out a last window that begins after the input: TensorRT computes it. The
     lower step removes `ceil_mode` where that gives the same windows.
-19. Sorts of more than 3840 elements, and `topk` with a larger k. TensorRT's TopK gives at most 3840 elements, but the parser
-    accepts such calls. If the number is static, the engine cannot be built. If it is dynamic, the engine is built, even
-    for a profile above the limit.
+19. Sorts of more than 3840 elements, and `topk` with a larger k. TensorRT's TopK gives at most 3840 elements, but its
+    parser accepts such calls. If the number is static, the engine cannot be built. If it is dynamic, the engine is built,
+    even for a profile above the limit.
 20. `grid_sample` in the mode nearest: if a place is exactly between two elements, TensorRT selects another one than
     PyTorch. In the mode bicubic with the padding border, TensorRT's results differ at most places. With five axes,
     TensorRT ends the process: it samples images only. (All measured with TensorRT 8.6.)

@@ -10,7 +10,8 @@ Rules
 4. Engines return tensors only. `CapturedGraph.assemble_outputs` adds the outputs that are sizes or constants.
 5. An output may be a view of an argument, and later code of the program may write to it. An engine's output has its own
    memory. So the program gets a view of the argument instead. PyTorch runs the graph if the view has another dtype than
-   the argument, or if several arguments share the memory: in a later call they may not.
+   the argument. It also runs the graph if several arguments share the memory, because they may not share it in a later
+   call.
 """
 
 from __future__ import annotations

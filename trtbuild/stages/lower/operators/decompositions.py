@@ -18,10 +18,10 @@ Rules
 7. PyTorch decomposes ``isin`` into comparisons or into a sort, whichever is faster for the example. `_isin` compares all
    pairs if a size is dynamic, so the graph does not depend on the example.
 8. Neither PyTorch nor the exporter can write out ``searchsorted``. `_searchsorted` takes the steps of eager PyTorch's
-   binary search, which gives the same results for a row whose end is not sorted (zeros, NaN). A count would not. So calls
-   with a dynamic number of boundaries, or with a sorter, stay in PyTorch.
-9. TensorRT has no ``Col2Im``. If the windows of ``fold`` tile the result, it moves elements and adds none, so `_fold` only
-   reorders axes. Other calls stay in PyTorch.
+   binary search, so it gives the same results even for a row whose end is not sorted (zeros, NaN). A count, as in rule 6,
+   would not. So calls with a dynamic number of boundaries stay in PyTorch, and so do calls with a sorter.
+9. TensorRT has no ``Col2Im``. If the windows of ``fold`` tile the result, each element of the result comes from one window.
+   So `_fold` only reorders axes. Other calls stay in PyTorch.
 10. ``linspace`` of an integer dtype first casts its two ends to this dtype. PyTorch's decomposition does not. `_linspace`
    casts numbers. Calls with tensors or with computed floats stay in PyTorch.
 """

@@ -5,7 +5,7 @@ Rules
    translations compute in the type of the input, and cast the result. So the mean of integers would be rounded, and a
    softmax of float16 values would be 0 instead of a small number.
 2. ``1.0 - mask`` and ``integers**floats`` are floats if the mask has integers. PyTorch casts the tensor first. For such a
-   difference, the exporter fails without naming the call. Such a power would be an integer.
+   difference, the exporter fails without naming the call. The translation of such a power would give integers.
 """
 
 from __future__ import annotations

@@ -177,10 +177,10 @@ def units_of_refusal(piece: Piece, piece_program: PieceProgram, refusal: Refusal
 
 
 def group_units(
-    units: Sequence[Unit], initial: Sequence[Label], settings: PartitionSettings
+    units: Sequence[Unit], initial_labels: Sequence[Label], settings: PartitionSettings
 ) -> tuple[dict[int, Label], list[list[Unit]]]:
-    """Apply rule 3 to the `initial` labels of `units`. Returns call number → final label, and the groups of units."""
-    labels = list(initial)
+    """Apply rule 3 to the `initial_labels` of `units`. Returns call number → final label, and the groups of units."""
+    labels = list(initial_labels)
     needs = [unit.needs for unit in units]
     min_unit_count = 1 if settings.require_full_compilation else settings.min_block_size
     while True:

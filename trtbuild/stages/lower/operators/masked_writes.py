@@ -56,8 +56,8 @@ def _choose(node: torch.fx.Node) -> None:
 
 
 def _mask_of(indices: Sequence[Any]) -> torch.fx.Node | None:
-    """The mask that `indices` apply: it is the only index, or the indices are its nonzero positions. None if there is no
-    such mask, and if an axis between two indices has no index (``x[rows, :, columns]``), because PyTorch moves such axes."""
+    """The mask that `indices` apply: it is the only index, or the indices are its nonzero positions. None without such a
+    mask, and if an axis between two indices has no index (``x[rows, :, columns]``), because PyTorch moves such axes."""
     while indices and indices[-1] is None:
         indices = indices[:-1]
     if None in indices:

@@ -45,7 +45,7 @@ class PluginCall:
 
 
 def name_of(target: Any) -> str | None:
-    """The name that a manifest has for an operator from outside PyTorch, such as ``mylib::roi``; None for other operators."""
+    """The name of an operator from outside PyTorch, as manifests write it (``mylib::roi``). None for other operators."""
     return operator_name(target.namespace, target._opname, target._overloadname) if is_custom(target) else None
 
 

@@ -160,8 +160,8 @@ class PointEvaluator:
         """Yield each call whose value is known, with its declared types, and with its computed types or the text of its
         error. An error ends the walk.
 
-        A call with several results is not yielded. The results that the program reads follow as calls of getitem. Kernels
-        differ in the other results.
+        A call with several results is not yielded itself. The getitem calls that read its results are yielded. Results that
+        the program does not read are not compared, because they differ between kernels.
         """
         values: dict[torch.fx.Node, Any] = {}
         for node in program.graph.nodes:

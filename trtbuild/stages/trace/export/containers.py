@@ -72,7 +72,7 @@ def first_difference(spec: pytree.TreeSpec, other: pytree.TreeSpec) -> tuple[str
 
 
 def _declared_keys(spec: pytree.TreeSpec) -> list[Any] | None:
-    """The keys that a class has registered for the paths of its items; None if it has no such keys, or if an error occurs."""
+    """The keys that a class has registered for the paths of its items. None without such keys, or if an error occurs."""
     try:
         dummy = pytree.tree_unflatten([_LEAF] * spec.num_leaves, spec)
         children = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)

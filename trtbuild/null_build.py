@@ -15,7 +15,7 @@ Rules
    understand no argument except ``-C``. Even if it misreads ``-C``, it never uses the snapshot of another command line.
 3. A snapshot is used only if these are unchanged:
    * its format, the interpreter (version, prefix, ``sys.path``), the environment variables that a trace has read, and
-     those that trtbuild uses. No trusted key may have expired since;
+     those that trtbuild uses. No trusted key may have expired since the snapshot was written;
    * the identity (size, mtime, ctime, inode) of trtbuild's own sources, the user's configuration and keys, manifests, the
      lock file, weights and libraries of plugins;
    * the identity of every file that a trace has read, and of every file of every output;

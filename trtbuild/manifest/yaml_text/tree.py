@@ -46,7 +46,7 @@ _COLLECTION_TAGS = {"mapping": "tag:yaml.org,2002:map", "list": "tag:yaml.org,20
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A value with its place. `data` is the value as Python object, without places.
+    """A value with its place. `data` is the value as a Python object, without places.
 
     A mapping has `items` (key → node of the value) and `keys` (key → place of the key). A list has `elements`. `size` is
     the number of nodes in the subtree, and `height` is the number of levels below this node."""

@@ -227,7 +227,7 @@ class Loaded:
                     if partition.kind == "tensorrt":
                         engines.load(partition, files[target.engines[partition.name]])
         except BaseException:
-            with contextlib.suppress(Exception):  # the first error is the reason
+            with contextlib.suppress(Exception):  # the first error is raised, not an error of `close`
                 engines.close()
             raise
         self._engines = engines

@@ -6,7 +6,7 @@ Rules
 2. A program does not contain its weights: they are its first inputs, and are bound when a part is created. Partitions of
    equal structure share one graph.
 3. No backward pass is recorded. The package determines the dtypes, so the caller's autocast has no effect on CPUs and
-   CUDA devices. The caller's default dtype has no effect either. PyTorch divides integers in this dtype, for example.
+   CUDA devices. The same is true of the caller's default dtype, in which PyTorch would divide integers, for example.
 4. An engine needs contiguous inputs whose memory contains their values. PyTorch negates some tensors only when it reads
    them (`trtbuild.runtime.memory.tensor_kinds`). So an output that engines read is copied if it is such a tensor, or is
    not contiguous.

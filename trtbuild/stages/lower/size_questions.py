@@ -15,7 +15,7 @@ Rules
    count. A question also does not count if an operator asks it to find the sizes of its own result, because such an
    answer does not change the graph.
 5. The trace step may have proved a relation of sizes that torch does not know in this step. So a decomposition may be right
-   at all sizes, although a question of it counts.
+   at all sizes, although one of its questions counts.
 """
 
 from __future__ import annotations

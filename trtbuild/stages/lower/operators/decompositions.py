@@ -12,7 +12,7 @@ Rules
 4. The translation of ``diagonal`` multiplies by zeros, so an infinity outside the diagonal would make the result NaN. A
    diagonal that may be empty at some sizes stays in PyTorch.
 5. PyTorch decomposes ``diagonal_scatter`` into a write to a ``diagonal``. With rule 4, this would be a write to a copy,
-   so `_diagonal_scatter` selects the new elements instead. The model writes ``x.diagonal().fill_(0)``, for example.
+   so `_diagonal_scatter` selects the new elements instead. The operator comes from ``x.diagonal().fill_(0)``, for example.
 6. PyTorch decomposes ``bucketize`` into a binary search. The number of its steps fits the example's boundaries only. So
    `_bucketize` counts the boundaries before a value if their number is dynamic.
 7. PyTorch decomposes ``isin`` into comparisons or into a sort, whichever is faster for the example. `_isin` compares all

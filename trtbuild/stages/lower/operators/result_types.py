@@ -57,7 +57,7 @@ def cast_promoted_operands(program: Program, request: Request) -> Program:
 
 def _cast_operands(node: torch.fx.Node) -> None:
     if node.target is _aten.sub.Tensor and isinstance(node.args[0], torch.fx.Node):
-        return  # the exporter casts two tensors, and a number after a tensor
+        return  # the exporter casts the operands if the first one is a tensor
     dtype = node.meta["val"].dtype
     node.args = tuple(
         insert_call(node, _aten._to_copy.default, operand, dtype=dtype) if _has_other_type(operand, dtype) else operand

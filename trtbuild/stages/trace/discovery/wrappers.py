@@ -5,8 +5,8 @@ Rules
    inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four functions. Calls by
    ``inspect``, ``linecache`` and ``os.path.samefile`` are not recorded. When Python resolves a path (``realpath``), only
    the symbolic links that it follows are recorded. A time of a file differs in each checkout, so it is not a dependency.
-   If user code reads one, by these functions or by ``os.fstat``, the trace is not cacheable, unless the manifest declares
-   `deps`.
+   If user code reads such a time, by these functions or by ``os.fstat``, the trace is not cacheable, unless the manifest
+   declares `deps`.
 2. ``os.environ``: a variable is recorded when user code reads it, even if installed code has set it: code often sets a
    variable only if it does not exist (``os.environ.setdefault``), so the value may still come from outside.
    Reads by installed code (``HF_HOME``, ``OMP_NUM_THREADS``) are not recorded, because these values differ between

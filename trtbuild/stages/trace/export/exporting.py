@@ -1,4 +1,4 @@
-"""Call torch.export. `refusals` turns its errors into those of the user.
+"""Call torch.export. `refusals` turns its errors into SourceErrors for the user.
 
 A *guard* is a condition on sizes that torch assumes while it traces a model.
 

@@ -2,14 +2,14 @@
 
 Rules
 1. PyTorch leaves out a last window that begins after the input. TensorRT computes this window, also in ONNX models. The
-   result then has one more element, and nobody sees this after a mean or a maximum over the result. If PyTorch leaves out
-   the last window of every axis, `ceil_mode` changes nothing, so this pass removes it.
+   result then has one more element. A mean or a maximum over the result hides this difference. If PyTorch leaves out the
+   last window of every axis, `ceil_mode` changes nothing, so this pass removes it.
 2. A last window may end after the padding. PyTorch divides its sum by the number of input and padding elements in the
    window. With TensorRT 8.6 on an H200, such averages were wrong by up to a third. Averages that count only input elements
    were right. So this pass makes the padding a part of the input.
 
-A padded input may have one more window, which begins in the padding, and PyTorch leaves this window out. The second rule
-does not change calls with such a window, or with dynamic sizes. They stay in PyTorch.
+A padded input may have one more window, which begins in the padding, and PyTorch leaves this window out. Rule 2 does not
+change calls with such a window, or with dynamic sizes. They stay in PyTorch.
 """
 
 from __future__ import annotations

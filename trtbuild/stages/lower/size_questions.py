@@ -12,8 +12,8 @@ Rules
 3. Points with a size below 2 are left out. At such sizes, torch asks about strides and broadcasts for almost every
    operator.
 4. A question belongs to the innermost operator that is being decomposed. A question outside of a decomposition does not
-   count. A question also does not count if an operator asks it to find the sizes of its own result, because such an
-   answer does not change the graph.
+   count. A question also does not count if an operator asks it only to find the sizes of the operator's result, because
+   such an answer does not change the graph.
 5. The trace step may have proved a relation of sizes that torch does not know in this step. So a decomposition may be right
    at all sizes, although one of its questions counts.
 """

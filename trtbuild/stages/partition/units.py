@@ -73,7 +73,7 @@ def call_numbers_by_node(units: Sequence[Unit]) -> dict[torch.fx.Node, int]:
 
 
 def affected_calls(node: torch.fx.Node, call_numbers: Mapping[torch.fx.Node, int]) -> set[int]:
-    """If `node` is a size, return the call numbers of all units that use it, otherwise the call number of its own unit.
+    """Return the call numbers of the units that use the size `node`, or the call number of the unit that contains `node`.
 
     `call_numbers` is a result of `call_numbers_by_node`."""
     numbers: set[int] = set()

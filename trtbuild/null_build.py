@@ -15,7 +15,7 @@ Rules
    understand no argument except ``-C``. Even if it misreads ``-C``, it never uses the snapshot of another command line.
 3. A snapshot is used only if these are unchanged:
    * its format, the interpreter (version, prefix, ``sys.path``), the environment variables that a trace has read, and
-     those that trtbuild uses. No trusted key may have expired since;
+     those that trtbuild uses. No trusted key may have expired since the snapshot was written;
    * the identity (size, mtime, ctime, inode) of trtbuild's own sources, the user's configuration and keys, manifests, the
      lock file, weights and libraries of plugins;
    * the identity of every file that a trace has read, and of every file of every output;
@@ -125,7 +125,7 @@ def snapshot_name(directory: str, arguments: list[str]) -> str:
 
 
 def call_line(directory: str, arguments: list[str]) -> str:
-    """The first line of a snapshot: the compared values that this process has without looking at files."""
+    """The first line of a snapshot: the values that the null build can compare without looking at files."""
     variables, settings = sorted(own_variables().items()), sorted(output_settings().items())
     return ascii([SNAPSHOT_FORMAT, directory, arguments, interpreter(), variables, settings])
 
@@ -165,7 +165,7 @@ def variable_digest(name: str) -> str:
 def identity(status: os.stat_result) -> list[int]:
     """The identity of a file or directory.
 
-    A change of a file's content changes it (rule 4), and so does a new or removed entry of a directory."""
+    It changes when the content of the file changes (rule 4), or when the directory gets or loses an entry."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 

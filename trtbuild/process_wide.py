@@ -21,8 +21,8 @@ from collections.abc import Callable
 class ProcessWideChange:
     """A change that lasts while at least one ``with`` block is open.
 
-    `change` makes the change, and returns the function that undoes it. The first block calls `change`. The function is
-    called when the last open block ends.
+    `change` makes the change, and returns the function that undoes it. The first block calls `change`. When the last open
+    block ends, it calls that function.
     """
 
     def __init__(self, change: Callable[[], Callable[[], object]]) -> None:

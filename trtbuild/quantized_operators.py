@@ -13,8 +13,8 @@ Rules
 2. `scale` has one number, or one for each index of `axis`. If `block_size` is not 0, `scale` has one number for each block
    of `block_size` numbers along the last axis. The last block may have fewer numbers.
 3. ``fake_quantize_two_levels`` computes NVFP4: each block along the last axis is rounded to float4e2m1. `scale` has one
-   number. The scale of a block is `scale` times a float8e4m3fn number. It is about one sixth of the largest absolute
-   value in the block, because the largest number of float4e2m1 is 6. A block of zeros has the scale `scale`.
+   number. The scale of a block is `scale` times a float8e4m3fn number. This product is about one sixth of the largest
+   absolute value in the block, because the largest number of float4e2m1 is 6. A block of zeros has the scale `scale`.
 4. ``dequantize`` reads stored numbers, which have ONNX's form. int8 is stored as int8, and float8e4m3fn as bytes (uint8). A
    byte has two numbers of a 4-bit type, which are neighbours along the last axis. The first is in the low bits.
 5. Inputs and results are float32, except stored numbers. No branch of the functions depends on the numbers of a tensor,

@@ -17,11 +17,11 @@ _OTHER_KINDS = (
 )
 
 
-def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
-    """Open a regular file for reading, and return its descriptor. If `follow` is False, a symbolic link is refused.
+def open_regular(path: str | os.PathLike[str], *, follow_links: bool = True) -> int:
+    """Open a regular file for reading, and return its descriptor. If `follow_links` is False, a symbolic link is refused.
 
     Raises OSError: ELOOP for a refused link, and an error that names the kind for a file of another kind."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
     except OSError as error:

@@ -92,7 +92,7 @@ def resolve_profile(
 ) -> Profile | None:
     """A profile with the shapes of a model's inputs, in their order. None if the profile is invalid.
 
-    Adds a problem for each input that only the profile has, or only the model. The result does not have such inputs.
+    Adds a problem for each input that is only in the profile or only in the model. The result does not have such inputs.
     `use_origin` is the place where the model names the profile.
     """
     if entry.fields is None:

@@ -20,7 +20,10 @@ def kinds_of_source(declared: SourceFields) -> list[SourceKind]:
 
 
 def resolve_source(located: LocatedValue, model: str, paths: ProjectPaths, problems: Problems) -> Source | None:
-    """The source that a model declares, or None if its kind is unclear or takes no `kwargs`. Adds its problems."""
+    """The source that a model declares. Adds its problems.
+
+    None if it does not name exactly one kind, or if it has `kwargs` although its kind takes none.
+    """
     declared: SourceFields = located.value
     node = located.node
     kinds = kinds_of_source(declared)

@@ -1,6 +1,6 @@
 """Walk through an ONNX graph and the graphs that are nested in it (branches of If, bodies of Loop and Scan).
 
-A function of a model can take the place of the outer graph where only nodes are read.
+`nested_graphs` and `all_nodes` also accept a function of a model (FunctionProto), because they read only its nodes.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from trtbuild.errors import ManifestErrors, Problem
 
 
 class Problems:
-    """The problems that were found so far. Equal problems count once, as when several models use an invalid profile."""
+    """The problems that were found so far. Equal problems count once: several models may use one invalid profile."""
 
     def __init__(self) -> None:
         self._problems: dict[Problem, None] = {}

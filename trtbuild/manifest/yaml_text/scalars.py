@@ -109,5 +109,5 @@ def tagged_value(text: str, tag: str | None, is_unquoted: bool) -> Scalar:
 
 
 def tag_text(tag: str) -> str:
-    """A tag as a manifest has it, such as ``!!int``."""
+    """A tag as it is written in a manifest, such as ``!!int``."""
     return f"!!{tag.removeprefix(_TAG_PREFIX)}" if tag.startswith(_TAG_PREFIX) else tag

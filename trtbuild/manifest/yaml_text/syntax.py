@@ -22,8 +22,9 @@ from trtbuild.manifest.yaml_text.problems import Problems
 class _Wording:
     """The message for errors whose `problem` and `context` match. An empty `context` matches all errors.
 
-    `at` selects the place that the message names. A context is the mapping, list or text in which the problem is, and its
-    place is where it began. ``{line}`` is the line of this place. ``{0}`` is the first group of `problem`.
+    `at` selects the place that the message names: the place of the problem, or the start of its context. The context is the
+    mapping, list or text that contains the problem. In `text`, ``{line}`` is the line where the context starts, and ``{0}``
+    is the first group of `problem`.
     """
 
     problem: str

@@ -6,7 +6,7 @@ Rules
 3. An alias inside its own anchor is rejected. Merge keys (``<<``) are rejected, because YAML 1.2 does not have them.
    Manifests have ``defaults`` and ``include`` instead.
 4. A file has at most `MAX_BYTES` bytes. Its tree has at most `MAX_DEPTH` levels below the root, and `MAX_NODES` nodes.
-   Each use of an alias counts. Otherwise a few lines with aliases of aliases could fill the memory.
+   Each alias counts as a copy of its node. Otherwise a few lines with aliases of aliases could fill the memory.
 
 The tree is built from the parser's events, because `yaml.compose` has no such limits.
 """
@@ -46,7 +46,7 @@ _COLLECTION_TAGS = {"mapping": "tag:yaml.org,2002:map", "list": "tag:yaml.org,20
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A value with its place. `data` is the value as Python object, without places.
+    """A value with its place. `data` is the value as a Python object, without places.
 
     A mapping has `items` (key → node of the value) and `keys` (key → place of the key). A list has `elements`. `size` is
     the number of nodes in the subtree, and `height` is the number of levels below this node."""

@@ -135,7 +135,7 @@ class Arguments:
             try:
                 return [*args, *[kwargs[name] for name in self._names[count:]]]
             except KeyError:
-                pass  # the method below finds the wrong name
+                pass  # `_checked_in_package_order` finds the wrong name
         return self._checked_in_package_order(args, kwargs)
 
     def _checked_in_package_order(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:

@@ -209,7 +209,7 @@ class Loaded:
 
         arrays = HostArrayOperations()
         return arrays, *self._create_torch_parts(
-            target_to_run(self.package.index, None), files, arrays, everything=True
+            target_to_run(self.package.index, None), files, arrays, all_partitions=True
         )
 
     def _load_on_gpu(
@@ -221,23 +221,24 @@ class Loaded:
         engines = self._create_engines()
         try:
             with engines.memory.on_device():
-                shared = engines.memory, *self._create_torch_parts(target, files, engines.memory, everything=False)
+                parts_and_weights = self._create_torch_parts(target, files, engines.memory, all_partitions=False)
+                shared = engines.memory, *parts_and_weights
                 for partition in target.partitions.partitions:
                     if partition.kind == "tensorrt":
                         engines.load(partition, files[target.engines[partition.name]])
         except BaseException:
-            with contextlib.suppress(Exception):  # the first error is the reason
+            with contextlib.suppress(Exception):  # the first error is raised, not an error of `close`
                 engines.close()
             raise
         self._engines = engines
         return shared
 
     def _create_torch_parts(
-        self, target: PackedTarget, files: Mapping[str, memoryview], arrays: ArrayOperations, *, everything: bool
+        self, target: PackedTarget, files: Mapping[str, memoryview], arrays: ArrayOperations, *, all_partitions: bool
     ) -> tuple[dict[str, Part], Mapping[int, Any]]:
-        """Create the parts that PyTorch or onnxruntime computes: all parts if `everything` is True, otherwise only the
-        Torch partitions. Returns partition → part, and slot → value weight (see `_shared_by_runners`)."""
-        torch_partitions = [entry for entry in target.partitions.partitions if everything or entry.kind == "torch"]
+        """Create the parts that PyTorch or onnxruntime computes: those of all partitions if `all_partitions` is True,
+        otherwise of the Torch partitions. Returns partition → part, and slot → value weight (see `_shared_by_runners`)."""
+        torch_partitions = [entry for entry in target.partitions.partitions if all_partitions or entry.kind == "torch"]
         value_slots = value_weight_slots(target.partitions) | {entry.slot for entry in self.package.index.state}
         slots = value_slots.union(*(partition.weights for partition in torch_partitions))
         if not torch_partitions and not slots:
@@ -284,7 +285,7 @@ def target_to_run(index: PackageIndex, target: PackedTarget | None) -> PackedTar
 
 
 def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
-    """List the programs, weights and engines that a run of `target` needs. None stands for a run without engines. A
+    """List the programs, weights and engines that a run of `target` needs. If `target` is None, no engines run. A
     library of plugins is not in the list. Raises NoFittingTarget."""
     index = package.index
     to_run = target_to_run(index, target)

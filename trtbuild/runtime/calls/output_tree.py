@@ -112,7 +112,7 @@ def _instance(kind: type, fields: Mapping[str, Any]) -> Any:
     instance = kind(**fields)
     if not isinstance(instance, dict):  # a ModelOutput is also a dict, and sets its items
         for name, value in fields.items():
-            # `__post_init__` may compute a field, as it did for the model's result. It must not do so twice.
+            # `__post_init__` may change a field. It already did so for the model's result, so that value is restored.
             if getattr(instance, name) is not value:
                 object.__setattr__(instance, name, value)
     return instance

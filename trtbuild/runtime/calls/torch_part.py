@@ -6,7 +6,7 @@ Rules
 2. A program does not contain its weights: they are its first inputs, and are bound when a part is created. Partitions of
    equal structure share one graph.
 3. No backward pass is recorded. The package determines the dtypes, so the caller's autocast has no effect on CPUs and
-   CUDA devices. Neither has the caller's default dtype, in which PyTorch divides integers, for example.
+   CUDA devices. The same is true of the caller's default dtype, in which PyTorch would divide integers, for example.
 4. An engine needs contiguous inputs whose memory contains their values. PyTorch negates some tensors only when it reads
    them (`trtbuild.runtime.memory.tensor_kinds`). So an output that engines read is copied if it is such a tensor, or is
    not contiguous.
@@ -51,7 +51,7 @@ def require_torch(why: str) -> Any:
 
 @contextlib.contextmanager
 def export_load_allowed() -> Iterator[None]:
-    """The block may call ``torch.export.load``, because no other thread does so now, and new tensors are on the CPU."""
+    """Allow ``torch.export.load`` in the block: no other thread calls it at that time, and new tensors are on the CPU."""
     with _export_load_lock, new_tensors_on_cpu(), solve_sizes:
         yield
 
@@ -136,8 +136,8 @@ def _may_have_default_dtype(node: Any) -> bool:
 
 class TorchPart:
     """A partition that PyTorch computes. `contiguous_outputs` has the numbers of the outputs that engines read.
-    `returned_outputs` has the numbers of the outputs that the model returns. `protected` are weights of other partitions,
-    which may be the memory of this partition's inputs."""
+    `returned_outputs` has the numbers of the outputs that the model returns. `protected` are the weights of the package:
+    an input of this partition may be such a weight (rule 5)."""
 
     def __init__(
         self,

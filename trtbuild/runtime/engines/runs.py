@@ -9,7 +9,7 @@ Rules
 3. The shapes of outputs come from TensorRT, and must equal the shapes in the package. A size of -1 is accepted only if the
    size depends on data, according to the package. TensorRT also returns -1 for input shapes that contradict one another.
 4. Engines do not run on the legacy default stream, because TensorRT would wait for the whole device there. A call on this
-   stream runs on another one, which CUDA orders with the default stream (`Memory.working_stream`).
+   stream runs on another stream, which CUDA orders with the default stream (`Memory.working_stream`).
 5. A context is freed only after its stream has finished (`Run.__del__`).
 6. The copy of an input is not freed before the run is enqueued. Otherwise a new output could get the copy's memory.
 """

@@ -171,8 +171,8 @@ class CudaMemory:
             if value.memory.ordinal != self.ordinal:
                 raise wrong_device_error(name, value.device, self.ordinal)
             if value.stream is None or value.stream == stream:
-                # A Block is freed on this stream, so after our work. Another owner means memory of another library: a
-                # model has returned an input that was adopted.
+                # A Block is freed on this stream, that is, after our work. Any other owner has memory of another library:
+                # then the array is an adopted input that a model has returned.
                 if not isinstance(value.owner, Block):
                     self._adopted_arrays.keep_for_call(value.owner)
                 return value

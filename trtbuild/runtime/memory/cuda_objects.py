@@ -74,9 +74,8 @@ class Event:
     def query(self) -> bool:
         driver = self._memory.driver
         (error,) = driver.cuEventQuery(self.event)
-        return bool(
-            error != driver.CUresult.CUDA_ERROR_NOT_READY
-        )  # another error means that the work has failed and ended
+        # Any other error means that the work has failed and ended.
+        return bool(error != driver.CUresult.CUDA_ERROR_NOT_READY)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -88,9 +87,8 @@ class Stream:
 
     def __init__(self, memory: DriverMemory) -> None:
         self._idle_streams = memory.idle_streams
-        with contextlib.suppress(
-            IndexError
-        ):  # not `if`, because another thread could take the last stream before `pop`
+        # An `if` does not suffice, because another thread could take the last stream before `pop`.
+        with contextlib.suppress(IndexError):
             self.handle = self._idle_streams.pop()
             return
         driver = memory.driver

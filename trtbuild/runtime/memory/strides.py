@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from trtbuild.runtime.memory.dlpack import row_major
 
-#: The largest pitch, in elements of at most 8 bytes. The driver's limit (``CU_DEVICE_ATTRIBUTE_MAX_PITCH``) is taken to be
-#: 2**31 - 1 bytes, the largest int.
+#: The largest pitch, in elements of at most 8 bytes. The driver's limit (``CU_DEVICE_ATTRIBUTE_MAX_PITCH``) is assumed to
+#: be 2**31 - 1 bytes, the largest int.
 _LARGEST_PITCH = (2**31 - 1) // 8
 
 

@@ -46,11 +46,11 @@ class PackageFolder:
             self._folders[folder] = self._resolve(folder) if folder else self.root
         path = os.path.join(self._folders[folder], last)
         try:
-            return open_regular(path, follow=False)
+            return open_regular(path, follow_links=False)
         except OSError as error:
             if error.errno not in _LINK_ERRORS:
                 raise
-        return open_regular(self._resolve(name), follow=False)
+        return open_regular(self._resolve(name), follow_links=False)
 
     def read(self, name: str) -> bytes:
         """Read a file. Raises the errors of `open`."""

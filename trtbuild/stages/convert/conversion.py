@@ -94,10 +94,8 @@ def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Con
         with suppress_new_guards():
             model = _translate_program(program, exported, opset)
         with silence_exporter():
-            if (
-                opset > OPSET_OF_NEW_PARSERS
-            ):  # the optimizer infers types, and needs an opset with the quantizers' types
-                raise_opset(model, opset)
+            if opset > OPSET_OF_NEW_PARSERS:
+                raise_opset(model, opset)  # the optimizer infers types, and needs an opset with the quantizers' types
             optimize(model)
             _find_origins(model, exported)
             raise_opset(model, opset)

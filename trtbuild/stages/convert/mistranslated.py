@@ -28,15 +28,15 @@
     The results are equal if y is a number such as 1, 2 or 16 (and x is finite), because the quotient is exact.
 18. Pooling with `ceil_mode`, if PyTorch leaves out a last window that begins after the input: TensorRT computes it. The
     lower step removes `ceil_mode` where that gives the same windows.
-19. Sorts of more than 3840 elements, and `topk` of more. TensorRT's TopK gives at most 3840 elements, but the parser
-    accepts such calls. If the number is static, the engine cannot be built. If it is dynamic, the engine is built, even
-    for a profile above the limit.
+19. Sorts of more than 3840 elements, and `topk` with a larger k. TensorRT's TopK gives at most 3840 elements, but its
+    parser accepts such calls. If the number is static, the engine cannot be built. If it is dynamic, the engine is built,
+    even for a profile above the limit.
 20. `grid_sample` in the mode nearest: if a place is exactly between two elements, TensorRT selects another one than
     PyTorch. In the mode bicubic with the padding border, TensorRT's results differ at most places. With five axes,
     TensorRT ends the process: it samples images only. (All measured with TensorRT 8.6.)
 21. signbit: the translation compares with 0, so the sign of a negative zero is lost.
 22. Variance with a correction above the number of elements, or below 0: PyTorch divides by a number of at least 0, and the
-    translation by a negative number. It ignores a correction below 0.
+    translation by a negative number. The translation ignores a correction below 0.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _may_leave_out_windows(node: torch.fx.Node, arguments: Mapping[str, Any]) ->
 
 
 def _is_exact_divisor(divisor: Any) -> bool:
-    """Whether a divisor without its sign is a power of two of at least 1. Such a quotient is exact."""
+    """Whether a divisor without its sign is a power of two of at least 1. The quotient by such a divisor is exact."""
     return isinstance(divisor, int | float) and abs(divisor) >= 1 and abs(math.frexp(divisor)[0]) == 0.5
 
 

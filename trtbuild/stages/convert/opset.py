@@ -144,7 +144,8 @@ def _known_sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
             tensor = value.type.tensor_type
             if tensor.HasField("shape"):
                 sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
-                if sizes_by_name.setdefault(value.name, sizes) != sizes:  # two nested graphs may have the same name
+                # nested graphs may have values of the same name
+                if sizes_by_name.setdefault(value.name, sizes) != sizes:
                     sizes_by_name[value.name] = []
         sizes_by_name.update((tensor.name, list(tensor.dims)) for tensor in graph.initializer)
     return sizes_by_name

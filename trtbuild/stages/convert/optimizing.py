@@ -6,7 +6,7 @@
    * ``relu(clamp(x, -3, -1))`` becomes ``clamp(x, 0, -1)``, and ``clamp(clamp(x, 0, 1), 2, 3)`` becomes ``clamp(x, 2, 1)``.
      If the bounds of ONNX's Clip are in the wrong order, its result is the upper bound.
    * ``bmm(x.reshape(4, 2, 2), y.reshape(4, 2, 2)).reshape(4, 4)`` becomes ``x @ y``: the rule compares only sizes.
-   * ``abs(n - 9)`` becomes ``n - 9`` if n is a size. The rule takes the sum of a size and a constant for a size.
+   * ``abs(n - 9)`` becomes ``n - 9`` if n is a size. The rule treats the sum of a size and a constant as a size.
    * Min and Max with constants become one Clip. If the constants have more axes than the operand, the result lacks these
      axes. These rules are left out only if the constants may have more axes.
    * A ScatterND to all rows in order becomes its updates, also if it adds them to the rows (``x.index_add(0, rows, y)``).
@@ -83,7 +83,8 @@ def _leave_out_rules() -> Iterator[None]:
 
 
 def _is_wrong(rule: Any, node: onnx_ir.Node) -> bool:
-    """Whether `rule` may change the result of `node` (rule 2). The folding of Abs is another kind of rule."""
+    """Whether `rule` may change the result of `node` (rule 2). `_leave_out_rules` removes the rule for Abs, which is not a
+    `RewriteRule`."""
     if rule in _CLIP_RULES:
         return _may_add_axes(node)
     if rule is _SCATTER_RULE:
@@ -102,5 +103,5 @@ def _may_add_axes(node: onnx_ir.Node) -> bool:
 def _may_match(rule: Any, node: onnx_ir.Node) -> bool:
     """Whether `node` has the operator at the end of the pattern of `rule` (rule 3)."""
     if type(rule._matcher) is not _matcher.SimplePatternMatcher:
-        return True  # only this class begins with the operator of the pattern's first output
+        return True  # other matchers may begin at another operator than that of the pattern's first output
     return bool(rule._target_pattern.output_nodes[0].op.matches(node.op_type))

@@ -142,7 +142,7 @@ def _refusal(
     point: Point,
     output: int,
 ) -> ConversionRefused:
-    """The error about an output with another type (rule 2)."""
+    """The error about output number `output`, whose inferred type is wrong (rule 2)."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     last_node_names = {call: name for name, call in origins}
     nodes_by_name = {node.name: node for node in model.graph.node}

@@ -4,13 +4,14 @@ Rules
 1. Parameters and buffers, which dynamo lifts to inputs, become weights again.
 2. Dynamo passes sizes as extra arguments; an engine reads them from its tensors. A symbol is *open* if it is not the size
    of an axis (an integer argument), or if it has no upper bound. Each value of an open symbol gets a separate engine.
-3. The range of a dim comes from dynamo. It starts at 2 or later, because dynamo treats 0 and 1 as special.
+3. The range of a dim comes from dynamo. It usually starts at 2 or later, because dynamo treats 0 and 1 as special.
    `Dim.marked_low` is the lower bound that the user gave to `mark_dynamic`. If this bound is 1, the trace also compares
    the program with the module at size 1.
 4. Engines return tensors only. `CapturedGraph.assemble_outputs` adds the outputs that are sizes or constants.
 5. An output may be a view of an argument, and later code of the program may write to it. An engine's output has its own
    memory. So the program gets a view of the argument instead. PyTorch runs the graph if the view has another dtype than
-   the argument, or if several arguments share the memory: in a later call they may not.
+   the argument. It also runs the graph if several arguments share the memory, because they may not share it in a later
+   call.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class ParserRefusal(Protocol):
     def messages(self) -> tuple[str, ...]: ...
 
 
-#: Asks the toolchain's parser about a canonical model; None if the parser accepts it.
+#: Asks the toolchain's parser about a canonical model. Returns None if the parser accepts the model.
 AskParser = Callable[[bytes], "ParserRefusal | None"]
 
 

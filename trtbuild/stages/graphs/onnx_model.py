@@ -37,8 +37,8 @@ EXAMPLE_KEY = "trtbuild.example"
 #: Types with 4 bits, which ONNX has since opset 21 (FLOAT4E2M1: 23).
 _FOUR_BITS = (onnx.TensorProto.UINT4, onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
 #: Parsers of toolchains with this opset or a later one also read the quantizers of opsets 21 to 23 (measured with
-#: TensorRT-RTX 1.7.1). So models that quantize in blocks or to 4 bits are not converted. All other models are, so that
-#: their existing engines are found in caches.
+#: TensorRT-RTX 1.7.1). So models that quantize in blocks or to 4 bits keep their opset. All other models are converted,
+#: so that their existing engines are found in caches.
 _OPSET_OF_BLOCK_READERS = 20
 
 

@@ -3,7 +3,7 @@ translation differs from eager PyTorch.
 
 Rules
 1. Attention without a mask is written out in two cases only: rule 4, and a negative scale, because the translation
-   computes the square root of the scale. ``is_causal`` does not count as a mask, because each row keeps a key.
+   computes the square root of the scale. ``is_causal`` does not count as a mask, because it leaves a key in each row.
 2. A mask can hide every key of a row, by ``False`` or by -inf. Eager then returns 0 (``torch._safe_softmax``), and the
    translation returns the average of the values, or NaN. This pass sets such a row to 0. It does so after the second
    MatMul, so that the compiler can fuse the four operators.
@@ -70,7 +70,7 @@ def write_out_attention(program: Program, request: Request) -> Program:
 
 
 def _write_out_in_graph(graph: torch.fx.Graph, becomes_half: Callable[[torch.fx.Node], bool]) -> None:
-    """Write attention out in one graph. `becomes_half` says whether rule 4 covers a node."""
+    """Write attention out in one graph. `becomes_half` returns whether rule 4 applies to a node."""
     changed: set[torch.fx.Node] = set()
     for node in list(graph.nodes):
         refresh(node, changed)

@@ -35,7 +35,7 @@ def propagate(node: torch.fx.Node) -> None:
 
 
 def refresh(node: torch.fx.Node, changed: set[torch.fx.Node]) -> bool:
-    """Run `node` again if it or one of its inputs is in `changed`. Returns whether it was.
+    """Run `node` again if it or one of its inputs is in `changed`. Returns whether `node` was run.
 
     Higher-order operators such as ``torch.cond`` are not run. After a run, `changed` contains the node if its dtype, shape
     or strides have changed.

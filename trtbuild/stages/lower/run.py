@@ -32,7 +32,7 @@ def lower(
     *,
     truncates_double: bool = False,
 ) -> Program:
-    """Return the lowered form of `program`, which computes in `precision`. `Precisions` give each module its own.
+    """Return the lowered form of `program`, which computes in `precision`. `Precisions` have a precision for each module.
 
     `decompositions` maps operators to their decompositions, as for ``ExportedProgram.run_decompositions``. Rule 4 is also
     checked at `points`: each has a value for every symbol. With `truncates_double`, float64 operations are computed in

@@ -4,15 +4,18 @@ A decomposition may ask about a size: whether it is above 10, or which number it
 example, and the answer decides the graph. At other sizes, such a graph may give wrong results without an error.
 
 Rules
-1. A question counts if its answer at one of the tried sizes is another one than at the example. The points of the program
-   are tried, and those with one symbol at an end of its range and all others at the other end. A question about one
-   symbol is also tried at the smallest sizes of its range, one by one.
+1. A question counts if its answer at one of the tried points differs from its answer at the example. These points are
+   tried: the points of the program, and those with one symbol at an end of its range and all others at the other end.
+   A question about one symbol is also tried at the smallest sizes of its range, one by one.
 2. With ``guard_or_false`` and ``guard_or_true``, a decomposition names the answer that is right for all sizes. A question
    does not count if torch gave this answer.
-3. Points with a size below 2 are left out. There, torch asks about strides and broadcasts for almost every operator.
-4. A question belongs to the innermost operator that is being decomposed. Other questions do not count. An operator that a
-   decomposition calls may ask while it finds the sizes of its result. Such an answer does not change the graph.
-5. The trace step may have proved a relation of sizes that torch no longer knows. So an operator in the result may be right.
+3. Points with a size below 2 are left out. At such sizes, torch asks about strides and broadcasts for almost every
+   operator.
+4. A question belongs to the innermost operator that is being decomposed. A question outside of a decomposition does not
+   count. A question also does not count if an operator asks it only to find the sizes of the operator's result, because
+   such an answer does not change the graph.
+5. The trace step may have proved a relation of sizes that torch does not know in this step. So a decomposition may be right
+   at all sizes, although one of its questions counts.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ class SizeQuestions:
         def evaluate_and_record(node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> Any:
             answer = evaluate(node, size_oblivious, fallback_value)
             is_answer_for_all = fallback_value is not None and bool(answer) == fallback_value
-            # the proxy mode is off while an operator runs
+            # the proxy mode is off while an operator finds the sizes of its result (rule 4)
             if self._decomposed and not is_answer_for_all and get_proxy_mode() is not None:
                 self._record(node.expr, answer)
             return answer

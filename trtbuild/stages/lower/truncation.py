@@ -137,7 +137,7 @@ class _Truncation:
 
 
 def _float32_number(value: float) -> float:
-    """Return a number of an argument for a call in float32. Raises _Unrepresentable (rule 3)."""
+    """Return the number that replaces `value` in the arguments of a call in float32. Raises _Unrepresentable (rule 3)."""
     if value in _FLOAT32_LIMITS:
         return _FLOAT32_LIMITS[value]
     limits = torch.finfo(_NARROW)

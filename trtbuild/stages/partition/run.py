@@ -5,8 +5,8 @@ Rules
    to ONNX and passed to TensorRT's parser. Rejected units (operator calls) stay in PyTorch, and the graph is split again.
 2. If a size is rejected, the operators that use it are rejected. If a refusal names no node of the candidate, the whole
    candidate stays in PyTorch.
-3. `min_block_size` moves small pieces of a split model to PyTorch. It does not move a whole region of `granularity`, and
-   not a piece of a model whose units all go to TensorRT.
+3. `min_block_size` moves small pieces of a split model to PyTorch. It moves neither a whole region of `granularity`, nor a
+   piece of a model whose units all go to TensorRT.
 4. With `require_full_compilation`, a PyTorch partition is an error that lists the operators and reasons. Small pieces
    are then also converted and parsed, so that the list is complete.
 5. Candidates with the same canonical text are converted and parsed once.
@@ -177,10 +177,10 @@ def units_of_refusal(piece: Piece, piece_program: PieceProgram, refusal: Refusal
 
 
 def group_units(
-    units: Sequence[Unit], initial: Sequence[Label], settings: PartitionSettings
+    units: Sequence[Unit], initial_labels: Sequence[Label], settings: PartitionSettings
 ) -> tuple[dict[int, Label], list[list[Unit]]]:
-    """Apply rule 3 to the `initial` labels of `units`. Returns call number → final label, and the groups of units."""
-    labels = list(initial)
+    """Apply rule 3 to the `initial_labels` of `units`. Returns call number → final label, and the groups of units."""
+    labels = list(initial_labels)
     needs = [unit.needs for unit in units]
     min_unit_count = 1 if settings.require_full_compilation else settings.min_block_size
     while True:

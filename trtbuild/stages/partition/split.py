@@ -35,6 +35,7 @@ class PieceProgram:
 
 
 def build_program(program: Program, piece: Piece, symbols: Symbols) -> PieceProgram:
+    """Build the program of `piece`, which is a piece of `program`."""
     return _Builder(program, piece, symbols).build()
 
 

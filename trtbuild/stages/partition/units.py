@@ -73,8 +73,9 @@ def call_numbers_by_node(units: Sequence[Unit]) -> dict[torch.fx.Node, int]:
 
 
 def affected_calls(node: torch.fx.Node, call_numbers: Mapping[torch.fx.Node, int]) -> set[int]:
-    """Return the call number of the unit of `node`, or those of all units that use a size. `call_numbers` is a result of
-    `call_numbers_by_node`."""
+    """Return the call numbers of the units that use the size `node`, or the call number of the unit that contains `node`.
+
+    `call_numbers` is a result of `call_numbers_by_node`."""
     numbers: set[int] = set()
     seen = {node}
     waiting = [node]

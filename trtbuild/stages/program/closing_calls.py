@@ -68,7 +68,7 @@ class _Closing:
         self._output_count = output_count
         self._lowered = lowered
         self._graph = torch.fx.Graph()
-        #: Node of the lowered program → its copy. In place of an input that replaced a result of a call: this result.
+        #: Node of the lowered program → its copy. For an input that replaced a result of a call: this result.
         self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
         self._calls_by_result = {name: call for call in calls for name in call.results}
         self._placeholders = {node.name: node for node in lowered.placeholders}

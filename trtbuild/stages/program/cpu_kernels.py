@@ -32,8 +32,8 @@ _UNKNOWN_SIZE = 2  # rule 1
 
 @contextlib.contextmanager
 def substitute_kernels(operators: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Inside the block, give a substitute to each operator that has no kernel for the CPU. Yields the names of these
-    operators, such as ``mylib.twist.default``."""
+    """Inside the block, give a substitute to each of `operators` that has no kernel for the CPU. Yields the names of the
+    operators with a substitute, such as ``mylib.twist.default``."""
     libraries, names = [], []
     try:
         for name in operators:

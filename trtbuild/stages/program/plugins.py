@@ -1,9 +1,9 @@
 """Calls of operators that become TensorRT plugins (the field ``plugins:``).
 
 Rules
-1. Tensors that a call reads are the plugin's inputs, in the order of the operator's arguments. None before a tensor is an
-   error. All other arguments are fields of the plugin: int, float, bool (as 0 or 1), str, and lists of these. An argument
-   that is None is left out. So is an argument that the manifest maps to null.
+1. Tensors that a call reads are the plugin's inputs, in the order of the operator's arguments. A call that passes None
+   before a tensor is an error. All other arguments are fields of the plugin: int, float, bool (as 0 or 1), str, and lists
+   of these. An argument that is None is left out. So is an argument that the manifest maps to null.
 2. A field is a constant, so it cannot be an argument that depends on a size or on data.
 3. The types and shapes of the results are those of the operator's fake implementation. In the program, a node after the
    call checks the sizes (`size_checks`). The ONNX model has no such node, because the compiler compares the network with
@@ -38,12 +38,14 @@ _SCALARS = (bool, int, float, str)
 
 @dataclass(frozen=True)
 class PluginCall:
+    """The inputs and the fields of the plugin that a call becomes (rules 1 and 2)."""
+
     inputs: tuple[torch.fx.Node, ...]
     fields: Mapping[str, Any]
 
 
 def name_of(target: Any) -> str | None:
-    """The name of an operator from outside PyTorch in manifests, such as ``mylib::roi``; None for other operators."""
+    """The name of an operator from outside PyTorch, as manifests write it (``mylib::roi``). None for other operators."""
     return operator_name(target.namespace, target._opname, target._overloadname) if is_custom(target) else None
 
 
@@ -176,8 +178,8 @@ def _insert_symbolic_call(node: torch.fx.Node, plugin: Plugin) -> torch.fx.Node:
 
 
 def forget_shapes(graph: torch.fx.Graph) -> None:
-    """Remove the shapes from symbolic operators, in place, because the exporter cannot read a SymInt argument. It takes
-    shapes from ``val``."""
+    """Remove the shapes from symbolic operators, in place, because the exporter cannot read a SymInt argument. The exporter
+    takes shapes from ``val``."""
     for node in graph.nodes:
         for name in ("shape", "shapes"):
             if getattr(node.target, "namespace", "") == "onnx_symbolic" and name in node.kwargs:

@@ -29,7 +29,7 @@ _BLOCKS_OPSET = 21
 _OPSETS = {INT8: 19, FLOAT8: 19, INT4: _BLOCKS_OPSET, FLOAT4: 23}
 #: onnx.TensorProto.DataType.
 _ONNX_TYPES = {INT8: 3, FLOAT8: 17, INT4: 22, FLOAT4: 23}
-#: The smallest result of QuantizeLinear.
+#: Type → the smallest result of QuantizeLinear.
 _SMALLEST = {INT4: -8}
 
 
@@ -48,8 +48,8 @@ def register_translations(registry: Any) -> None:
     from onnx.helper import make_tensor
     from onnxscript.onnx_types import TensorType
 
-    #: Opset → its operators. Each call uses the first opset that has it, because the version converter refuses operators
-    #: that are newer than the opset to which it converts.
+    #: Opset → its operators. A call uses the first opset that has its operator, because the version converter refuses
+    #: operators that are newer than the opset to which it converts.
     operators = {19: onnxscript.opset19, _BLOCKS_OPSET: onnxscript.opset21, 23: onnxscript.opset23}
 
     def dequantize(values: TensorType, scale: TensorType, element: str, axis: int, block_size: int) -> TensorType:

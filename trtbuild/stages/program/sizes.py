@@ -2,7 +2,7 @@
 
 Rules
 1. A *point* is a number for each symbol of the program. The ``val`` of a node is a tensor without data, whose sizes are
-   expressions over the symbols. With the numbers of a point, it is the declared type of the node's value.
+   expressions over the symbols. The declared type of a node at a point has the sizes of ``val`` for these numbers.
 2. The operators run one by one on meta tensors (without data), from the declared sizes of the inputs. They get numbers
    instead of symbols, so PyTorch cannot replace a symbol by a number.
 3. Some calls cannot run here: nested graphs, calls whose sizes depend on data, and calls of operators from outside PyTorch
@@ -160,8 +160,8 @@ class PointEvaluator:
         """Yield each call whose value is known, with its declared types, and with its computed types or the text of its
         error. An error ends the walk.
 
-        A call with several results is not yielded. The results that the program reads follow as calls of getitem. Kernels
-        differ in the other results.
+        A call with several results is not yielded itself. The getitem calls that read its results are yielded. Results that
+        the program does not read are not compared, because they differ between kernels.
         """
         values: dict[torch.fx.Node, Any] = {}
         for node in program.graph.nodes:

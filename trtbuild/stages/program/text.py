@@ -7,7 +7,8 @@ Rules
    outputs; symbolic sizes with their ranges.
 2. The text does not contain names (of nodes, inputs, outputs, weights and symbols), module paths, stack traces and device
    ordinals. Nodes are numbered in graph order, and symbols in the order in which they first appear in the inputs.
-3. Floats are hex IEEE bits. Strings are JSON. A value of a type without a rule raises TypeError. ``repr`` is never used.
+3. Floats are written as their IEEE bits, in hexadecimal digits, and strings as JSON. A value of a type without a rule
+   raises TypeError. ``repr`` is never used.
 4. Weights are inputs. The text contains their dtype, shape and stride, but not their values.
 5. An operator from outside PyTorch is followed by the digest of its implementation, if `program_text` gets a function that
    returns this digest. Otherwise its schema follows, because a stored program calls it with this schema.

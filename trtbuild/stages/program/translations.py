@@ -7,7 +7,8 @@ because it always decomposes (10 s for ViT-B), and folds weights while it optimi
 Rules
 1. A translation is written in one of `OPSETS`. ONNX's version converter converts it to other opsets. All `OPSETS` translate
    the same operators, so one table of decompositions fits all toolchains.
-2. A registry has the exporter's translations for one opset. Loading one takes 1 to 2 s, so none is loaded on import.
+2. A registry has the exporter's translations for one opset. Loading it takes 1 to 2 s, so the first use loads it, not the
+   import of this module.
 3. Logs and warnings of the exporter are suppressed.
 """
 

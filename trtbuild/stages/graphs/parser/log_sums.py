@@ -19,7 +19,7 @@ def write_out_log_softmax(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[o
     """Yield ``x - max - log(sum(exp(x - max)))``.
 
     The parser replaces LogSoftmax by the logarithm of a softmax, which gives -inf for a number far below the largest one.
-    Before opset 13, LogSoftmax sees its operand as a matrix, whose rows end at `axis`.
+    Before opset 13, LogSoftmax treats its operand as a matrix: the axes from `axis` on form a row.
     """
     (source,), (result,) = node.input, node.output
     element = facts.float_element(source)

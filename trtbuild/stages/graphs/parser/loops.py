@@ -42,6 +42,6 @@ def _may_end_early(node: onnx.NodeProto, facts: ModelFacts) -> bool:
     condition = body.output[0].name
     while condition in sources:
         condition = sources[condition]
-    # The second test covers the first condition, which is an input of the body.
+    # If the body returns the condition that it got, the loop's first condition decides. The last line tests it.
     is_kept_true = condition == body.input[1].name or bool(facts.numbers.get(condition, False))
     return not is_kept_true or not facts.numbers.get(node.input[1], False)

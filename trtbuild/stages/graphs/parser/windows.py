@@ -127,8 +127,8 @@ def _padded_operand(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.No
 
 
 def _write_padding(node: onnx.NodeProto, facts: ModelFacts) -> None:
-    wanted = attribute_of(node, "output_shape", [])
-    axes = len(wanted)
+    output_sizes = attribute_of(node, "output_shape", [])
+    axes = len(output_sizes)
     sizes, kernel = facts.sizes(node.input[0]), facts.sizes(node.input[1])
     if sizes is None or kernel is None or None in sizes[-axes:] or None in kernel[-axes:]:
         raise ConversionRefused(
@@ -141,7 +141,7 @@ def _write_padding(node: onnx.NodeProto, facts: ModelFacts) -> None:
     totals = [
         step * (size - 1) + extra + gap * (width - 1) + 1 - count
         for size, width, step, gap, extra, count in zip(
-            sizes[-axes:], kernel[-axes:], steps, gaps, extras, wanted, strict=True
+            sizes[-axes:], kernel[-axes:], steps, gaps, extras, output_sizes, strict=True
         )
     ]
     if padding == b"NOTSET" and all(total <= 0 or total % 2 == 0 for total in totals):

@@ -5,7 +5,7 @@ Half is float16 or bfloat16. A repeated module is a module with a number in its 
 Rules
 1. The readers in one repeated module share one cast of a value to each dtype.
 2. Most casts to half belong to the module that computes the value, and all readers share them. So repeated modules exchange
-   values in half, and equal layers have equal casts. These casts belong to the module that reads the value:
+   values in half, and equal layers have equal casts. But the following casts belong to the module that reads the value:
    * casts to float32;
    * casts of weights and constants to half;
    * casts of values that may leave the range of half (`Range.WIDE` or wider);

@@ -12,8 +12,8 @@ Rules
 1. Matrix products and convolutions are half, or float32 if an input is `BEYOND`.
 2. Arithmetic is float32 if an input or the result is `WIDE` or wider, or if all readers of the result are float32
    (squares before a mean, masked scores before softmax). Otherwise it is half. Batch normalization with the model's own
-   statistics counts as arithmetic. But it is float32 if it reads an input of the model, because it may bring large values
-   into half's range.
+   statistics counts as arithmetic. But it is float32 if it reads an input of the model, because the input may be too large
+   for half before it is normalized.
 3. Data movement is float32 if its result is `WIDE` or wider. Otherwise it is half if an input is half, or if no float32
    operator reads the result. In all other cases it is float32.
 4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately: in rules 2 and
@@ -25,7 +25,7 @@ Rules
 6. All nodes of a module that requests float32 are float32. They read and return float32 values without a cast to half, also
    across repeated modules.
 7. A float16 value is cast if a bfloat16 node reads it, and the other way round. For data movement and comparisons in one of
-   these types, values in the other do not count as half.
+   these types, values in the other type do not count as half.
 """
 
 from __future__ import annotations

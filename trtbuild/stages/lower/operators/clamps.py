@@ -2,9 +2,9 @@
 
 Rules
 1. A clamp of float32 with one bound becomes a maximum or a minimum. The bound is a number, or a tensor without axes. The
-   translation is a Clip without the other bound. TensorRT's parser and onnxruntime use the largest finite number instead
-   of it. So ``torch.log(x).clamp(max=2)`` of 0 is -3.4e38 instead of -inf. For half precision, the translation of a
-   number is a maximum or a minimum.
+   translation is a Clip without the other bound. For a missing bound, TensorRT's parser and onnxruntime use the lowest or
+   the largest finite number. So for ``x = 0``, ``torch.log(x).clamp(max=2)`` gives -3.4e38 instead of -inf. In half
+   precision, the translation of a clamp by one number is a maximum or a minimum.
 2. If one bound is an int and the other a float, both become floats. Otherwise the exporter's type promotion fails, and
    ``x.clamp(0, 0.5)`` would stay in PyTorch.
 3. If the lower bound is above the upper one, PyTorch gives the upper one, and TensorRT gives the lower one (measured with

@@ -12,16 +12,16 @@ Rules
 4. The translation of ``diagonal`` multiplies by zeros, so an infinity outside the diagonal would make the result NaN. A
    diagonal that may be empty at some sizes stays in PyTorch.
 5. PyTorch decomposes ``diagonal_scatter`` into a write to a ``diagonal``. With rule 4, this would be a write to a copy,
-   so `_diagonal_scatter` selects the new elements instead. The model writes ``x.diagonal().fill_(0)``, for example.
+   so `_diagonal_scatter` selects the new elements instead. The operator comes from ``x.diagonal().fill_(0)``, for example.
 6. PyTorch decomposes ``bucketize`` into a binary search. The number of its steps fits the example's boundaries only. So
    `_bucketize` counts the boundaries before a value if their number is dynamic.
 7. PyTorch decomposes ``isin`` into comparisons or into a sort, whichever is faster for the example. `_isin` compares all
    pairs if a size is dynamic, so the graph does not depend on the example.
 8. Neither PyTorch nor the exporter can write out ``searchsorted``. `_searchsorted` takes the steps of eager PyTorch's
-   binary search, which gives the same results for a row whose end is not sorted (zeros, NaN). A count would not. So calls
-   with a dynamic number of boundaries, or with a sorter, stay in PyTorch.
-9. TensorRT has no ``Col2Im``. If the windows of ``fold`` tile the result, it moves elements and adds none, so `_fold` only
-   reorders axes. Other calls stay in PyTorch.
+   binary search, so it gives the same results even for a row whose end is not sorted (zeros, NaN). A count, as in rule 6,
+   would not. So calls with a dynamic number of boundaries stay in PyTorch, and so do calls with a sorter.
+9. TensorRT has no ``Col2Im``. If the windows of ``fold`` tile the result, each element of the result comes from one window.
+   So `_fold` only reorders axes. Other calls stay in PyTorch.
 10. ``linspace`` of an integer dtype first casts its two ends to this dtype. PyTorch's decomposition does not. `_linspace`
    casts numbers. Calls with tensors or with computed floats stay in PyTorch.
 """

@@ -59,7 +59,7 @@ def _write_logsumexp(node: torch.fx.Node) -> None:
 
 
 def _is_empty(x: torch.fx.Node) -> bool:
-    """Whether a tensor is known to have no elements. It has no maximum."""
+    """Whether a tensor is known to have no elements. Such a tensor has no maximum."""
     return 0 in [size for size in x.meta["val"].shape if isinstance(size, int)]
 
 

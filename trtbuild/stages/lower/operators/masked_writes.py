@@ -8,7 +8,8 @@ Rules
    and maybe one axis of size 1 before them.
 2. ``x[torch.where(mask)] = value`` is the same call: its indices are the columns of the mask's nonzero positions, in order.
 3. Booleans are chosen by logical operators, because onnxruntime has no Where for them, and could not check the engine.
-4. A call that adds to the elements is not replaced, nor one whose mask may have other sizes than the axes of `x`.
+4. Two kinds of calls are not replaced: calls that add to the elements, and calls whose mask may have other sizes than the
+   axes of `x`.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def _choose(node: torch.fx.Node) -> None:
 
 
 def _mask_of(indices: Sequence[Any]) -> torch.fx.Node | None:
-    """The mask that is the only index, or whose nonzero positions the indices are. None if an axis between two indices has
-    no index (``x[rows, :, columns]``), because PyTorch moves such axes."""
+    """The mask that `indices` apply: it is the only index, or the indices are its nonzero positions. None without such a
+    mask, and if an axis between two indices has no index (``x[rows, :, columns]``), because PyTorch moves such axes."""
     while indices and indices[-1] is None:
         indices = indices[:-1]
     if None in indices:

@@ -41,7 +41,7 @@ _COMPARISONS = frozenset(
 
 
 def widen_for_numbers(program: Program, request: Request) -> Program:
-    """Return `program`, in which half precision is not used with numbers beyond its range."""
+    """Compute in float32 where half precision cannot represent a number. Returns the changed `program`."""
     return change_calls(program, _OPERATORS, _widen)
 
 

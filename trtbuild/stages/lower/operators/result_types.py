@@ -5,7 +5,7 @@ Rules
    translations compute in the type of the input, and cast the result. So the mean of integers would be rounded, and a
    softmax of float16 values would be 0 instead of a small number.
 2. ``1.0 - mask`` and ``integers**floats`` are floats if the mask has integers. PyTorch casts the tensor first. For such a
-   difference, the exporter fails without naming the call. Such a power would be an integer.
+   difference, the exporter fails without naming the call. The translation of such a power would give integers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def cast_promoted_operands(program: Program, request: Request) -> Program:
 
 def _cast_operands(node: torch.fx.Node) -> None:
     if node.target is _aten.sub.Tensor and isinstance(node.args[0], torch.fx.Node):
-        return  # the exporter casts two tensors, and a number after a tensor
+        return  # the exporter casts the operands if the first one is a tensor
     dtype = node.meta["val"].dtype
     node.args = tuple(
         insert_call(node, _aten._to_copy.default, operand, dtype=dtype) if _has_other_type(operand, dtype) else operand

@@ -18,8 +18,8 @@ from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 
-#: The series is used for numbers whose magnitude is below this one. Here, the relative error of the series is below
-#: 4e-8, and that of the formulas is 3e-6.
+#: The series is used for numbers whose magnitude is below this limit. At the limit, the relative error of the series is
+#: below 4e-8, and that of the formulas is 3e-6.
 _END = 0.02
 #: Operator → the coefficients of x, x², x³ and x⁴.
 _SERIES = {

@@ -9,9 +9,9 @@ Rules
    load this file if it appeared.
 3. An import by installed code or by the standard library searches the roots last. So a project file does not replace an
    installed module of the same name, and is not a dependency.
-4. If an import finds no module, a distribution of that name is recorded as absent. So the installation of the
-   distribution is noticed, or of a module of that name (`observe.MODULE`). Imports by Python and torch are an exception
-   (`_are_missing_names_recorded`).
+4. If an import finds no module, a distribution of that name is recorded as absent. So a later build notices when the
+   distribution, or a module of that name (`observe.MODULE`), has been installed. Imports by Python and torch are an
+   exception (`_are_missing_names_recorded`).
 5. Modules that this process loaded before the trace (`loaded_modules`) are dependencies only if user code imports them.
 """
 

@@ -1,7 +1,8 @@
 """Find the files that are mapped into the memory of this process.
 
 Some libraries map a file instead of reading it. Python has no audit event for this. `mapped_files` also finds the files of
-libraries that the module `wrappers` does not know. SQLite maps a ``-shm`` file, which has no lasting content.
+libraries that the module `wrappers` does not know. The ``-shm`` files that SQLite maps are left out, because their content
+is not kept.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ trace must have the same result and the same dependencies as in a process that h
 
 Rules
 1. The libraries are those that the source imports before its code does anything else (`LeadingImports`). The import
-   statements seem to be in a file of the project (`_FILE`). They run with the hooks, the seeds and the roots of a trace.
+   statements run as if they were in a file of the project (`_FILE`), with the hooks, the seeds and the roots of a trace.
 2. The dependencies of each import statement are stored. The trace adds them when the source executes this statement, so
    their order is that of a trace without preloaded imports. The trace itself records the dependencies that the manifest
    declares.
@@ -53,7 +53,8 @@ from trtbuild.stages.trace.user_code.leading_imports import (
 )
 from trtbuild.stages.trace.user_code.owners import FileOwners
 
-#: The file in which the import statements seem to be, so that they count as code of the project. It does not exist.
+#: The file name with which the import statements are compiled, so that they count as code of the project. The file does
+#: not exist.
 _FILE = "imports of trtbuild watch.py"
 
 

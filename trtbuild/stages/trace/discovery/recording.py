@@ -6,8 +6,8 @@ Rules
    changed a moment ago, because the next change may leave the times unchanged. Files, links and listings are observed
    again at the end. If one of them differs from its pin, it has changed during the trace, which is an error.
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
-   and then changes it, the trace is not cacheable. The next build traces again. If its trace only reads the file, for
-   example a download, it is cacheable.
+   and then changes it, the trace is not cacheable. The next build traces again. If that trace only reads the file, it is
+   cacheable. An example is a file that the first trace has downloaded.
 3. A dependency's name has the separator ``/``. The name of a path inside the project is relative, other names are
    absolute. If a path leads through a symbolic link, the path and its target are both recorded. If user code reads the
    link itself (``Path.resolve``), the link is a dependency. A name contains ``..`` only after a symbolic link, because
@@ -15,8 +15,8 @@ Rules
 4. The recorded value of an environment variable is its value at the start of this process, because the next build
    compares its own value at the start. Torch or other installed code may have changed the variable since.
    As in rule 2, a variable that user code sets and then reads is not a dependency. ``HOME`` is recorded before a file,
-   a link or a listing in this directory and outside the project: in the home of another user, the code would read another
-   one.
+   a link or a listing in this directory and outside the project: for another user, the code would read another file, in
+   the home of that user.
 5. If a file belongs to a distribution, the distribution is recorded, not the file. Files of Python, of trtbuild and in
    `owners.IGNORED_PATHS` are not recorded.
 """

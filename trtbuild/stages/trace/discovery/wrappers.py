@@ -5,16 +5,16 @@ Rules
    inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four functions. Calls by
    ``inspect``, ``linecache`` and ``os.path.samefile`` are not recorded. When Python resolves a path (``realpath``), only
    the symbolic links that it follows are recorded. A time of a file differs in each checkout, so it is not a dependency.
-   If user code reads one, by these functions or by ``os.fstat``, the trace is not cacheable, unless the manifest declares
-   `deps`.
+   If user code reads such a time, by these functions or by ``os.fstat``, the trace is not cacheable, unless the manifest
+   declares `deps`.
 2. ``os.environ``: a variable is recorded when user code reads it, even if installed code has set it: code often sets a
    variable only if it does not exist (``os.environ.setdefault``), so the value may still come from outside.
    Reads by installed code (``HF_HOME``, ``OMP_NUM_THREADS``) are not recorded, because these values differ between
    machines without an effect on the model. ``source: {env: […]}`` declares variables that do have an effect.
-   But `SETTINGS_LIBRARIES` read variables for their caller. If it is user code, the read counts as its own.
+   But `SETTINGS_LIBRARIES` read variables for their caller. If the caller is user code, this counts as a read by user code.
    If user code calls the standard library, the library's reads of `MACHINE_VARIABLES` and of ``PYTHON…`` variables are
-   not recorded. If user code reads all variables at once, the trace is not cacheable. If a settings library does this
-   for it, the trace is cacheable if the manifest declares `env`.
+   not recorded. If user code reads all variables at once, the trace is not cacheable. If a settings library reads all
+   variables for user code, the trace is cacheable only if the manifest declares `env`.
 3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
    A function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is recorded as a write of this process.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed. If user

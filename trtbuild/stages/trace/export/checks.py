@@ -38,7 +38,7 @@ def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[
     Every module counts, because trtbuild does not know which modules behave differently in training. `place` is the file
     and line of the function that creates the module.
     """
-    # torch.jit.freeze takes only modules in evaluation mode, and removes the attribute
+    # modules of torch.jit.freeze lack the attribute `training`: the function takes only modules in evaluation mode
     names = [name for name, submodule in module.named_modules() if getattr(submodule, "training", False)]
     if not names:
         return

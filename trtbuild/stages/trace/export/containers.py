@@ -2,7 +2,7 @@
 
 Rules
 1. torch describes a result by a `TreeSpec`. For each class it has a *context*: the keys of a dict, for example.
-2. A class may compute with its fields when it is created. So no class is created whose context has the keys.
+2. A class may compute with its fields when an instance is created. So no instance is created if the context has the keys.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def first_difference(spec: pytree.TreeSpec, other: pytree.TreeSpec) -> tuple[str
 
 
 def _declared_keys(spec: pytree.TreeSpec) -> list[Any] | None:
-    """The keys that the function for paths of a class returns; None without such a function, or if it fails."""
+    """The keys that a class has registered for the paths of its items. None without such keys, or if an error occurs."""
     try:
         dummy = pytree.tree_unflatten([_LEAF] * spec.num_leaves, spec)
         children = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)

@@ -2,7 +2,7 @@
 
 torch traces the whole program again for this (a *retrace*), which takes a second or more. A retrace changes few operators:
 composite operators that may return their input (reshape, flatten, dropout, to, chunk). Here the graph is copied, and each
-of them is replaced with the operators into which torch decomposes it.
+composite operator is replaced with the operators into which torch decomposes it.
 
 Rules
 1. A program is retraced if this module might give another result. This is so if the program has operators that may write,

@@ -11,8 +11,8 @@ Rules
    PyTorch does itself.
 3. Under float32, which is torch's own default, nothing changes.
 4. The proof runs the program under float32. So a call that these rules do not cover is an error.
-5. A program that was exported in another process has the types that values had there. So a call that gives another type
-   now depends on the default dtype of that process.
+5. A program that was exported in another process has the types that values had there. If a call gives another type in this
+   process, its type depends on the default dtype. Then the type of that process is written.
 """
 
 from __future__ import annotations

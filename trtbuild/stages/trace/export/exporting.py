@@ -1,4 +1,4 @@
-"""Call torch.export. `refusals` turns its errors into those of the user.
+"""Call torch.export. `refusals` turns its errors into SourceErrors for the user.
 
 A *guard* is a condition on sizes that torch assumes while it traces a model.
 
@@ -16,11 +16,13 @@ Rules
 6. If two symbols must be equal in the model, and are declared alike (`TraceJob.alike`), the model is traced again with one
    symbol for both: they are *tied*. If they are not declared alike, this is an error.
 7. If a guard fixes a symbol to the example's size, or sets an upper limit, the model is traced with larger examples. The
-   guard may be about a computed size that is 1 only in the example (``x[1:]`` with 2 rows), or in it and smaller sizes
-   (the number of windows, after padding to a whole window). The proof decides whether the result is right.
+   guard may be about a computed size that is 1 only in the example (``x[1:]`` with 2 rows). Or this size is 1 in the
+   example and at all smaller sizes (the number of windows, after padding to a whole window). The proof decides whether the
+   result is right.
 8. If the module is itself a program of torch.export, its keyword inputs must be in the program's order, because
    torch.export 2.13 reads them by position.
-9. torch.export 2.13 fails if forward takes an input in ``**kwargs``. So forward has a parameter for it during the export.
+9. torch.export 2.13 fails if forward takes an input in ``**kwargs``. So during the export, forward has a parameter with the
+   name of this input.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ def functionalize(raw: ExportedProgram) -> ExportedProgram:
 def _retrace(raw: ExportedProgram) -> ExportedProgram:
     """Call ``run_decompositions``, with a flat tuple as the result of `raw`.
 
-    Otherwise torch creates the classes of the result, and traces a `__post_init__` that the program contains already."""
+    Otherwise torch creates instances of the classes of the result, and traces their `__post_init__` a second time."""
     signature = raw.module_call_graph[0].signature
     if signature is None:
         return raw.run_decompositions({})

@@ -185,7 +185,9 @@ def _manifest_order(exported: ExportedProgram, job: TraceJob) -> list[int]:
 
 
 def _refuse_unsaved_view(value: torch.Tensor, buffer: Weight | None, weights: ModuleWeights, job: TraceJob) -> None:
-    """`value` is a tensor that ``state_dict`` does not contain: the value of `buffer`, or a plain attribute."""
+    """With a weights file, raise SourceError if `value` shares memory with a weight.
+
+    `value` is a tensor that ``state_dict`` does not contain: the value of `buffer`, or a plain attribute."""
     if job.weights is not None and weights.shares_memory(value):
         kept_as = "a plain attribute" if buffer is None else f"the non-persistent buffer {buffer.name!r}"
         raise SourceError(

@@ -1,14 +1,15 @@
 """Search and sort infinities so that TensorRT gives their indices.
 
-TensorRT's TopK begins with -inf as the largest number (inf as the smallest). An element that equals it has the index -1
-(measured with TensorRT 8.6 on an H200): the topk of ``[1, -inf, -inf, 2]`` has the indices ``[3, 0, -1, -1]``. Masked
-scores are such numbers. ONNX's ArgMax and ArgMin become TopK, too.
+TensorRT's TopK starts its search of the largest numbers with -inf (of the smallest numbers, with inf). An element that is
+equal to this start gets the index -1 (measured with TensorRT 8.6 on an H200). For example, the topk of
+``[1, -inf, -inf, 2]`` has the indices ``[3, 0, -1, -1]``. Masked scores are such elements. ONNX's ArgMax and ArgMin become
+TopK, too.
 
 Rules
 1. A call that gives indices gets the finite numbers ``max(x, lowest)``, or ``min(x, largest)`` if the smallest numbers
    come first. So -inf and the lowest number (inf and the largest one) have no order among themselves.
-2. The values of `topk` and `sort` are read from `x` at the indices. Another call gives the values of
-   ``max(dim)`` and ``min(dim)``.
+2. The values of `topk` and `sort` are read from `x` at the indices. The values of ``max(dim)`` and ``min(dim)`` are
+   computed by another call (``amax``, ``amin``).
 3. The results of softmax and sigmoid are finite, so their searches do not change.
 """
 
@@ -48,7 +49,7 @@ def _search_pairs(node: torch.fx.Node) -> None:
     source, axis, keepdim = node.args[0], node.args[1], argument_of(node, 2, "keepdim", False)
     readers = _readers(node)
     if not _may_be_infinite(source) or not any(reader.args[1] for reader in readers):
-        return  # the values are right
+        return  # the model reads the values only, and they are right
     node.args = (_finite(node, largest_first=node.target is _aten.max.dim), *node.args[1:])
     for reader in readers:
         if not reader.args[1]:
@@ -61,7 +62,7 @@ def _sort(node: torch.fx.Node) -> None:
         return
     readers = _readers(node)
     if not any(reader.args[1] for reader in readers):
-        return  # the values are right
+        return  # the model reads the values only, and they are right
     if node.target is _aten.topk.default:
         count: Any = node.args[1]
         axis, largest_first = argument_of(node, 2, "dim", -1), argument_of(node, 3, "largest", True)

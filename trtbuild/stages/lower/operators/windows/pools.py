@@ -1,15 +1,15 @@
 """Write pooling with `ceil_mode` so that TensorRT computes the same windows and the same averages as PyTorch.
 
 Rules
-1. PyTorch leaves out a last window that begins after the input. TensorRT computes it, also of ONNX models. The result then
-   has one more element, which a mean or a maximum over the result hides. If PyTorch leaves out the last window of every
-   axis, `ceil_mode` changes nothing, so this pass removes it.
+1. PyTorch leaves out a last window that begins after the input. TensorRT computes this window, also in ONNX models. The
+   result then has one more element. A mean or a maximum over the result hides this difference. If PyTorch leaves out the
+   last window of every axis, `ceil_mode` changes nothing, so this pass removes it.
 2. A last window may end after the padding. PyTorch divides its sum by the number of input and padding elements in the
    window. With TensorRT 8.6 on an H200, such averages were wrong by up to a third. Averages that count only input elements
    were right. So this pass makes the padding a part of the input.
 
-A padded input may have one more window, which begins in the padding, and PyTorch leaves this window out. The second rule
-does not change calls with such a window, or with dynamic sizes. They stay in PyTorch.
+A padded input may have one more window, which begins in the padding, and PyTorch leaves this window out. Rule 2 does not
+change calls with such a window, or with dynamic sizes. They stay in PyTorch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def write_out_padding(program: Program, request: Request) -> Program:
 
 
 def _drop_ceil_mode(node: torch.fx.Node) -> None:
-    """Rule 1."""
+    """Apply rule 1."""
     is_maximum = node.target in _MAXIMUM_AXES
     axes, position = (_MAXIMUM_AXES[node.target], 5) if is_maximum else (_AXES[node.target], 4)
     if not argument_of(node, position, "ceil_mode", False):
@@ -67,7 +67,7 @@ def _drop_ceil_mode(node: torch.fx.Node) -> None:
 
 
 def _write(node: torch.fx.Node) -> None:
-    """Rule 2."""
+    """Apply rule 2."""
     source, kernel = node.args[:2]
     stride = argument_of(node, 2, "stride", []) or kernel
     padding = argument_of(node, 3, "padding", []) or [0]

@@ -2,11 +2,11 @@
 
 Rules
 1. A guard may compare two sums of products of sizes (``x.shape[0] + 17 == y.shape[0]``, ``h * w <= 4096``). If one symbol
-   is in no product with itself, the difference of both sides is linear in it. So for each size of the other symbol, three
-   sizes of it decide: the smallest, the largest, and the one where both sides are equal.
+   is in no product with itself, the difference of both sides is linear in this symbol. So for each size of the other
+   symbol, three sizes of this symbol suffice: the smallest, the largest, and the one where both sides are equal.
 2. For other guards (with ``//`` and ``%``), all sizes of one symbol are tried at once, as a tensor, for each size of the
    other.
-3. None is the result if neither rule applies, for example to ``and``, ``max`` and floats, or if there are too many sizes.
+3. The result is None if neither rule applies, for example to ``and``, ``max`` and floats, or if there are too many sizes.
    Then only a sample can be tried.
 """
 

@@ -94,7 +94,8 @@ def prepare() -> ProcessState:
 
 
 def note_environment(environment: Mapping[str, str]) -> None:
-    """Set the environment in the result of `prepare`. This process was forked after `prepare`, and has its own."""
+    """Replace the environment in the result of `prepare`. Call this in a process that was forked after `prepare`: the
+    process has other environment variables."""
     noted = prepare().environment
     noted.clear()
     noted.update(environment)

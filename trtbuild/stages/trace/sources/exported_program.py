@@ -1,7 +1,7 @@
 """``exported_program:`` sources: a ``.pt2`` file of torch.export.save.
 
 The program is traced again with the manifest's dims, which may have narrower ranges, or may be static. Module paths and
-names of weights stay the same. Values have the types that the file has, also if it was exported with another default dtype.
+names of weights stay the same. Values keep the dtypes of the file, even if it was exported with another default dtype.
 """
 
 from __future__ import annotations

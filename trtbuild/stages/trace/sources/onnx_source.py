@@ -6,8 +6,9 @@ Rules
 2. Inputs are matched by name, and get the manifest's shapes. A dynamic size becomes the manifest's symbol or number. A
    fixed size must be equal to the manifest's size. Outputs keep their names and their order.
 3. Large initializers are weights (`onnx_weights`).
-4. If ONNX's shape inference does not find the size of an output, this size counts as a size that depends on data. If it
-   does not find the number of axes either, the file's number counts. The engine step compares it with the network.
+4. If ONNX's shape inference does not find the size of an output, this size counts as a size that depends on data. If
+   inference does not find the number of axes either, it is taken from the file, and the engine step compares it with the
+   network.
 5. Only ONNX's own operators are supported, and operators of Model Optimizer that can be written as these
    (`onnx_trt_domain`). Functions that the model defines are inlined.
 """

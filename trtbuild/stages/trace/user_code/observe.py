@@ -9,8 +9,8 @@ Planning also uses this module, so torch is not imported here.
 * The state of a distribution is its version, which is in the name of its ``.dist-info`` or ``.egg-info`` entry. If
   several entries of ``sys.path`` contain the distribution, the first one counts. If it was installed from a directory,
   a file or a repository (``pip install .``), the state also has a digest of its RECORD, because different builds of
-  such a source often have the same version. If there is no distribution, but an installed module of this name, the state is `MODULE`: the
-  distribution opencv-python has the module ``cv2``.
+  such a source often have the same version. If there is no distribution of this name, but an installed module, the state
+  is `MODULE`: the distribution opencv-python has the module ``cv2``.
 * The state of an import is the path that Python finds before user code changes ``sys.path``. The entries of ``PYTHONPATH``
   are searched before those of the installation. A module of Python or of an installed distribution is ``absent``.
 """

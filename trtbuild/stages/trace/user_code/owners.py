@@ -126,8 +126,8 @@ class FileOwners:
         return FileOwner("user")
 
     def _is_in(self, path: str, directory: str) -> bool:
-        """Whether `path` is `directory` or below it. False for a `path` in the project if the project is below `directory`, too
-        (rule 4)."""
+        """Whether `path` is `directory` or below it. But False if `path` is in the project, and the whole project is below
+        `directory` (rule 4)."""
         if not _is_below(path, directory):
             return False
         project = self._project

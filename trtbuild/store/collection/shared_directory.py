@@ -175,8 +175,9 @@ class _Collection:
             files[name] = Entry(status.st_mtime_ns, size_of(status))
 
     def _has_named_size(self, name: str, size: int) -> bool:
-        """Whether a CAS file has a size that a record or list gives it. If none names the file, only an empty file is wrong,
-        unless its name is the digest of no bytes."""
+        """Whether a CAS file has a size that a record or list gives it.
+
+        If no entry names the file, any size is right. An empty file is wrong, unless its name is the digest of no bytes."""
         sizes = self._scan.sizes.get(name)
         return (size > 0 or name == EMPTY_SHA256) and (sizes is None or size in sizes)
 

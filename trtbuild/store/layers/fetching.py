@@ -40,7 +40,7 @@ class Fetched:
     fetched: list[str] = field(default_factory=list)
     #: Records that were already complete in the local store.
     present: list[str] = field(default_factory=list)
-    #: Records that are not in the remote, or have a blob that is not there.
+    #: Records that are not in the remote, or whose blobs are not all there.
     missing: list[str] = field(default_factory=list)
     #: Records that this machine does not trust, or that the lock file refuses → the reason.
     untrusted: dict[str, str] = field(default_factory=dict)

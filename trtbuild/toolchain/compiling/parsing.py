@@ -117,7 +117,8 @@ class Parser:
             with ParsedNetwork(self._trt, builder, logger, log, self._release) as parsed:
                 scales = {name: weights[name] for name in quantizer_scales(model_outline)}
                 pieces, more_errors = parsed.supported_pieces(model, scales)
-        if all(error.node for error in errors):  # the parse knows the node of each error: repetitions without a node
+        # If the parse has found the node of each error, errors without a node only repeat these errors.
+        if all(error.node for error in errors):
             more_errors = [error for error in more_errors if error.node]
         accepted = {index for piece in pieces for index in piece}
         left_out = [node.name for index, node in enumerate(model_outline.nodes) if index not in accepted]

@@ -78,6 +78,6 @@ def _add_examples(reader: Any, tensor: Any) -> None:
 
 
 def _first_numbers(values: Any) -> range:
-    """The numbers in a range of values, at most `_MAX_TRIED`. The size of a result that depends on data has no upper limit."""
+    """The first numbers in a range of values. Some ranges have no upper limit: for a size that depends on data."""
     lower = max(values.lower, 0)  # because sizes and strides are not negative
     return range(int(lower), int(min(values.upper, lower + _MAX_TRIED)) + 1)

@@ -201,7 +201,7 @@ def trace_module(
     from trtbuild.stages.trace.export.weights import (
         ModuleWeights,
         fill_unset_weights,
-        refuse_other_weights,
+        refuse_unfit_weights_file,
         refuse_unset_weights,
     )
     from trtbuild.stages.trace.storing import WeightStorage
@@ -209,7 +209,7 @@ def trace_module(
     refuse_unset_weights(module, job)
     weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
     if job.weights is not None:
-        refuse_other_weights(module, weights, job)
+        refuse_unfit_weights_file(module, weights, job)
         fill_unset_weights(weights)
     state, job = declare_state(module, weights, job)
     with WeightStorage(store_weights, refuse_weights) as storage:

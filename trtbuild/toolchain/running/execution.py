@@ -1,8 +1,8 @@
 """Run engines with TensorRT's runtime. The classes implement the protocols of `trtbuild.core.engines.execution`.
 
 Rules
-1. Most calls identify tensors by name (``set_input_shape``, ``execute_async_v3``). They are the same from 8.5 to 11 and in
-   TensorRT-RTX. `execution_table` has the calls that differ between versions.
+1. Most calls identify tensors by name (``set_input_shape``, ``execute_async_v3``). These calls are the same from 8.5 to 11
+   and in TensorRT-RTX. `execution_table` has the calls that differ between versions.
 2. A plan (a serialized engine) is deserialized from the caller's verified buffer, without a copy.
 3. TensorRT's objects have pointers to one another that Python does not know. So an engine refers to its runtime here, and a
    context refers to its engine.

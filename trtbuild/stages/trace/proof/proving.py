@@ -5,8 +5,8 @@ A *point* is a size for each symbol. A *guard* is a condition on sizes that torc
 Rules
 1. The points are the example, those of the job (`core.model.shapes.proof_points`), and sizes at which guards fail
    (`guards`). Program and model are compared once at each point. If there is one point only, they are compared twice,
-   because a model may keep values between calls, for example in a list. Its second call differs from the program. For a
-   model with declared state, `state` compares two calls.
+   because a model may keep values between calls, for example in a list. Then its second call differs from the program. For
+   a model with declared state, `state` compares two calls.
 2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
    difference, relative to the largest number, must be at most `TOLERANCES` (`differences`). Integers, bools and constants
    must be equal, and so must the classes and keys of tuples and dicts. A float that the model reads from a tensor

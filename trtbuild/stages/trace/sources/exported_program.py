@@ -42,7 +42,7 @@ class ExportedProgramSource(SourceReader):
                 f"({torch.__version__}); custom operators must be importable",
                 fallback=place,
             )
-        _refuse_other_inputs(exported, job)
+        _refuse_different_inputs(exported, job)
         module = module_of_program(exported)
         try:
             write_recorded_dtype(module)
@@ -90,7 +90,7 @@ class _ExportedAxis:
     high: int | None
 
 
-def _refuse_other_inputs(exported: ExportedProgram, job: TraceJob) -> None:
+def _refuse_different_inputs(exported: ExportedProgram, job: TraceJob) -> None:
     """Raise SourceError if the manifest's inputs differ from those of a ``.pt2`` file, or are outside its ranges."""
     spec = exported.call_spec.in_spec
     count, keywords = spec.children()[0].num_leaves, list(spec.children()[1].context or [])
@@ -125,10 +125,10 @@ def _refuse_other_inputs(exported: ExportedProgram, job: TraceJob) -> None:
                 **place,
             )
         for number, (axis, size) in enumerate(zip(shape, value.shape, strict=True)):
-            _refuse_other_axis(f"{entry.name}.{number}", axis, _exported_axis(size, exported), job)
+            _refuse_different_axis(f"{entry.name}.{number}", axis, _exported_axis(size, exported), job)
 
 
-def _refuse_other_axis(
+def _refuse_different_axis(
     where: str,
     axis: int | SymbolAxis,
     exported_axis: int | _ExportedAxis | str,

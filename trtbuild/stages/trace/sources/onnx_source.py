@@ -32,8 +32,8 @@ from trtbuild.stages.onnx_pools import drop_ceil_modes
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.declared_inputs import (
     graph_interface,
-    refuse_other_input,
-    refuse_other_input_names,
+    refuse_different_input,
+    refuse_different_input_names,
     size_expression,
 )
 from trtbuild.stages.trace.sources.onnx_quantization import dequantize_biases, refuse_unsupported_quantization
@@ -69,9 +69,9 @@ class OnnxSource(SourceReader):
         initializers = {tensor.name for tensor in graph.initializer}
         # files before version 4 of ONNX's IR also list weights as inputs
         inputs = {value.name: value for value in graph.input if value.name not in initializers}
-        refuse_other_input_names(list(inputs), job)
+        refuse_different_input_names(list(inputs), job)
         for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
-            _refuse_other_value(inputs[entry.name], entry, shape, job)
+            _refuse_different_value(inputs[entry.name], entry, shape, job)
         # take the weights out of the graph, and make them its first inputs
         read_numbers = numbers_in(path.parent, job)
         refuse_unsupported_quantization(graph, read_numbers, job)
@@ -225,14 +225,14 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
         node.name = node.name or f"{node.op_type}_{number}"
 
 
-def _refuse_other_value(value: onnx.ValueInfoProto, entry: Any, shape: Any, job: TraceJob) -> None:
+def _refuse_different_value(value: onnx.ValueInfoProto, entry: Any, shape: Any, job: TraceJob) -> None:
     tensor = value.type.tensor_type
     dtype = dtype_name(tensor.elem_type)
     if tensor.HasField("shape"):
         sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
     else:
         sizes = [None] * len(shape)
-    refuse_other_input(entry, shape, dtype, sizes, job)
+    refuse_different_input(entry, shape, dtype, sizes, job)
 
 
 def _with_sizes(value: onnx.ValueInfoProto, shape: Any) -> onnx.ValueInfoProto:

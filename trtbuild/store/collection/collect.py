@@ -10,8 +10,8 @@ Rules
 3. Records are removed first (retention.py decides which records). Then a chunk list is removed if no remaining record names
    its blob. Then a CAS file is removed if no remaining record or list names it. A record that was used in the meantime
    remains, and so do its blobs.
-4. A blob that no record names is removed if its mtime is before the cut-off, even if the store is within its limits,
-   because a build finds a blob only through a record.
+4. A blob that no record names is removed even if the store is within its limits, because a build finds a blob only
+   through a record. Rule 1 applies to the blob, too.
 """
 
 # Paths are strings here, as in the rest of the store.

@@ -21,8 +21,8 @@ from trtbuild.errors import RecordUntrusted, RemoteFault
 from trtbuild.store.remote.store import Found, RemoteStore
 
 #: A function that returns the reason why a trusted record is not used, or None. It applies the lock file, which may name
-#: another record. Its arguments are the key, the record, and whether the record is a last resort: a local record, when no
-#: remote has the record that the lock file names.
+#: another record. Its arguments are the key, the record, and whether the record is a last resort. The last resort is a
+#: local record, if no remote has the record that the lock file names.
 RefusalRule = Callable[[str, Record, bool], "str | None"]
 
 

@@ -8,8 +8,8 @@ Rules
    Any other size or position is below 2**31, as in every tensor of TensorRT.
 3. A value is right if TensorRT computes it correctly in 32 bits. A value whose bounds are within 32 bits is right, and
    an int32 that was cast to int64 is right, too.
-4. A value with wider bounds is right if it is used only as a size or a position, because a size that does not fit 32 bits
-   would be an error in the model itself. Before this use, the value may be moved. It may also be added to values that are
+4. A value with wider bounds is right if it is used only as a size or a position: a size that does not fit 32 bits would
+   be an error in the model itself. Before this use, the value may be moved. It may also be added to values that are
    not negative, or multiplied by them, because then no intermediate value is larger than the final value. It must not be
    compared, divided, used in a subtraction, or used as data. A Slice clamps its end, so the end of a Slice counts as data.
 5. All other int64 values are wrong. `trtbuild.toolchain.compiling.foreign_types` refuses the nodes that use them.

@@ -316,7 +316,8 @@ class _FlowRecorder(TorchDispatchMode):
 
 
 def _can_be_followed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """False if a call draws random numbers, or if the shape of its result, or a returned number, depends on elements."""
+    """False if a call draws random numbers. Also False if the shape of its result, or a number that it returns, depends on
+    elements."""
     if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
         return False
     return torch.Tag.nondeterministic_seeded not in func.tags or is_switched_off(func, args, kwargs)

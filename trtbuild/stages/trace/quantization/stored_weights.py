@@ -57,8 +57,8 @@ def store_weights(
     """Replace quantizers of weights in place, and return the new weights. `values` are the values of weights and constants,
     and `names` their names.
 
-    If the input of a quantizer with two levels of scales is not a known weight (rule 4), raises the error that
-    `two_levels_error` returns for the path of the quantizer's module."""
+    `two_levels_error` makes the error that is raised for a quantizer with two levels of scales whose input is not a known
+    weight (rule 4). Its argument is the path of the quantizer's module."""
     register_operators()
     replacer = _QuantizerReplacer(graph, values, names)
     int8_quantizers = _int8_quantizers()

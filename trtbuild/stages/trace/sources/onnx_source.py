@@ -138,8 +138,8 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
 def _write_function_defaults(model: onnx.ModelProto, job: TraceJob) -> None:
     """Give each call of a function the attributes for which the function has defaults. onnx's inliner ignores defaults.
 
-    Raises SourceError if a call passes on an attribute of the calling function that may be missing: then the default of the
-    called function would count, but the inliner drops it."""
+    Raises SourceError if a call passes on an attribute that its calling function may lack. Without this attribute, the
+    default of the called function would be used, but the inliner drops it."""
     defaults = {(each.domain, each.name, each.overload): each.attribute_proto for each in model.functions}
     for body in (model.graph, *model.functions):
         maybe_missing = set(body.attribute) if isinstance(body, onnx.FunctionProto) else set()

@@ -78,6 +78,6 @@ def _add_examples(reader: Any, tensor: Any) -> None:
 
 
 def _first_numbers(values: Any) -> range:
-    """The first numbers in a range of values. Some ranges have no upper limit: for a size that depends on data."""
+    """The first numbers in a range of values, because the range of a size that depends on data has no upper limit."""
     lower = max(values.lower, 0)  # because sizes and strides are not negative
     return range(int(lower), int(min(values.upper, lower + _MAX_TRIED)) + 1)

@@ -74,7 +74,8 @@ class Uploads:
                 if pool is None:
                     pool = ThreadPoolExecutor(_MAX_UPLOADS, thread_name_prefix=f"upload-{remote.name}")
                     self._pools[remote.name] = pool
-                # These uploads are already in the pool, before the upload that waits for them. So it never blocks them.
+                # These uploads are already in the pool, before the upload that waits for them. So the waiting upload never
+                # blocks them.
                 earlier_uploads = (
                     [running for running, name in self._running.items() if name == remote.name] if last else []
                 )

@@ -181,7 +181,8 @@ def _refuse_different_axis(
 
 
 def _exported_axis(size: Any, exported: ExportedProgram) -> int | _ExportedAxis | str:
-    """The axis of a given size. The result is a text if the size is neither a number nor a multiple of one symbol."""
+    """Describe the axis that has this `size` in `exported`. The result is a text if the size is neither a number nor a
+    multiple of one symbol."""
     if isinstance(size, int):
         return size
     multiple_and_symbol = _multiple_and_symbol(size.node.expr)

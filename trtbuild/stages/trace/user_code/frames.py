@@ -144,7 +144,7 @@ def find_caller(owners: FileOwners, skipped: frozenset[str] = frozenset()) -> tu
 
 
 def find_calling_frame(owners: FileOwners, skipped: frozenset[str] = frozenset()) -> FrameType | None:
-    """The frame of `find_caller`."""
+    """Like `find_caller`, but returns the frame."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = owners.of(frame.f_code.co_filename)

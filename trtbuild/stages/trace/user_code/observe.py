@@ -133,11 +133,12 @@ def imported_path(name: str, project: str, python_path: str) -> str:
     """The path of the user's file or directory that an import of the module `name` finds, or ``absent``.
 
     `python_path` is the value of ``PYTHONPATH``. The directories of the source are not searched."""
-    # a trace runs in the project, so its relative entries are relative to the project
+    # a trace runs in the project, so relative entries of PYTHONPATH are relative to the project
     entries = [os.path.join(project, entry) for entry in python_path.split(os.pathsep) if entry]
     spec = PathFinder.find_spec(name, [*entries, *_INSTALLED_ENTRIES])
     for finder in sys.meta_path:
-        if spec is None and getattr(finder, "__module__", "").startswith("__editable__"):  # setuptools: editable
+        # setuptools adds such a finder for an editable distribution
+        if spec is None and getattr(finder, "__module__", "").startswith("__editable__"):
             spec = finder.find_spec(name, None, None)
     if spec is None:
         return ABSENT
@@ -188,7 +189,8 @@ def installed_version(name: str) -> str | None:
 
 
 def installed_state(name: str) -> str:
-    """The state of a distribution, by its normalized name: its version, and for some a digest; `MODULE` or ``absent``.
+    """The state of a distribution, by its normalized name: its version, for some with a digest; else `MODULE` or
+    ``absent``.
 
     The state of `ALL_DISTRIBUTIONS` is a digest."""
     if name == ALL_DISTRIBUTIONS:

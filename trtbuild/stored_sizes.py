@@ -5,8 +5,8 @@ symbol, if the ranges of the symbols do not prove this. A program contains the e
 is the size of a tensor that is read earlier. Otherwise torch fails, although it has written the program. A partition
 that gets the second half of an axis is such a program.
 
-Inside a block of `solve_sizes`, numbers are found that give the sizes of the tensor their stored examples. Only
-tensors that torch alone cannot read are read in another way.
+Inside a block of `solve_sizes`, the missing examples are computed from the examples of the tensor's sizes, which the
+program contains. Tensors that torch alone can read are read as usual.
 
 torch (2.13) writes and reads calls of ``math.trunc``, but not those of ``math.floor`` and ``math.ceil``. Inside a block of
 `solve_sizes`, it writes and reads these, too. torch is imported when a function runs.
@@ -21,8 +21,8 @@ from typing import Any
 
 from trtbuild.process_wide import ProcessWideChange
 
-#: The most numbers (or combinations of numbers of several symbols) that are tried.
-_TRIED = 2**14
+#: The largest number of values (or of combinations of values of several symbols) that are tried.
+_MAX_TRIED = 2**14
 
 
 def _change_torch() -> Callable[[], object]:
@@ -54,8 +54,8 @@ solve_sizes = ProcessWideChange(_change_torch)
 
 
 def _add_examples(reader: Any, tensor: Any) -> None:
-    """Give each symbol in the sizes and strides of a stored tensor an example, so that they have their stored examples.
-    Without such numbers, no symbol gets an example."""
+    """Give an example to each symbol in the sizes and strides of a stored tensor. With these examples, the sizes and
+    strides are equal to their own stored examples. If no such numbers are found, no symbol gets an example."""
     ranges = reader.shape_env.var_to_range
     # torch also stores the examples of expressions in this table
     known = {expr: number for expr, number in reader.shape_env.backed_var_to_val.items() if expr.is_Symbol}
@@ -69,7 +69,7 @@ def _add_examples(reader: Any, tensor: Any) -> None:
     if any(symbol not in ranges for symbol in symbols):
         return
     choices = itertools.product(*(_first_numbers(ranges[symbol]) for symbol in symbols))
-    for values in itertools.islice(choices, _TRIED):
+    for values in itertools.islice(choices, _MAX_TRIED):
         examples = dict(zip(symbols, values, strict=True))
         if all(expr.xreplace(examples) == example for expr, example in equations):
             for symbol, value in examples.items():
@@ -78,6 +78,6 @@ def _add_examples(reader: Any, tensor: Any) -> None:
 
 
 def _first_numbers(values: Any) -> range:
-    """The numbers in a range of values, at most `_TRIED`. The size of a result that depends on data has no upper limit."""
-    lower = max(values.lower, 0)  # sizes and strides
-    return range(int(lower), int(min(values.upper, lower + _TRIED)) + 1)
+    """The first numbers in a range of values, because the range of a size that depends on data has no upper limit."""
+    lower = max(values.lower, 0)  # because sizes and strides are not negative
+    return range(int(lower), int(min(values.upper, lower + _MAX_TRIED)) + 1)

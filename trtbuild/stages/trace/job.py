@@ -20,7 +20,7 @@ class TraceJob:
     """A model to trace.
 
     `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which the program and the model must
-    compute the same results (`proof_points`). `apart` are pairs of symbols that have the same range, but another min, opt
+    compute the same results (`proof_points`). `apart` are pairs of symbols that have the same range, but different min, opt
     or max in some profile. The symbols of such a pair are not `alike`. `weights` describes the tensors of the
     ``weights:`` file; None without a file. `origins` is for messages: it maps a dotted path in the manifest's model
     (``inputs.image``, ``dims.height``, ``source``) to ``file:line``.

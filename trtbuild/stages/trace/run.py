@@ -94,7 +94,8 @@ def prepare() -> ProcessState:
 
 
 def note_environment(environment: Mapping[str, str]) -> None:
-    """Set the environment in the result of `prepare`. This process was forked after `prepare`, and has its own."""
+    """Replace the environment in the result of `prepare`. Call this in a process that was forked after `prepare`: the
+    process has other environment variables."""
     noted = prepare().environment
     noted.clear()
     noted.update(environment)
@@ -200,7 +201,7 @@ def trace_module(
     from trtbuild.stages.trace.export.weights import (
         ModuleWeights,
         fill_unset_weights,
-        refuse_other_weights,
+        refuse_unfit_weights_file,
         refuse_unset_weights,
     )
     from trtbuild.stages.trace.storing import WeightStorage
@@ -208,7 +209,7 @@ def trace_module(
     refuse_unset_weights(module, job)
     weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
     if job.weights is not None:
-        refuse_other_weights(module, weights, job)
+        refuse_unfit_weights_file(module, weights, job)
         fill_unset_weights(weights)
     state, job = declare_state(module, weights, job)
     with WeightStorage(store_weights, refuse_weights) as storage:

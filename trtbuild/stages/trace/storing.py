@@ -6,8 +6,9 @@ Rules
    All other weights are stored after the export.
 2. User code may change a weight during the export. So the early copy also computes the XXH3 digest of each weight. Its
    results are used only if the weights have the same digests after the export.
-3. Nothing is stored before the export if the program may have other weights than the module: those of a ``weights:`` file,
-   or weights that are stored in the element type of their quantizer, such as int8.
+3. Nothing is stored before the export for a model with a ``weights:`` file, or with quantizers of Model Optimizer or of
+   ``prepare_qat``. Its program has other weights than the module: those of the file, or weights in the element type of
+   their quantizer, such as int8.
 4. If a copy fails, the caller stores all weights itself. This is not an error.
 """
 

@@ -3,13 +3,14 @@
 Rules
 1. The dtypes and shapes must be equal. Bools and integers must be equal.
 2. NaN equals NaN, and an infinity equals an infinity of the same sign. If a and b are NaN everywhere, this proves
-   nothing, so nothing was compared.
+   nothing, so the result is `NOT_COMPARED`.
 3. The error is max|a-b| / max|b| over the finite numbers. If all of b is zero, the error is 0 or infinite. Fill values do
    not count in max|b|, because a mask's -1e9 would hide every error. A fill value is equal in a and b. Its absolute value
    is at least `SMALLEST_FILL_VALUE`, and at least a thousand times that of every other value. (The others are not all 0.)
    A tensor has at most two different fill values, at three or more places in total.
 4. Empty tensors of the same shape are equal.
-5. Values that rounding decides (`rounding`) are left out. If no value is left, nothing was compared.
+5. Values that rounding decides (`rounding`) are left out. If no value is left, the result says
+   that nothing was compared.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Rules
 1. The float model of a model with ``quantize:`` is the trace of the model without ``quantize:``. For other models, it is
    the traced program without quantizers. A package has no traced program, so its float model consists of the programs of
-   its partitions, without quantizers. They compute in the precision of the model.
+   its partitions, without quantizers. These programs compute in the precision of the model.
 2. If a program stores weights as quantized numbers, their floats are lost. Without quantizers, the program then has the
    rounded weights, and the report says that their error is not known. If the model has no other quantizers, nothing is
    measured.

@@ -32,7 +32,7 @@ class Outcome:
     unchecked: str | None = None
     #: The error at each point at which results were added.
     by_point: list[PointError] = field(default_factory=list)
-    #: Outputs that had no value to compare at any point so far.
+    #: The outputs that had no value to compare at any point so far; None before the first point.
     never_compared: set[int] | None = None
     #: The number of values that rounding decides, over all points.
     left_out_count: int = 0

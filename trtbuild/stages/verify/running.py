@@ -6,8 +6,8 @@ needed.
 PyTorch leaves some orders open: that of equal numbers in `sort` and `topk`, and that of the results of ``topk`` with
 ``sorted=False``. ONNX's TopK gives the lower index first, and so do onnxruntime and TensorRT (measured with 8.6 on an
 H200). So programs run with the same order here (`OrderedInterpreter`). This changes only what PyTorch leaves open: the
-values are those of PyTorch, and a wrong index is still found. It applies to the traced program, too, because a partition
-that stays in PyTorch must give the results of the traced program.
+values are those of PyTorch, and a wrong index is still found. The order applies to the traced program, too, because a
+partition that stays in PyTorch must give the results of the traced program.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ Collection is safe while builds run: store/local/local.py explains why (rules 4 
 
 Rules
 1. Only entries with an mtime before the cut-off are removed. All others stay, even if the store exceeds its limits. The
-   cut-off is the start of this collection or of the oldest running session, if that is earlier, minus `SLACK_S`. No session
-   relies on an entry with an mtime before the cut-off.
+   cut-off is `SLACK_S` before the start of this collection, or before the start of the oldest running session if that is
+   earlier. No session relies on an entry with an mtime before the cut-off.
 2. Each removal reads the mtime again, under the exclusive store-wide lock. The lock is held for short batches.
 3. Records are removed first (retention.py decides which records). Then a chunk list is removed if no remaining record names
    its blob. Then a CAS file is removed if no remaining record or list names it. A record that was used in the meantime
    remains, and so do its blobs.
-4. A blob that no record names is removed if its mtime is before the cut-off, even if the store is within its limits,
-   because a build finds a blob only through a record.
+4. A blob that no record names is removed even if the store is within its limits, because a build finds a blob only
+   through a record. Rule 1 applies to the blob, too.
 """
 
 # Paths are strings here, as in the rest of the store.

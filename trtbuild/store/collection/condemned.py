@@ -39,7 +39,7 @@ class CondemnedFiles:
     def condemned_times(self, start_ns: int) -> dict[str, int]:
         """The condemned files: name → time (ns).
 
-        `start_ns` is the start of the collection. It replaces a later time, because then a clock was wrong.
+        `start_ns` is the start of the collection. It replaces a later time, which shows that a clock was wrong.
         """
         try:
             with open(self._shared.open("gc", "condemned"), "rb") as file:

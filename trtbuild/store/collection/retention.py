@@ -80,7 +80,7 @@ class Scan:
     sizes: dict[str, set[int]] = field(default_factory=dict)  # CAS file → the sizes that records and lists give it
 
     def add(self, key: str, used_ns: int, size: Size, data: bytes | None) -> bool:
-        """Add the record or chunk list under `key`. An invalid one is added as a record without files, and False is
+        """Add the record or chunk list under `key`. An invalid entry is added as a record without files, and False is
         returned."""
         try:
             action = ActionResult.from_bytes(data or b"")

@@ -15,8 +15,8 @@ _END_BYTES = 120
 
 
 def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
-    """The trusted records with the blob `sha256` among their outputs, each once. Reads every entry, but touches only those
-    that name `sha256`.
+    """The trusted records with the blob `sha256` among their outputs, each once. Reads every entry, but marks only
+    those that name `sha256` as used.
 
     Raises StoreUnavailable.
     """

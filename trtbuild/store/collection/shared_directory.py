@@ -8,9 +8,9 @@ There are no locks, and nginx does not set the mtime of the files that it serves
    From S + 15 min on, the writer looks up the file again (store/remote/files.py, rule 3). A file is not removed within the
    *grace period*, which is longer than 30 min: 1 h by default, and at least `MIN_GRACE_S`.
 3. A file that no record names is removed in three steps, by collections that are a grace period apart (condemned.py). The
-   first collection condemns the file: it notes the time. The second one hides the file, which means that it moves the file
-   out of ``cas/``, if there is still no record and the mtime is older than the grace period. The third one removes the
-   file, or moves it back if a record names it now.
+   first collection condemns the file: it notes the time. The second one hides the file: it moves the file out of
+   ``cas/``. It does this only if there is still no record, and if the mtime is older than the grace period. The third one
+   removes the file, or moves it back if a record names it now.
 4. Rule 3 is safe for this reason: a file is hidden at H, and removed by a collection that began at R, where
    H < R - grace period. A writer that looked for the file after H did not find it, and wrote the file again. A writer that
    looked before H published its record before H + 30 min, which is before R. So the collection listed the record and moved
@@ -175,6 +175,9 @@ class _Collection:
             files[name] = Entry(status.st_mtime_ns, size_of(status))
 
     def _has_named_size(self, name: str, size: int) -> bool:
+        """Whether a CAS file has a size that a record or list gives it.
+
+        If no entry names the file, any size is right. An empty file is wrong, unless its name is the digest of no bytes."""
         sizes = self._scan.sizes.get(name)
         return (size > 0 or name == EMPTY_SHA256) and (sizes is None or size in sizes)
 

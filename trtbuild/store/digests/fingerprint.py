@@ -43,8 +43,8 @@ from trtbuild.regular import open_regular
 from trtbuild.store.digests.index import Fact, Index
 from trtbuild.store.digests.reading import BUFFER_SIZE, Consumer, read_through
 
-#: The age in seconds from which an mtime or ctime is trusted (rule 1): the tick of the coarsest clock of a file system
-#: in use (FAT).
+#: From this age in seconds on, an mtime or ctime is trusted (rule 1). It is the tick of the coarsest clock of common file
+#: systems (FAT).
 RACY_S = 2.0
 #: The same for a clock that is finer than a millisecond. A tick of the kernel is at most 10 ms, and the clock of a file
 #: server may be a little behind this machine's.

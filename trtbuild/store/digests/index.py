@@ -222,7 +222,7 @@ class Index:
 def _facts(cache: Any, names: Sequence[str]) -> Iterator[tuple[str, Fact]]:
     """The known facts with these `names`, as (name, fact). Raises RowRefused, and the errors of SQLite.
 
-    diskcache has no public function for many keys. So this is its query for one key, with another condition."""
+    diskcache has no public function for many keys. So this is diskcache's query for one key, with a condition for many."""
     for start in range(0, len(names), _NAMES_PER_QUERY):
         group = tuple(names[start : start + _NAMES_PER_QUERY])
         marks = ",".join("?" * len(group))

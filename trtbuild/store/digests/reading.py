@@ -1,4 +1,5 @@
-"""Reads a file once for several consumers, such as hashes. Each has a thread, because hashing runs without the GIL."""
+"""Reads a file once for several consumers, such as hashes. Each consumer has a thread, because hashing runs without the
+GIL."""
 
 from __future__ import annotations
 

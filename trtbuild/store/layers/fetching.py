@@ -4,9 +4,10 @@ Rules
 1. All fetches run within one session of the local store, so no collection removes a blob before its record is written.
 2. The blobs of a record are fetched first, and their digests are verified. The record is published last. So a process
    that is killed leaves only complete records, and files that no record names.
-3. A record that is complete in the local store is not requested from the remote, unless `trtbuild.lock` refuses the local
-   record, or the remote has a pointer (`POINTER_STAGES`) to another record. A pointer leads to the last trace of the same
-   files, so the remote's pointer replaces the local one. A file that is in the local store is not requested.
+3. A record that is complete in the local store is not requested from the remote, with two exceptions: `trtbuild.lock`
+   refuses the local record, or the remote has a pointer (`POINTER_STAGES`) to another record. A pointer leads to the last
+   trace of the same files, so the remote's pointer replaces the local one. A file that is in the local store is not
+   requested.
 4. A blob that several records name is fetched once, because only one thread at a time fetches it (`NameLocks`).
 5. An error of one record is reported, and the other records are still fetched. If the local store cannot be written, all
    fetches stop.
@@ -40,7 +41,7 @@ class Fetched:
     fetched: list[str] = field(default_factory=list)
     #: Records that were already complete in the local store.
     present: list[str] = field(default_factory=list)
-    #: Records that are not in the remote, or have a blob that is not there.
+    #: Records that are not in the remote, or whose blobs are not all there.
     missing: list[str] = field(default_factory=list)
     #: Records that this machine does not trust, or that the lock file refuses → the reason.
     untrusted: dict[str, str] = field(default_factory=dict)

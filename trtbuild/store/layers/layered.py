@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TypeVar
 
 from trtbuild.core.recipes.lookup_recipes import POINTER_STAGES
 from trtbuild.core.recipes.ports import FileStamp
@@ -42,8 +41,6 @@ from trtbuild.store.layers.remote_records import FoundRecords, RefusalRule
 from trtbuild.store.layers.uploads import Uploads
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import Found, RemoteStore
-
-T = TypeVar("T")
 
 
 class LayeredStore:

@@ -4,7 +4,8 @@ Rules
 1. Remotes are asked in order. A record comes from the first remote that has a trusted record. The remotes after it are
    asked only if this remote lacks a blob of the record.
 2. A record that was found is not requested again. A record that was not found is requested each time, because it may have
-   been written in the meantime. Only the first lookup after `prefetch_records` sends no second request for it.
+   been written in the meantime. Only the first lookup after `prefetch_records` sends no request, because
+   `prefetch_records` has just sent it.
 3. A remote's fault is handled like a miss. The remote's report contains the fault.
 """
 
@@ -20,8 +21,8 @@ from trtbuild.errors import RecordUntrusted, RemoteFault
 from trtbuild.store.remote.store import Found, RemoteStore
 
 #: A function that returns the reason why a trusted record is not used, or None. It applies the lock file, which may name
-#: another record. Its arguments are the key, the record, and whether the record is a last resort: a local record, when no
-#: remote has the record that the lock file names.
+#: another record. Its arguments are the key, the record, and whether the record is a last resort. The last resort is a
+#: local record, if no remote has the record that the lock file names.
 RefusalRule = Callable[[str, Record, bool], "str | None"]
 
 

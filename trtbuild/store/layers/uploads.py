@@ -5,12 +5,12 @@ Rules
    and does not fail the build.
 2. The bytes of a record's document are sent unchanged, with the signatures that may leave this machine. Before a file is
    sent, its SHA-256 is compared with its name, because some remotes do not allow the replacement of a damaged file.
-3. If two machines send an engine at once, and the remote does not decide which one it keeps, each machine looks up the
-   engine again at the end (store/remote/records.py, rule 6). So all machines use the same engine. For other steps this is
-   not necessary, because their records for one key differ only in their provenance.
+3. Two machines may send an engine at once to a remote that does not decide which one it keeps. So each machine looks up
+   the engine again at the end (store/remote/records.py, rule 6). So all machines use the same engine. For other steps this
+   is not necessary, because their records for one key differ only in their provenance.
 4. A pointer is a record that leads to another record. Its upload (`last`) begins when the uploads of all records that were
-   added earlier have ended. It is left out if a record could not be sent to the remote, because the new pointer would
-   replace a pointer that can be used.
+   added earlier have ended. If a record could not be sent to the remote, the pointer is not sent either, because it
+   would replace a pointer that can be used.
 5. Records that this machine does not trust, and records that only this machine trusts, are not sent
    (`Trust.sendable_signatures`).
 """
@@ -74,7 +74,8 @@ class Uploads:
                 if pool is None:
                     pool = ThreadPoolExecutor(_MAX_UPLOADS, thread_name_prefix=f"upload-{remote.name}")
                     self._pools[remote.name] = pool
-                # These uploads are already in the pool, before the upload that waits for them. So it never blocks them.
+                # These uploads are already in the pool, before the upload that waits for them. So the waiting upload never
+                # blocks them.
                 earlier_uploads = (
                     [running for running, name in self._running.items() if name == remote.name] if last else []
                 )

@@ -10,7 +10,7 @@ Rules
    (publication.py). So a process that is killed leaves only complete entries, and files in ``tmp/``.
 3. Bytes are always verified when they are read. A blob is compared with its own SHA-256, even if all its chunks are right.
    A damaged entry is moved to ``quarantine/``, and EntryCorrupt is raised. If a blob with chunks is damaged, the chunks
-   with a wrong digest are the damaged entries. If there is no such chunk, the chunk list is.
+   with a wrong digest are the damaged entries. If there is no such chunk, the chunk list is the damaged entry.
 4. A lookup touches the entry that it finds: it gives the entry a new mtime, under the shared store-wide lock (leases.py).
    The touch is left out if the mtime is at or after the start of this process's latest session. An entry that vanishes
    before the touch counts as missing.
@@ -32,7 +32,7 @@ Rules
 8. When bytes are written that the store already has, the existing entry is not read if its size is right. An entry of
    another size is replaced.
 9. If trusted keys are configured, the signatures of a record are checked before its document is read. An untrusted record
-   stays, because other machines may trust it. Then this machine writes its own record under a second key. It is computed
+   stays, because other machines may trust it. Then this machine writes its own record under a second key, which is computed
    from the machine's domain (the origin of its records, such as ``ci``): core/recipes/trust.py, rules 3 and 4.
 10. A command that only reads (`begin_read_only`) touches no entry and holds no lock. So its answer may be outdated at once.
     The first call that writes ends this mode.
@@ -298,8 +298,8 @@ class LocalStore(LocalBlobs):
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold a lock on `key`, so that simultaneous builds do not run its step twice. The lock also ends if the
-        process dies. Raises StoreUnavailable.
+        """Hold a lock on `key`, so that simultaneous builds do not run its step twice. The lock is also released if
+        the process dies. Raises StoreUnavailable.
         """
         self.entries.prepare()
         with leases.hold_key_lock(self.entries.layout, key):

@@ -102,8 +102,8 @@ class RemoteFiles:
         return data
 
     def send(self, files: Iterable[Output], read: ReadFile, *, recheck: bool = False) -> None:
-        """Send the files that the remote lacks. `read` returns their bytes. With `recheck`, rule 3 does not apply. Raises
-        RemoteFault, and the errors of `read`."""
+        """Send the files that the remote lacks. `read` returns their bytes. With `recheck`, a file is also looked up
+        again if it was seen a short time ago (rule 3). Raises RemoteFault, and the errors of `read`."""
 
         def send_one(file: Output) -> None:
             if file.sha256 in self.damaged_names:

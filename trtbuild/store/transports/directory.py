@@ -61,7 +61,7 @@ _RACE_ERRORS = (errno.ENOENT, errno.ESTALE)
 _MAX_WRITE_ATTEMPTS = 16
 _REFUSAL_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PASSING_ERRORS = (errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_TRANSIENT_ERRORS = (errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _NOT_A_FILE_ERRORS = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EISDIR)
 
 
@@ -222,7 +222,7 @@ class DirectoryTransport(Transport):
             return RemoteLied(text) if action == "read" else RemoteRefused(text, hint="something else is in its place")
         if error.errno == errno.ENOENT:
             return RemoteDown(text, hint="is the share mounted? the directory's parent must be there")
-        return RemoteDown(text, is_transient=error.errno in _PASSING_ERRORS)
+        return RemoteDown(text, is_transient=error.errno in _TRANSIENT_ERRORS)
 
 
 def _subfolder_of(name: str) -> str:

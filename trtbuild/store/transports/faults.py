@@ -22,7 +22,7 @@ Action = Literal["read", "write"]
 
 SLOW_LINE_HINT = "is its line slow? raise patience_s of this remote"
 
-_PASSING_STATUSES = frozenset({408, 425, 429})
+_TRANSIENT_STATUSES = frozenset({408, 425, 429})
 _NO_UPLOAD_STATUSES = frozenset({404, 405, 410, 501})
 _BROKEN_CONNECTION_ERRORS = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOTCONN, errno.EBADF})
 
@@ -48,7 +48,7 @@ def status_fault(place: str, status: int, action: Action, retry_after_s: float |
     text = _status_text(place, status)
     if action == "write" and status in _NO_UPLOAD_STATUSES:
         return RemoteRefused(f"{text}: it takes no uploads", hint='check its url, or set mode = "r"')
-    if status in _PASSING_STATUSES or (status >= 500 and status != 501):
+    if status in _TRANSIENT_STATUSES or (status >= 500 and status != 501):
         return RemoteDown(text, is_transient=True, retry_after_s=retry_after_s)
     if status < 300:
         return RemoteDown(f"{text}, which is not an answer to a request to {action}")

@@ -6,8 +6,8 @@
 Rules
 1. obstore finds credentials and endpoints in environment variables, web identity and the machine's role (container,
    instance). It does not read ~/.aws. A URL with credentials is rejected. Plain http is used only if an environment
-   variable such as ``AWS_ENDPOINT_URL`` has an endpoint with this scheme. obstore always follows redirects. Another
-   host gets no Authorization header. It gets the session token, which is useless without its key.
+   variable such as ``AWS_ENDPOINT_URL`` has an endpoint with this scheme. obstore always follows redirects. To
+   another host, it sends no Authorization header. It sends the session token, which is useless without its key.
 2. The texts of obstore's errors contain URLs, some with signatures. An error here repeats only the status, the service's
    code, and the name of a missing setting. It is not chained to obstore's error.
 3. ``If-None-Match: *`` prevents an entry from being written twice. For a service that does not support this header, the
@@ -53,6 +53,7 @@ _LIST_PERMISSIONS = {"s3": "s3:ListBucket", "gs": "storage.objects.list"}
 _UPLOAD_SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 26)
 
 _NO_BUCKET_PATTERN = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
+# The text of an error of the requests with which obstore looks for the credentials of the machine's role (rule 1).
 _METADATA_PATTERN = re.compile(
     r"latest/api/token|latest/meta-data|computeMetadata|metadata/identity|source: TokenRequest"
 )

@@ -2,12 +2,12 @@
 
 Rules
 1. Time is divided into windows. The first window covers connecting, the request and the head of the answer, and lasts
-   `patience_s`. The second window, for the body, ends at the same time, but lasts at least a fifth of `patience_s`. So a
-   remote that answers at the last moment and then sends too slowly costs 1.2 times `patience_s`. Later windows last
-   `patience_s`. The window after an upload may be longer (`begin_longer_window`).
+   `patience_s`. The second window, for the body, ends when the first one would end, but lasts at least a fifth of
+   `patience_s`. So a remote that answers at the last moment and then sends too slowly costs 1.2 times `patience_s`. Later
+   windows last `patience_s`. The window after an upload may be longer (`begin_longer_window`).
 2. A window with fewer than `MIN_BYTES_PER_S` bytes a second counts as silence, except in the case of rule 3.
-3. The connections to a remote share a line. If they move `MIN_BYTES_PER_S` bytes a second together, a single one may be
-   slower. But it may wait for a byte for at most `MAX_QUEUE_FACTOR` times `patience_s`.
+3. The connections to a remote share a line. If together they move `MIN_BYTES_PER_S` bytes a second, a single
+   connection may be slower. But it may wait for a byte for at most `MAX_QUEUE_FACTOR` times `patience_s`.
 4. A transfer with a total limit (`limit_total_time`) ends at that limit, even if it is fast.
 """
 

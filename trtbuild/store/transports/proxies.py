@@ -53,7 +53,7 @@ def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy |
 
 
 def _is_excepted(host: str, no_proxy: str) -> bool:
-    """Whether the list `no_proxy` excludes `host`. It has names (with their subdomains), addresses, networks
+    """Whether the list `no_proxy` excludes `host`. Its entries are names (with their subdomains), addresses, networks
     (``10.0.0.0/8``) or ``*``."""
     for entry in (word.strip().lower() for word in no_proxy.split(",")):
         name = entry.removeprefix("*.").removeprefix(".")

@@ -9,7 +9,7 @@ Rules
    (core/recipes/trust.py, rule 5). The key is created when it is needed. While there is a signing key, the machine key is
    not trusted. So records that were built before the signing key was configured are built again.
 4. Keys expire by this machine's clock (UTC). The time in a signature is ignored, because the thief of a key can choose it.
-5. A signing key that is revoked or expired is not used, and causes one warning, no error.
+5. A signing key that is revoked or expired is not used. This causes a warning, and not an error.
 """
 
 from __future__ import annotations

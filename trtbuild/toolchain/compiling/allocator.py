@@ -1,9 +1,10 @@
 """Make the C library of this process return freed memory to the system.
 
 glibc keeps freed buffers that are smaller than a threshold, and raises this threshold by itself (mallopt(3),
-M_MMAP_THRESHOLD). So an idle worker still had 600 MB after a build of ViT-B. `return_large_buffers` keeps the threshold
-constant, so that large buffers return at once. The peak of the build is then 1,338 MiB instead of 1,422 MiB.
-`release_free_memory` returns the rest (``malloc_trim``). With other C libraries both functions do nothing.
+M_MMAP_THRESHOLD). So without these functions, an idle worker still had 600 MB after a build of ViT-B.
+`return_large_buffers` keeps the threshold constant, so that large buffers return at once. The peak of the build is then
+1,338 MiB instead of 1,422 MiB. `release_free_memory` returns the rest (``malloc_trim``). With other C libraries both
+functions do nothing.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ TYPE_NAMES = {number: element.name for number, element in BY_ONNX.items()}
 _OWN_TYPE_OPERATORS = frozenset(
     ("Cast", "Shape", "Size", "ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf", "And", "Or", "Not", "Xor")
 ) | frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
-#: Operator → the number of its first operands that give their types to the results (rule 5). Other operators: all operands.
+#: Operator → the number of its first operands that give their types to the results (rule 5). For other
+#: operators, all operands do.
 _DATA_OPERAND_COUNTS = {
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Slice", "Reshape", "Expand", "Tile", "Unsqueeze"), 1),
     **dict.fromkeys(("Squeeze", "Transpose", "Split", "Pad", "Resize", "TopK", "CumSum", "Trilu", "ReduceSum"), 1),

@@ -12,9 +12,9 @@ Rules
    `supports_model_v2` (in older releases: `supports_model`) leaves out of its subgraphs. If the error of a parse has no
    node, it belongs to the node that the log names last. TensorRT-RTX has such errors for ScatterElements with a reduction.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).
-5. The parser of `tensorrt` needs a GPU. Without a GPU, the parser of TensorRT-RTX is its stand-in. It also refuses the
-   element types and operators that the `tensorrt` release is known to refuse (`trtbuild.core.model.stand_in`). If the
-   toolchain's own parser refuses other nodes, the engine step raises an error with the node.
+5. The parser of `tensorrt` needs a GPU. Without a GPU, the parser of TensorRT-RTX is its stand-in. The stand-in also
+   refuses the element types and operators that the `tensorrt` release is known to refuse (`trtbuild.core.model.stand_in`).
+   If the toolchain's own parser refuses other nodes, the engine step raises an error with the node.
 6. With ``truncate_double``, a float64 weight that is cast to float32 counts as a float32 weight, as in the engine step
    (`trtbuild.toolchain.compiling.double_weights`).
 """
@@ -117,7 +117,8 @@ class Parser:
             with ParsedNetwork(self._trt, builder, logger, log, self._release) as parsed:
                 scales = {name: weights[name] for name in quantizer_scales(model_outline)}
                 pieces, more_errors = parsed.supported_pieces(model, scales)
-        if all(error.node for error in errors):  # the parse knows the node of each error: repetitions without a node
+        # If the parse has found the node of each error, errors without a node only repeat these errors.
+        if all(error.node for error in errors):
             more_errors = [error for error in more_errors if error.node]
         accepted = {index for piece in pieces for index in piece}
         left_out = [node.name for index, node in enumerate(model_outline.nodes) if index not in accepted]

@@ -1,6 +1,6 @@
 """Make placeholders for weights, because the partitioner asks the parser before the weights are read.
 
-All values are 0, except the scales of quantizers. They are 1, because the parser refuses a scale that is not positive.
+All values are 0, except the scales of quantizers. Scales are 1, because the parser refuses a scale that is not positive.
 
 To save memory, all weights of zeros are windows of one block. The scales of each type share another block. Each weight has
 its own address, because TensorRT identifies weights by their address.

@@ -3,8 +3,8 @@
 The results differ from those of the converted model only by rounding: in half precision, and in models that cast float64
 weights to float32. Engines and the files for trtexec are made from the rewritten model.
 
-If you change the rewriting, change a number in the keys of engines, too: the version of the engine step, or for releases
-without strong typing, `trtbuild.core.recipes.keys.LAYER_TYPES_VERSION`.
+If you change the rewriting, change a number in the keys of engines, too. This number is the version of the engine step, or
+`trtbuild.core.recipes.keys.LAYER_TYPES_VERSION` for releases without strong typing.
 """
 
 from __future__ import annotations

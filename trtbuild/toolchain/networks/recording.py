@@ -202,8 +202,8 @@ class _Recorder:
     # -- the result
 
     def finish(self) -> RecordedNetwork:
-        """Return the recorded network. Raises NotRecorded if an input or all outputs are missing, or if an output has an
-        unknown shape or a type that no array has."""
+        """Return the recorded network. Raises NotRecorded if an input is missing, if there is no output, or if an output
+        has an unknown shape or a type that no array has."""
         for name, (number, _) in self._declared.items():
             if number not in self._inputs:
                 raise NotRecorded(f"input {name!r} of the manifest is not added: network.add_input({name!r}, …)")

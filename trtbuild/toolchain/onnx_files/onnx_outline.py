@@ -151,7 +151,7 @@ def _read_attribute(
     nested_operators: set[str],
 ) -> None:
     """Read one attribute of a node, and add its content to the lists and the set. `numbers` gets the int64 constants. The
-    others become the fields of `Node` with these names."""
+    other lists and the set become the fields of `Node` with these names."""
     name, number = "", 0
     integers: list[int] = []
     for field, value in fields(message):

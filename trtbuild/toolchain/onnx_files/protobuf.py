@@ -1,7 +1,7 @@
 """Read and write protobuf's wire format field by field: https://protobuf.dev/programming-guides/encoding.
 
 The package protobuf is not used, because engine workers may not have it. Fields with integers and length-delimited fields
-(texts, messages, packed numbers) are decoded. fixed32 and fixed64 fields are not.
+(texts, messages, packed numbers) are decoded. fixed32 and fixed64 fields are not decoded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run engines with TensorRT's runtime. The classes implement the protocols of `trtbuild.core.engines.execution`.
 
 Rules
-1. Most calls identify tensors by name (``set_input_shape``, ``execute_async_v3``). They are the same from 8.5 to 11 and in
-   TensorRT-RTX. `execution_table` has the calls that differ between versions.
+1. Most calls identify tensors by name (``set_input_shape``, ``execute_async_v3``). These calls are the same from 8.5 to 11
+   and in TensorRT-RTX. `execution_table` has the calls that differ between versions.
 2. A plan (a serialized engine) is deserialized from the caller's verified buffer, without a copy.
 3. TensorRT's objects have pointers to one another that Python does not know. So an engine refers to its runtime here, and a
    context refers to its engine.
@@ -10,9 +10,9 @@ Rules
    only save time. `set_shape`, `set_address` and `enqueue` return the library's result without a check, because every run
    calls them. If the result is False, the caller reads the errors with `take_errors`.
 5. ``infer_shapes`` and ``set_optimization_profile_async`` raise Python errors without the GIL, so SIGSEGV ends the process
-   if such a call fails (seen with 8.6; the published bindings of early releases of 10 have this fault, too). So shapes
-   come from ``get_tensor_shape``. ``set_optimization_profile_async`` is called only if `profile_sharing` finds that the
-   context can use the profile.
+   if such a call fails. (This was seen with 8.6. The published bindings of early releases of 10 have this fault, too.) So
+   shapes come from ``get_tensor_shape``. ``set_optimization_profile_async`` is called only if `profile_sharing` finds that
+   the context can use the profile.
 6. A version-compatible plan may contain a lean runtime, which is host code. TensorRT loads such a plan only if
    ``engine_host_code_allowed`` of the runtime object is set. Plans with host code have a separate runtime object, so the
    object for other plans refuses host code.

@@ -3,13 +3,13 @@
 Rules
 1. A value has bounds (min, max) if it is computed only from sizes, positions and constants, by operators with a rule for
    bounds. The bounds are whole numbers of any size, and are valid for every element.
-2. A size of an input is at most the number in `largest_sizes`. If it is None, the profiles are not known yet. Then the
-   assumed limit is `LIKELY_SIZE`, and the compiler checks the values again with the sizes of the profiles. Any other size
-   or position is below 2**31, as in every tensor of TensorRT.
-3. A value is right if TensorRT computes it correctly in 32 bits. A value whose bounds are within 32 bits is right. So is
-   an int32 that was cast to int64.
-4. A value with wider bounds is right if it is used only as a size or a position, because a size that does not fit 32 bits
-   would be an error in the model itself. Before this use, the value may be moved. It may also be added to values that are
+2. A size of an input is at most the number in `largest_sizes`. If `largest_sizes` is None, the profiles are not known
+   yet. Then the assumed limit is `LIKELY_SIZE`, and the compiler checks the values again with the sizes of the profiles.
+   Any other size or position is below 2**31, as in every tensor of TensorRT.
+3. A value is right if TensorRT computes it correctly in 32 bits. A value whose bounds are within 32 bits is right, and
+   an int32 that was cast to int64 is right, too.
+4. A value with wider bounds is right if it is used only as a size or a position: a size that does not fit 32 bits would
+   be an error in the model itself. Before this use, the value may be moved. It may also be added to values that are
    not negative, or multiplied by them, because then no intermediate value is larger than the final value. It must not be
    compared, divided, used in a subtraction, or used as data. A Slice clamps its end, so the end of a Slice counts as data.
 5. All other int64 values are wrong. `trtbuild.toolchain.compiling.foreign_types` refuses the nodes that use them.
@@ -27,7 +27,7 @@ INT64 = 7
 _INT32 = 6
 _BOOL, _FLOATS = 9, frozenset((1, 10, 11, 16))
 #: The largest number of elements of a TensorRT tensor.
-_MOST_ELEMENTS = 2**31 - 1
+_MAX_ELEMENTS = 2**31 - 1
 #: The assumed largest size of an input, if the largest size is not known.
 LIKELY_SIZE = 2**24
 #: For a number that was computed as a float, the bounds grow by the fraction 1 / `_ROUNDING_SHARE`, because floats are
@@ -158,11 +158,11 @@ class Int64Bounds:
         if operator == "Shape":
             return 0, self._largest_size(node.inputs[0])
         if operator == "Size" or operator in _POSITION_OPERATORS or (operator, number) in _POSITION_RESULTS:
-            return 0, _MOST_ELEMENTS
+            return 0, _MAX_ELEMENTS
         if operator in ("Constant", "ConstantOfShape"):
             return node.int64_range or ((0, 1) if node.types == (_BOOL,) else None)
         if operator == "ReduceProd" and node.inputs and node.inputs[0] in self._shapes:
-            return 0, _MOST_ELEMENTS  # the number of elements of a tensor
+            return 0, _MAX_ELEMENTS  # the number of elements of a tensor
         names = node.inputs[_CHOSEN_OPERANDS[operator]] if operator in _CHOSEN_OPERANDS else node.inputs
         if operator in _MOVING_OPERATORS or operator == "TopK":
             names = node.inputs[:1]
@@ -173,7 +173,7 @@ class Int64Bounds:
         if not known or len(known) < len(operands):
             return None
         if operator in _MOVING_OPERATORS or operator in _CHOSEN_OPERANDS or operator == "TopK":
-            return _hull(known)
+            return _combined_bounds(known)
         if operator in _BOOL_OPERATORS:
             return 0, 1
         if operator == "Cast":
@@ -185,8 +185,8 @@ class Int64Bounds:
 
     def _largest_size(self, name: str) -> int:
         if self._largest_sizes is None:
-            return LIKELY_SIZE if name in self._inputs else _MOST_ELEMENTS
-        return self._largest_sizes.get(name, _MOST_ELEMENTS)
+            return LIKELY_SIZE if name in self._inputs else _MAX_ELEMENTS
+        return self._largest_sizes.get(name, _MAX_ELEMENTS)
 
     def _cast_bounds(self, node: Node, bounds: Bounds) -> Bounds | None:
         if _BOOL in node.types:
@@ -222,7 +222,7 @@ def _fit_32_bits(bounds: Bounds) -> bool:
     return bounds[0] >= -(1 << 31) and bounds[1] < 1 << 31
 
 
-def _hull(bounds: list[Bounds]) -> Bounds:
+def _combined_bounds(bounds: list[Bounds]) -> Bounds:
     """The narrowest bounds that contain all of `bounds`."""
     return min(low for low, _ in bounds), max(high for _, high in bounds)
 
@@ -249,9 +249,9 @@ def _quotient(bounds: list[Bounds]) -> Bounds:
 
 
 def _range(bounds: list[Bounds]) -> Bounds:
-    """Bounds of a Range: its values are between start and limit, and their number is at most `_MOST_ELEMENTS`."""
+    """Bounds of a Range: its values are between start and limit, and their number is at most `_MAX_ELEMENTS`."""
     start, limit, delta = bounds
-    distance = max(abs(delta[0]), abs(delta[1])) * (_MOST_ELEMENTS - 1)
+    distance = max(abs(delta[0]), abs(delta[1])) * (_MAX_ELEMENTS - 1)
     return max(min(start[0], limit[0]), start[0] - distance), min(max(start[1], limit[1]), start[1] + distance)
 
 
@@ -263,7 +263,7 @@ def _product_of_elements(bounds: list[Bounds]) -> Bounds | None:
 
 
 def _sum_of_elements(bounds: list[Bounds]) -> Bounds:
-    return min(bounds[0][0], 0) * _MOST_ELEMENTS, max(bounds[0][1], 0) * _MOST_ELEMENTS
+    return min(bounds[0][0], 0) * _MAX_ELEMENTS, max(bounds[0][1], 0) * _MAX_ELEMENTS
 
 
 #: Operators whose bounds are valid for whole numbers only. For example, a quotient by a small float has no bound.
@@ -279,10 +279,10 @@ _ARITHMETIC: Mapping[str, Callable[[list[Bounds]], Bounds | None]] = {
     "Abs": lambda bounds: (0, _symmetric_bounds(bounds[0])[1]),
     "Sign": lambda bounds: (-1, 1),
     "Relu": lambda bounds: (max(bounds[0][0], 0), max(bounds[0][1], 0)),
-    "Clip": lambda bounds: _hull(bounds),
+    "Clip": lambda bounds: _combined_bounds(bounds),
     "Sqrt": lambda bounds: (0, max(bounds[0][1], 1)),
     **dict.fromkeys(("Floor", "Ceil", "Round", "ReduceMean"), lambda bounds: bounds[0]),
-    **dict.fromkeys(("Pad", "Trilu"), lambda bounds: _hull([*bounds, (0, 0)])),
+    **dict.fromkeys(("Pad", "Trilu"), lambda bounds: _combined_bounds([*bounds, (0, 0)])),
     **dict.fromkeys(("ReduceSum", "CumSum"), _sum_of_elements),
     "ReduceProd": _product_of_elements,
     "Range": _range,

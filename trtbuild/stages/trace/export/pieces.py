@@ -13,8 +13,8 @@ _aten = torch.ops.aten
 def slice_used_pieces(graph: torch.fx.Graph) -> None:
     """Replace splits along a dynamic axis by slices, in two cases. This changes `graph`.
 
-    1. The pieces have a fixed size, and the graph does not use all of them. The graph has as many pieces as the example
-       call. On a shorter axis, the declared size of an unused piece may be negative (``s - 6`` for s = 4).
+    1. The pieces have a fixed size, and the graph does not use all of them. The graph has the number of pieces of
+       the example call. On a shorter axis, the declared size of an unused piece may be negative (``s - 6`` for s = 4).
        torch.export.load rejects such a program (torch 2.13).
     2. The pieces have a dynamic size (``torch.chunk``). Such a split cannot be converted to ONNX, because onnxscript's
        optimizer fails (0.7.2). torch.export has checked that the number of pieces is the same at every size.

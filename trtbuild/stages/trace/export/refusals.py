@@ -67,7 +67,7 @@ def raise_refusal(error: BaseException, module: torch.nn.Module, job: TraceJob, 
         error,
         "torch.export cannot trace the model",
         code="export",
-        # PyTorch's converter has made a graph that cannot run
+        # for TorchScript, PyTorch's converter may have made a graph that cannot run
         hint=PYTHON_SOURCE if job.source.kind == "torchscript" else None,
         fallback=job.place("source"),
     )

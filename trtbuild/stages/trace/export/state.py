@@ -76,7 +76,8 @@ class ModuleState:
 
     def __init__(self, module: torch.nn.Module, buffers: Sequence[StateBuffer]) -> None:
         self.buffers = tuple(buffers)
-        #: The name of a buffer that a call has replaced in only some of the places that refer to it; "" without one.
+        #: The name of a buffer that a call has replaced in only some of the places that refer to it; "" if there is no such
+        #: buffer.
         self.partly_replaced = ""
         self._module = module
         self._original_forward = module.forward
@@ -130,7 +131,7 @@ class ModuleState:
     def _with_state(self, values: Sequence[torch.Tensor]) -> Iterator[None]:
         """Replace the state buffers by copies of `values` inside the block (rule 2)."""
         copies = {buffer.name: value.clone() for buffer, value in zip(self.buffers, values, strict=True)}
-        # torch.export copies containers, so the places of an earlier call may be unused now
+        # searched in each call: torch.export copies containers, so the model may not use those of an earlier call
         places = [*_places_in(self._module, self.buffers)]
         for place in places:
             place.container[place.key] = copies[place.buffer.name]
@@ -148,8 +149,8 @@ class ModuleState:
 def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> tuple[ModuleState, TraceJob]:
     """Give `module` a forward that takes and returns its state. Returns the state, and the job with the state's inputs.
 
-    `weights` still has the state buffers. Raises SourceError for a pattern that names no buffer, for a buffer whose tensor
-    the module also has under another name, and for a module with forward hooks."""
+    `weights` must contain the state buffers. Raises SourceError for a pattern that matches no buffer, for a buffer whose
+    tensor the module also has under another name, and for a module with forward hooks."""
     if not job.state:
         return ModuleState(module, ()), job
     buffers = dict(module.named_buffers())
@@ -185,7 +186,7 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
 
 
 def refuse_state(final: FinalProgram, state: ModuleState, job: TraceJob) -> None:
-    """Raise SourceError under rule 4, or if the model has replaced a buffer in only some of the places that refer to it."""
+    """Raise SourceError if the model breaks rule 4, or replaces a buffer in only some of the places that refer to it."""
     if state.partly_replaced:
         raise SourceError(
             f"the model replaces the state {state.partly_replaced!r} in one place, but other objects still refer to the "

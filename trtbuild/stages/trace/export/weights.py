@@ -138,7 +138,7 @@ class ModuleWeights:
         return list(self._by_identity.values())
 
 
-def refuse_other_weights(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
+def refuse_unfit_weights_file(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
     """Raise SourceError if the ``weights:`` file does not fit the module (rule 2), or if rule 3 rejects the module."""
     if job.weights is None:
         return

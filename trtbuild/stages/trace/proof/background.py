@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import torch
 
-#: `ForkedCall.answer` waits this many seconds by default.
+#: A copy has this many seconds to answer, unless the caller gives another `patience_s`.
 PATIENCE_S = 120.0
 
 

@@ -86,8 +86,9 @@ class Flows:
         self._numbers: dict[Any, int] = {}
         #: Number of a reshaped value → the number and the shape of the value before all reshapes.
         self._origins: dict[int, tuple[int, tuple[int, ...]]] = {}
-        #: Address of a storage without elements from an earlier call, which a module may have kept → a reference that keeps
-        #: this address from being used again. It does not keep the memory of the elements.
+        #: The storages that earlier calls have allocated without writing elements: a module may have kept one of them.
+        #: Address → a reference to the storage. Because of the reference, no other storage gets this address, although
+        #: the memory of the elements can be freed.
         self.unwritten_memory: dict[int, StorageWeakRef] = {}
 
     def number(self, *description: Any) -> int:
@@ -163,7 +164,7 @@ class _FlowRecorder(TorchDispatchMode):
         if (
             func.namespace not in ("aten", "prim", "prims")
             or name in _STRIDE_OPERATORS
-            or not _is_deterministic(func, args, kwargs)
+            or not _can_be_followed(func, args, kwargs)
         ):
             raise CannotFollow(f"{func} is not followed")
         kwargs = {key: value for key, value in kwargs.items() if not self._is_mask_without_effect(name, key, value)}
@@ -314,8 +315,9 @@ class _FlowRecorder(TorchDispatchMode):
         raise CannotFollow(f"an argument of type {type(value).__name__}")
 
 
-def _is_deterministic(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """False if a call draws random numbers, or if the shape of its result, or a returned number, depends on elements."""
+def _can_be_followed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """False if a call draws random numbers. Also False if the shape of its result, or a number that it returns, depends on
+    elements."""
     if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
         return False
     return torch.Tag.nondeterministic_seeded not in func.tags or is_switched_off(func, args, kwargs)

@@ -23,7 +23,7 @@ class CannotFollow(Exception):
 
 @dataclass
 class Value:
-    """A value. `number` identifies it, and `fake` is a tensor without elements that has its size and type."""
+    """The value of a tensor. `number` identifies it, and `fake` is a tensor without elements, of the same size and type."""
 
     number: int
     fake: torch.Tensor

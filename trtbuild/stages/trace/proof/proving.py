@@ -5,8 +5,8 @@ A *point* is a size for each symbol. A *guard* is a condition on sizes that torc
 Rules
 1. The points are the example, those of the job (`core.model.shapes.proof_points`), and sizes at which guards fail
    (`guards`). Program and model are compared once at each point. If there is one point only, they are compared twice,
-   because a model may keep values between calls, for example in a list. Its second call differs from the program. For a
-   model with declared state, `state` compares two calls.
+   because a model may keep values between calls, for example in a list. Then its second call differs from the program. For
+   a model with declared state, `state` compares two calls.
 2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
    difference, relative to the largest number, must be at most `TOLERANCES` (`differences`). Integers, bools and constants
    must be equal, and so must the classes and keys of tuples and dicts. A float that the model reads from a tensor
@@ -137,8 +137,8 @@ class Proof:
         return duration_s
 
     def _compare_later(self, point: Point) -> None:
-        """Compare values at a point after the smallest. If they differ at the smallest point now, too, the reason is an
-        earlier call, and not the sizes."""
+        """Compare values at a point other than the smallest. If they differ, the smallest point is compared once more: a
+        new difference there shows that the reason is an earlier call, and not the sizes."""
         try:
             self._compare(point)
         except SourceError as error:
@@ -164,7 +164,7 @@ class Proof:
 
         before = self._dependency_state()
         answers, flows = [], Flows()  # the same `Flows` for all calls: it finds a tensor that the model has kept
-        if self.is_large:  # this copy has not called the model yet, and the points below need a later call (rule 1)
+        if self.is_large:  # the first call in this copy: the points below must be compared in later calls (rule 1)
             with contextlib.suppress(Exception):
                 self._has_equal_flow(self._points[0], flows, weight_key)
         for point in self._later_points:

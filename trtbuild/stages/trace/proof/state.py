@@ -1,8 +1,9 @@
 """Compare a stateful module with its new forward, which takes and returns the state.
 
-The other comparisons call the new forward only. So they do not notice state that the new forward does not take and return:
-a reference to a buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module counts up, or a
-tensor that it keeps elsewhere. Here both forwards run two calls, one after the other. Outputs and states must agree.
+The other comparisons call the new forward only. So they do not notice state that the new forward does not take and return.
+Examples are a reference to a buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module
+counts up, and a tensor that the module keeps elsewhere. Here both forwards run two calls, one after the other. Outputs and
+states must agree.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The ``FakeQuantize`` modules of ``torch.ao.quantization``, as ``prepare_qat`` leaves them.
+"""The ``FakeQuantize`` modules of ``torch.ao.quantization``, which ``prepare_qat`` adds to a model.
 
-Such a module may observe its input, to find its scale, and may round it. Two of its buffers decide this. torch.export
+Such a module may observe its input, to find a scale, and may round its input. Two of its buffers decide this. torch.export
 cannot trace a branch on the value of a buffer. So each module gets a new forward without these branches.
 
 Rules

@@ -1,7 +1,7 @@
 """Put the result of ``convert_pt2e`` into evaluation mode.
 
-``eval()`` raises an error for a module from torch.export, because the mode is part of its graph, for example as a dropout
-in training mode. torchao's `move_exported_model_to_eval` replaces such operators.
+``eval()`` raises an error for a module from torch.export, because the mode is part of its graph: for example, the graph may
+have a dropout in training mode. torchao's `move_exported_model_to_eval` replaces such operators.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import torch
 
 
 def _result_and_mask(x: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
-    """The results have the shape of the first input `x`."""
+    """Results without values, for any of the operators below: the rounded `x`, and a mask of the same shape."""
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
 
 

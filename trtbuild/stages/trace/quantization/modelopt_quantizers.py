@@ -7,7 +7,7 @@ Rules
 1. A new quantizer gives the results of the original. To check this, both run on random numbers, unless the original
    only scales its input. The new quantizer may round a few numbers to the neighbor of the original's result, because it
    divides by a scale, and the original multiplies by the scale's inverse.
-2. Scales are computed from the calibrated maxima (``amax``) of the traced module. They are not in a weights file.
+2. Scales are computed from the calibrated maxima (``amax``) of the traced module. A weights file does not contain them.
 3. The table of `modelopt_layouts` lists the quantizers that are replaced. A disabled quantizer is replaced only if it
    scales its input (SmoothQuant, AWQ); otherwise it returns its input unchanged. Any other quantizer is an error that names
    the quantizer.

@@ -51,9 +51,9 @@ class QuantizerLayout:
 class Quantizer(torch.nn.Module):
     """Rounds its input as `layout` says.
 
-    `scale` is float32, with one number in all, for each channel, or for each block; None if the layout has no type. The
-    input is multiplied by `pre_scale` before the rounding (SmoothQuant, AWQ). `pre_scale` has one number for each index
-    of the input's last axis.
+    `scale` is float32, with one number for the whole tensor, for each channel, or for each block; None if the layout has no
+    type. The input is multiplied by `pre_scale` before the rounding (SmoothQuant, AWQ). `pre_scale` has one number for each
+    index of the input's last axis.
     """
 
     scale: torch.Tensor | None

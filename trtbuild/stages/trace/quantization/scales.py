@@ -18,7 +18,9 @@ _aten = torch.ops.aten
 
 
 def refuse_scales(graph: torch.fx.Graph, values: Mapping[torch.fx.Node, torch.Tensor], job: TraceJob) -> None:
-    """Raise SourceError for the first quantizer with such a scale. `values` are the values of weights and constants."""
+    """Raise SourceError for the first quantizer whose scale is not positive and finite.
+
+    `values` are the values of weights and constants."""
     register_operators()
     quantized = torch.ops.quantized_decomposed
     packets = (

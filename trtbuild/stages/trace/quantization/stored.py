@@ -1,6 +1,6 @@
 """The result of a calibration: the quantizers of each layer, and the weights that the calibration has changed.
 
-It is stored as a safetensors file (https://github.com/huggingface/safetensors, "Format"), with the layouts of the
+The result is stored as a safetensors file (https://github.com/huggingface/safetensors, "Format"), with the layouts of the
 quantizers in the file's metadata. Equal results have equal bytes, so a calibration that finds the same scales changes no
 later step.
 """

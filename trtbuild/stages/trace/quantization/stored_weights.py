@@ -1,8 +1,8 @@
-"""Store quantized weights as the numbers of their type.
+"""Store quantized weights as numbers of the narrow type, such as int8, instead of floats.
 
-A model has weights as floats, and quantizers that read them. The trace computes the numbers that such a quantizer gives,
-and stores them as a weight of the program. A dequantizer replaces a quantizer that returns floats. An int8 quantizer is
-removed, and the dequantizer after it stays. So an engine contains 4 or 8 bits for each number.
+A model has weights as floats, and quantizers that read them. The trace computes the numbers to which such a quantizer
+rounds a weight, and stores them as a weight of the program. A dequantizer replaces a quantizer that returns floats. An int8
+quantizer is removed, and the dequantizer after it stays. So an engine contains 4 or 8 bits for each number.
 (TensorRT-RTX 1.7.1 does this itself for QuantizeLinear of int4 and float8 weights, but not for int8.)
 
 Rules
@@ -57,8 +57,8 @@ def store_weights(
     """Replace quantizers of weights in place, and return the new weights. `values` are the values of weights and constants,
     and `names` their names.
 
-    If the input of a quantizer with two levels of scales is not a known weight (rule 4), raises the error that
-    `two_levels_error` returns for the path of the quantizer's module."""
+    `two_levels_error` makes the error that is raised for a quantizer with two levels of scales whose input is not a known
+    weight (rule 4). Its argument is the path of the quantizer's module."""
     register_operators()
     replacer = _QuantizerReplacer(graph, values, names)
     int8_quantizers = _int8_quantizers()

@@ -25,7 +25,7 @@ _aten = torch.ops.aten
 
 
 def write_zero_points(graph: torch.fx.Graph, values: Mapping[torch.fx.Node, torch.Tensor]) -> None:
-    """Replace zero points in place. `values` are the values of weights and constants."""
+    """Replace zero points in `graph` by numbers, in place. `values` are the values of weights and constants."""
     register_operators()
     quantized = torch.ops.quantized_decomposed
     channel_operators = (

@@ -14,7 +14,7 @@ from trtbuild.stages.trace.export.constraints import describe_symbol
 from trtbuild.stages.trace.job import TraceJob
 
 
-def refuse_other_input_names(names: Sequence[str], job: TraceJob, place: dict[str, Any] | None = None) -> None:
+def refuse_different_input_names(names: Sequence[str], job: TraceJob, place: dict[str, Any] | None = None) -> None:
     """Raise SourceError if the names of the model's inputs are not those of the manifest. The order does not matter.
 
     `place` has the file and line of an error about an input that the manifest does not declare. The default is the place of
@@ -41,7 +41,7 @@ def refuse_other_input_names(names: Sequence[str], job: TraceJob, place: dict[st
             )
 
 
-def refuse_other_input(
+def refuse_different_input(
     entry: Input, shape: Sequence[Axis], dtype: str, sizes: Sequence[int | None], job: TraceJob, place: Any = None
 ) -> None:
     """Raise SourceError if an input of the model differs from the manifest.

@@ -1,7 +1,7 @@
 """``exported_program:`` sources: a ``.pt2`` file of torch.export.save.
 
 The program is traced again with the manifest's dims, which may have narrower ranges, or may be static. Module paths and
-names of weights stay the same. Values have the types that the file has, also if it was exported with another default dtype.
+names of weights stay the same. Values keep the dtypes of the file, even if it was exported with another default dtype.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ExportedProgramSource(SourceReader):
                 f"({torch.__version__}); custom operators must be importable",
                 fallback=place,
             )
-        _refuse_other_inputs(exported, job)
+        _refuse_different_inputs(exported, job)
         module = module_of_program(exported)
         try:
             write_recorded_dtype(module)
@@ -90,7 +90,7 @@ class _ExportedAxis:
     high: int | None
 
 
-def _refuse_other_inputs(exported: ExportedProgram, job: TraceJob) -> None:
+def _refuse_different_inputs(exported: ExportedProgram, job: TraceJob) -> None:
     """Raise SourceError if the manifest's inputs differ from those of a ``.pt2`` file, or are outside its ranges."""
     spec = exported.call_spec.in_spec
     count, keywords = spec.children()[0].num_leaves, list(spec.children()[1].context or [])
@@ -125,10 +125,10 @@ def _refuse_other_inputs(exported: ExportedProgram, job: TraceJob) -> None:
                 **place,
             )
         for number, (axis, size) in enumerate(zip(shape, value.shape, strict=True)):
-            _refuse_other_axis(f"{entry.name}.{number}", axis, _exported_axis(size, exported), job)
+            _refuse_different_axis(f"{entry.name}.{number}", axis, _exported_axis(size, exported), job)
 
 
-def _refuse_other_axis(
+def _refuse_different_axis(
     where: str,
     axis: int | SymbolAxis,
     exported_axis: int | _ExportedAxis | str,
@@ -181,7 +181,8 @@ def _refuse_other_axis(
 
 
 def _exported_axis(size: Any, exported: ExportedProgram) -> int | _ExportedAxis | str:
-    """The axis of a given size. The result is a text if the size is neither a number nor a multiple of one symbol."""
+    """Describe the axis that has this `size` in `exported`. The result is a text if the size is neither a number nor a
+    multiple of one symbol."""
     if isinstance(size, int):
         return size
     multiple_and_symbol = _multiple_and_symbol(size.node.expr)

@@ -23,7 +23,7 @@ from trtbuild.core.partition.partitions import TensorType
 from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import SourceError, TrtbuildError
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.sources.declared_inputs import graph_interface, refuse_other_input, size_expression
+from trtbuild.stages.trace.sources.declared_inputs import graph_interface, refuse_different_input, size_expression
 from trtbuild.stages.trace.sources.python_source import import_source_object, refuse_kwargs, yaml_values
 from trtbuild.stages.trace.sources.reading import SourceReader
 from trtbuild.stages.trace.sources.source_graph import SourceGraph
@@ -58,7 +58,7 @@ class NetworkSource(SourceReader):
                     **(line or job.place("inputs", "source")),
                 )
             entry, shape = by_name[name]
-            refuse_other_input(entry, shape, dtype, [None if size < 0 else size for size in sizes], job, line)
+            refuse_different_input(entry, shape, dtype, [None if size < 0 else size for size in sizes], job, line)
 
         declared_inputs = [
             (entry.name, entry.dtype, tuple(f"d{a.symbol}" if isinstance(a, SymbolAxis) else a for a in shape))

@@ -7,7 +7,7 @@ Rules
    integers of at most 8 bits. So the node is replaced by its result, which onnx's reference evaluator computes. The result
    does not depend on any input of the model.
 3. Operators that compute with integers (``QLinearConv``, ``MatMulInteger``) are refused, because TensorRT has no such
-   operators. It chooses integer arithmetic where it finds quantizers and dequantizers.
+   operators. TensorRT chooses integer arithmetic where it finds quantizers and dequantizers.
 4. Scales that are not positive and finite are refused.
 """
 

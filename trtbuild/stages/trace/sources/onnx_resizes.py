@@ -1,7 +1,8 @@
-"""Find the Resize operators of an ONNX model for which onnx's shape inference finds too small a size.
+"""Change the Resize operators of an ONNX model for which onnx's shape inference finds too small a size.
 
-ONNX multiplies a size by a scale and rounds down. onnxruntime and TensorRT multiply in float32, so 5 times 1.4 is 7. onnx's
-shape inference multiplies in float64, where the float32 number 1.4 is smaller than 1.4, and finds 6.
+A Resize multiplies a size by a scale and rounds down. onnxruntime and TensorRT multiply in float32, so 5 times 1.4 is 7.
+onnx's shape inference multiplies in float64. The scale is the float32 number for 1.4, which is a little smaller than 1.4,
+so inference finds 6.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import onnx.shape_inference
 
 def with_float32_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
     """`model`, or a copy for shape inference. In the copy, scales are a little larger, so inference finds the right sizes.
-    Each such Resize changes the sizes of later ones. Only the outer graph is changed."""
+    They are changed one by one, because each changes the sizes of later ones. Nested graphs are not changed."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     resizes = {
         node.output[0]: onnx.numpy_helper.to_array(constants[node.input[2]])

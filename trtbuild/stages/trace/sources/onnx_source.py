@@ -6,8 +6,9 @@ Rules
 2. Inputs are matched by name, and get the manifest's shapes. A dynamic size becomes the manifest's symbol or number. A
    fixed size must be equal to the manifest's size. Outputs keep their names and their order.
 3. Large initializers are weights (`onnx_weights`).
-4. If ONNX's shape inference does not find the size of an output, this size counts as a size that depends on data. If it
-   does not find the number of axes either, the file's number counts. The engine step compares it with the network.
+4. If ONNX's shape inference does not find the size of an output, this size counts as a size that depends on data. If
+   inference does not find the number of axes either, it is taken from the file, and the engine step compares it with the
+   network.
 5. Only ONNX's own operators are supported, and operators of Model Optimizer that can be written as these
    (`onnx_trt_domain`). Functions that the model defines are inlined.
 """
@@ -31,8 +32,8 @@ from trtbuild.stages.onnx_pools import drop_ceil_modes
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.declared_inputs import (
     graph_interface,
-    refuse_other_input,
-    refuse_other_input_names,
+    refuse_different_input,
+    refuse_different_input_names,
     size_expression,
 )
 from trtbuild.stages.trace.sources.onnx_quantization import dequantize_biases, refuse_unsupported_quantization
@@ -68,9 +69,9 @@ class OnnxSource(SourceReader):
         initializers = {tensor.name for tensor in graph.initializer}
         # files before version 4 of ONNX's IR also list weights as inputs
         inputs = {value.name: value for value in graph.input if value.name not in initializers}
-        refuse_other_input_names(list(inputs), job)
+        refuse_different_input_names(list(inputs), job)
         for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
-            _refuse_other_value(inputs[entry.name], entry, shape, job)
+            _refuse_different_value(inputs[entry.name], entry, shape, job)
         # take the weights out of the graph, and make them its first inputs
         read_numbers = numbers_in(path.parent, job)
         refuse_unsupported_quantization(graph, read_numbers, job)
@@ -137,8 +138,8 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
 def _write_function_defaults(model: onnx.ModelProto, job: TraceJob) -> None:
     """Give each call of a function the attributes for which the function has defaults. onnx's inliner ignores defaults.
 
-    Raises SourceError if a call passes on an attribute of the calling function that may be missing: then the default of the
-    called function would count, but the inliner drops it."""
+    Raises SourceError if a call passes on an attribute that its calling function may lack. Without this attribute, the
+    default of the called function would be used, but the inliner drops it."""
     defaults = {(each.domain, each.name, each.overload): each.attribute_proto for each in model.functions}
     for body in (model.graph, *model.functions):
         maybe_missing = set(body.attribute) if isinstance(body, onnx.FunctionProto) else set()
@@ -224,14 +225,14 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
         node.name = node.name or f"{node.op_type}_{number}"
 
 
-def _refuse_other_value(value: onnx.ValueInfoProto, entry: Any, shape: Any, job: TraceJob) -> None:
+def _refuse_different_value(value: onnx.ValueInfoProto, entry: Any, shape: Any, job: TraceJob) -> None:
     tensor = value.type.tensor_type
     dtype = dtype_name(tensor.elem_type)
     if tensor.HasField("shape"):
         sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
     else:
         sizes = [None] * len(shape)
-    refuse_other_input(entry, shape, dtype, sizes, job)
+    refuse_different_input(entry, shape, dtype, sizes, job)
 
 
 def _with_sizes(value: onnx.ValueInfoProto, shape: Any) -> onnx.ValueInfoProto:

@@ -1,11 +1,11 @@
 """Replace Model Optimizer's own operators in ONNX files (domain ``trt``, nvidia-modelopt 0.47) by ONNX's operators.
 
-| operator | QuantizeLinear or DequantizeLinear of |
+| operator | becomes QuantizeLinear or DequantizeLinear of |
 |---|---|
 | TRT_FP8QuantizeLinear, TRT_FP8DequantizeLinear | float8e4m3fn, since opset 19 |
 | TRT_INT4QuantizeLinear, TRT_INT4DequantizeLinear, DequantizeLinear of int4 weights | int4, since opset 21 |
 
-Operators that have no such form are refused (`_REFUSED`).
+Operators that ONNX does not have are refused (`_REFUSED`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 An initializer is a weight if it is used, has at least `WEIGHT_BYTES` bytes, and has an element type that is allowed for
 weights. Other used initializers, such as axes and shapes, and all initializers of nested graphs stay in the graph, where
-their numbers are stored as raw data. Small Constant nodes, and those of nested graphs, stay in the graph, too. Their
-external data is read into the graph.
+their numbers are stored as raw data. Small Constant nodes, and all Constant nodes of nested graphs, stay in the graph,
+too. Their external data is read into the graph.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _weight_value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torc
     raw = _checked_bytes(tensor, folder, job)
     if not len(raw):
         return torch.empty(list(tensor.dims), dtype=dtype)
-    writable = raw if isinstance(raw, bytearray) else bytearray(raw)  # not copied if it is from an external file
+    writable = raw if isinstance(raw, bytearray) else bytearray(raw)  # bytes of an external file need no copy
     return torch.frombuffer(writable, dtype=dtype).reshape(list(tensor.dims))
 
 

@@ -119,7 +119,7 @@ def call_source(function: Callable[..., Any], job: TraceJob, frames: Frames) -> 
     refuse_kwargs(function, kwargs, job)
     is_on = torch.are_deterministic_algorithms_enabled()
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    # then torch.empty fills its memory, so a model that keeps such a tensor is the same in every process
+    # with this setting, torch.empty fills its memory, so a model that keeps such a tensor is the same in every process
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         return function(**kwargs)

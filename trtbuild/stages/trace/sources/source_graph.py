@@ -19,7 +19,7 @@ class SourceGraph:
 
     #: The form in which the steps store the graph.
     blob: bytes
-    #: The text of the graph, of which keys are computed.
+    #: The text of the graph, from which keys are computed.
     text: str
     #: For each node: the name in the user's graph, the operator, and an empty text in place of the modules around it.
     names: list[tuple[str, str, str]]

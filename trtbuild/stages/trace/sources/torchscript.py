@@ -6,8 +6,8 @@ Rules
    every other source.
 2. The result is a module (`make_script_module`). If it is called, it runs the script. If torch.export traces it, it runs
    the converted graph. So the proof compares the program with the script itself.
-3. The converter changes its script, so it gets a copy. Weights have the script's names. The converter also makes buffers
-   for tensors of the graph that are not weights. A weights file does not contain these buffers.
+3. The converter changes the script that it converts, so it gets a copy. Weights have the script's names. The converter
+   also makes buffers for tensors of the graph that are not weights. A weights file does not contain these buffers.
 """
 
 from __future__ import annotations

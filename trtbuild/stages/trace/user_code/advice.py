@@ -1,7 +1,8 @@
 """Give advice about an exception of user code, if the exception shows what to do next.
 
 Rules
-1. Advice says what to do next, or names the fact that shows it. Advice that would only repeat the error is not given.
+1. Advice says what to do next, or names a fact from which this follows. Advice that would only repeat the error is not
+   given.
 2. Advice depends on the exception's type. It depends on the text only if torch has no separate type for the error.
 """
 

@@ -90,8 +90,8 @@ class Frames:
     ) -> NoReturn:
         """Raise a SourceError about `error`. It shows the `summary`, the error itself, and the `user_frames`.
 
-        `fallback` is the place if there are no such frames. `internal` says that the text of the error is about torch's
-        internals: then it is shown only without frames. `advice` about the error replaces `hint`.
+        `fallback` is the place if there are no such frames. `internal` says that the text of `error` is about torch's
+        internals: then the text is shown only if there are no such frames. `advice` about the error replaces `hint`.
         """
         frames = self.user_frames(error.__traceback__)
         place = self.innermost_place(frames)
@@ -136,19 +136,19 @@ def first_lines(text: str, count: int = 4) -> str:
     return "\n".join(line if len(line) <= _MAX_LINE_LENGTH else f"{line[:_MAX_LINE_LENGTH]}…" for line in lines[:count])
 
 
-def find_caller(owners: FileOwners, passed: frozenset[str] = frozenset()) -> tuple[str, int] | None:
+def find_caller(owners: FileOwners, skipped: frozenset[str] = frozenset()) -> tuple[str, int] | None:
     """File and line of the nearest frame in user code or in a distribution; None if there is no such frame. The frames of
-    the distributions `passed` do not count."""
-    frame = find_calling_frame(owners, passed)
+    the distributions `skipped` do not count."""
+    frame = find_calling_frame(owners, skipped)
     return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
-def find_calling_frame(owners: FileOwners, passed: frozenset[str] = frozenset()) -> FrameType | None:
-    """The frame of `find_caller`."""
+def find_calling_frame(owners: FileOwners, skipped: frozenset[str] = frozenset()) -> FrameType | None:
+    """Like `find_caller`, but returns the frame."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = owners.of(frame.f_code.co_filename)
-        if owner.kind in ("user", "distribution") and owner.distribution not in passed:
+        if owner.kind in ("user", "distribution") and owner.distribution not in skipped:
             return frame
         frame = frame.f_back
     return None

@@ -5,9 +5,10 @@ allowed only if the code does nothing else before these imports. So the search f
 Python executes them, and ends at the first statement that may do anything else.
 
 Rules
-1. The search follows imports. It passes over docstrings, ``pass``, blocks ``if TYPE_CHECKING:``, assignments of literals
-   to names (but not to ``__…``, except ``__all__``), and functions whose defaults are literals. Such a function must not
-   have decorators or type parameters. Annotations must not be evaluated. The search ends at every other statement.
+1. The search follows imports. It skips docstrings, ``pass``, blocks ``if TYPE_CHECKING:``, assignments of literals to
+   names, and functions whose defaults are literals. An assigned name must not begin with ``__``; ``__all__`` is allowed. A
+   function must not have decorators or type parameters. Annotations must not be evaluated. The search ends at every other
+   statement.
 2. At an import of a project's module, the search continues with the statements of this module.
 3. The result lists the steps of the execution up to the last import of a library: the files of the project that Python
    runs, with their digests, and the imports. A trace checks that Python really executes these steps (`Follower`). So an

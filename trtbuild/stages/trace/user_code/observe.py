@@ -2,15 +2,15 @@
 
 Planning also uses this module, so torch is not imported here.
 
-* The state of a listing is a digest of the names of a directory's entries, with ``/`` after the names of directories,
-  without the names in `IGNORED_ENTRIES`. In the project's root, the names in `IGNORED_IN_PROJECT` are left out, too.
+* The state of a listing is a digest of the names of a directory's entries, with ``/`` after the names of directories. The
+  names in `IGNORED_ENTRIES` are left out; in the project's root, those in `IGNORED_IN_PROJECT` are left out, too.
 * The state of a symbolic link is its target. An absolute target inside the project is written relative to the project,
   with ``./`` before it.
 * The state of a distribution is its version, which is in the name of its ``.dist-info`` or ``.egg-info`` entry. If
   several entries of ``sys.path`` contain the distribution, the first one counts. If it was installed from a directory,
-  a file or a repository (``pip install .``), the state also has a digest of its RECORD, because there each build often
-  has the same version. If there is no distribution, but an installed module of this name, the state is `MODULE`: the
-  distribution opencv-python has the module ``cv2``.
+  a file or a repository (``pip install .``), the state also has a digest of its RECORD, because different builds of
+  such a source often have the same version. If there is no distribution of this name, but an installed module, the state
+  is `MODULE`: the distribution opencv-python has the module ``cv2``.
 * The state of an import is the path that Python finds before user code changes ``sys.path``. The entries of ``PYTHONPATH``
   are searched before those of the installation. A module of Python or of an installed distribution is ``absent``.
 """
@@ -63,8 +63,8 @@ HIDDEN_PREFIXES = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE", "TRTBUILD_WORKERS"
 _INSTALLED_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
-#: The entries of ``sys.path`` that follow those of ``PYTHONPATH``: of Python, and of its ``.pth`` files. This module is
-#: imported before user code, which may append other entries.
+#: The entries of ``sys.path`` that follow those of ``PYTHONPATH``: those of Python itself, and those from ``.pth`` files.
+#: This module is imported before user code, which may append other entries.
 _INSTALLED_ENTRIES = tuple(sys.path[sys.path.index(_STANDARD_LIBRARY) :]) if _STANDARD_LIBRARY in sys.path else ()
 
 _METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
@@ -133,11 +133,12 @@ def imported_path(name: str, project: str, python_path: str) -> str:
     """The path of the user's file or directory that an import of the module `name` finds, or ``absent``.
 
     `python_path` is the value of ``PYTHONPATH``. The directories of the source are not searched."""
-    # a trace runs in the project, so its relative entries are relative to the project
+    # a trace runs in the project, so relative entries of PYTHONPATH are relative to the project
     entries = [os.path.join(project, entry) for entry in python_path.split(os.pathsep) if entry]
     spec = PathFinder.find_spec(name, [*entries, *_INSTALLED_ENTRIES])
     for finder in sys.meta_path:
-        if spec is None and getattr(finder, "__module__", "").startswith("__editable__"):  # of setuptools
+        # setuptools adds such a finder for an editable distribution
+        if spec is None and getattr(finder, "__module__", "").startswith("__editable__"):
             spec = finder.find_spec(name, None, None)
     if spec is None:
         return ABSENT
@@ -188,7 +189,8 @@ def installed_version(name: str) -> str | None:
 
 
 def installed_state(name: str) -> str:
-    """The state of a distribution, by its normalized name: its version, and for some a digest; `MODULE` or ``absent``.
+    """The state of a distribution, by its normalized name: its version, for some with a digest; else `MODULE` or
+    ``absent``.
 
     The state of `ALL_DISTRIBUTIONS` is a digest."""
     if name == ALL_DISTRIBUTIONS:
@@ -251,10 +253,11 @@ def _is_installed_module(name: str) -> bool:
 
 
 def _files_of_direct_install(metadata: str) -> bytes | None:
-    """The lines of a RECORD with the hashes of modules and data, if the distribution has no index as its origin (PEP 610).
+    """The lines of a RECORD with the hashes of modules and data, if the distribution was not installed from an index (PEP
+    610).
 
-    None for other distributions, and for editable ones, whose sources are the user's files. Packages of conda also name
-    the directory where they were built, but their versions do not change."""
+    None for other distributions, and for editable ones, whose sources are the user's files. None for packages of conda,
+    too: they name the directory where they were built, but the content of a version does not change."""
     try:
         with open(os.path.join(metadata, "direct_url.json"), "rb") as file:
             origin = json.loads(file.read())

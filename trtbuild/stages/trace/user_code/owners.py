@@ -5,7 +5,7 @@ Rules
    distribution does not list its sources, so they belong to the user. All files without another owner belong to the user.
 2. The standard library and the files of the interpreter belong to Python. The version of Python is in the key.
 3. Files of the system and of this process (`IGNORED_PATHS`) do not affect a model. Mounted disks (`_MOUNTED_DISKS`) and
-   the folders in ``/dev/shm`` are the user's, because a name of shared memory has no ``/``.
+   folders in ``/dev/shm`` belong to the user. (Shared memory of processes is not in a folder: its name has no ``/``.)
 4. A file in the project belongs to the user, wherever the project is. The path above the project has no effect on this.
 """
 
@@ -126,7 +126,8 @@ class FileOwners:
         return FileOwner("user")
 
     def _is_in(self, path: str, directory: str) -> bool:
-        """Whether `path` is `directory` or below it. False if the whole project is below it, and has `path` (rule 4)."""
+        """Whether `path` is `directory` or below it. But False if `path` is in the project, and the whole project is below
+        `directory` (rule 4)."""
         if not _is_below(path, directory):
             return False
         project = self._project

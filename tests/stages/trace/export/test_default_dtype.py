@@ -45,7 +45,9 @@ def test_a_program_contains_the_default_dtype(traced, job_of, dtype) -> None:
     program = read_program(result.program)
     torch.testing.assert_close(program.exported.graph_module(x), expected, rtol=0, atol=0)
     lowered = lower(program, "float32", decomposition_table(), [[1], [8]])
-    torch.testing.assert_close(tuple(lowered.exported.graph_module(x)), expected)
+    # a decomposition rounds in other places than eager PyTorch
+    rounding = torch.finfo(dtype).eps
+    torch.testing.assert_close(tuple(lowered.exported.graph_module(x)), expected, rtol=2 * rounding, atol=rounding)
 
 
 def test_an_example_may_be_complex_under_another_default_dtype(traced, job_of, dtype) -> None:

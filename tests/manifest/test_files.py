@@ -90,6 +90,13 @@ def test_rejects_other_versions(files: Files, version: str, words: str) -> None:
     files.assert_refused(text, words)
 
 
+@pytest.mark.parametrize("include", ["", "null", "[]"])
+def test_an_unknown_name_is_an_error_if_include_names_no_file(files: Files, include: str) -> None:
+    files.manifest(f"include: {include}\n" + BASE.replace("targets: [", "targets: [elsewhere, "))
+    with pytest.raises(ManifestErrors, match="unknown target 'elsewhere'"):
+        files.load()
+
+
 def test_rejects_files_that_include_themselves(files: Files) -> None:
     files.manifest("version: 1\ninclude: [a.yaml]\n" + MODELS)
     files.write("a.yaml", "include: [b.yaml]\n" + PROFILES.replace("version: 1\n", ""))

@@ -147,7 +147,7 @@ class FileReader:
 
     def _read_includes(self, file: ManifestFile) -> None:
         node = file.root.items.get("include") if file.root else None
-        if file.root is None or node is None:
+        if file.root is None or node is None or node.data is None:
             return
         kind = ManifestFields.model_fields["include"].annotation
         names = check(kind, "include", node, file.root.keys["include"], self._problems)

@@ -362,21 +362,9 @@ def test_a_worker_without_a_scheduler_ends_with_an_error(project: Path) -> None:
 
 
 def test_a_scheduler_that_does_not_answer_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NannyWithSilentScheduler:
-        """A nanny (Dask's parent process of a worker) whose scheduler does not answer. The TimeoutError has no text."""
-
-        def __init__(self, *_: object, **__: object) -> None:
-            """Accept the arguments of a nanny."""
-
-        def __await__(self) -> Iterator[None]:
-            raise TimeoutError
-            yield
-
-        async def close(self, timeout: float) -> None:
-            """This nanny has no process to close."""
-
-    monkeypatch.setattr("distributed.Nanny", NannyWithSilentScheduler)
+    monkeypatch.setattr("trtbuild.driver.farm.joining.CONNECT_TIMEOUT_S", 0.2)
     process = WorkerProcess("w1", 1, ())
-    serving = joining._serve(SchedulerAddress("tcp", "127.0.0.1", 1), [process], "127.0.0.1", None, print)
-    with pytest.raises(WorkersError, match=r"cannot be joined: TimeoutError\n"):
-        asyncio.run(serving)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts the connection
+        address = SchedulerAddress("tcp", "127.0.0.1", silent.getsockname()[1])
+        with pytest.raises(WorkersError, match=r"cannot be joined: TimeoutError\n"):
+            asyncio.run(joining._serve(address, [process], "127.0.0.1", None, print))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from trtbuild.driver.farm import addresses
 from trtbuild.driver.farm.addresses import LocalWorkers, SchedulerAddress
@@ -17,6 +18,10 @@ from trtbuild.errors import UsageError, WorkersError
 
 #: After this many seconds, a worker gives up a scheduler that it cannot reach.
 CONNECT_TIMEOUT_S = 30.0
+
+#: After this many seconds, a worker gives up a process that does not start. On a busy machine with a slow disk, a process
+#: needs minutes to load its libraries.
+START_TIMEOUT_S = 600.0
 
 
 def serve(project: Path, text: str, *, slots: int, listen: str | None, report: Callable[[str], None]) -> None:
@@ -54,6 +59,18 @@ def _own_address(address: SchedulerAddress) -> str:
         ) from error
 
 
+async def _call_scheduler(address: SchedulerAddress, security: object | None) -> None:
+    """Ask the scheduler for its identity. Raises an error of Dask if it does not answer in time."""
+    from distributed.core import rpc
+    from distributed.security import Security
+
+    connection: Any = security or Security()
+    arguments = connection.get_connection_args("worker")
+    async with rpc(str(address), timeout=CONNECT_TIMEOUT_S, connection_args=arguments) as scheduler:
+        # the time-out of `rpc` does not include the answer
+        await asyncio.wait_for(scheduler.identity(), 2 * CONNECT_TIMEOUT_S)
+
+
 async def _serve(
     address: SchedulerAddress,
     processes: Sequence[WorkerProcess],
@@ -64,11 +81,12 @@ async def _serve(
     from distributed import Nanny
 
     nannies = [
-        Nanny(str(address), death_timeout=CONNECT_TIMEOUT_S, **process.options(host, security)) for process in processes
+        Nanny(str(address), death_timeout=START_TIMEOUT_S, **process.options(host, security)) for process in processes
     ]
     try:
         try:
-            await asyncio.wait_for(asyncio.gather(*nannies), 2 * CONNECT_TIMEOUT_S)
+            await _call_scheduler(address, security)
+            await asyncio.gather(*nannies)
         except Exception as error:  # Dask raises many types: RuntimeError, OSError, TimeoutError
             raise WorkersError(
                 f"the scheduler {address} cannot be joined: {str(error) or type(error).__name__}",

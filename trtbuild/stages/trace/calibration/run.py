@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from trtbuild.core.recipes.dependency import Observation
-from trtbuild.errors import EnvironmentFault, SourceError, TrtbuildError
+from trtbuild.errors import SourceError, TrtbuildError
+from trtbuild.stages.trace.calibration.calibrator import import_calibrator, import_for
 from trtbuild.stages.trace.calibration.changed_weights import ChangedWeights
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.calibration.layers import (
@@ -37,9 +38,6 @@ from trtbuild.stages.trace.quantization.stored import StoredQuantizers
 from trtbuild.stages.trace.run import ProcessState
 from trtbuild.stages.trace.sources.reading import read
 from trtbuild.stages.trace.user_code.frames import Frames, first_lines
-
-#: Model Optimizer, and the libraries besides torch with which it computes the scales.
-_CALIBRATOR = ("nvidia-modelopt", "numpy", "scipy")
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,7 @@ def calibrate(job: CalibrateJob, project: Path, process_state: ProcessState) -> 
             module = read(job.model, project, frames)
             if not isinstance(module, torch.nn.Module):
                 raise AssertionError("only a PyTorch module is calibrated")
-            import_library = partial(discovery.import_library, distributions=_CALIBRATOR)
-            stored, uncalibrated = find_quantizers(module, job, project, frames, import_library)
+            stored, uncalibrated = find_quantizers(module, job, project, frames, partial(import_for, discovery))
         observations = discovery.observations()
     return CalibrationResult(stored.to_bytes(), uncalibrated, observations, discovery.uncacheable)
 
@@ -93,7 +90,7 @@ def find_quantizers(
         )
     layers = chosen_layers(module, job)
     samples = read_samples(job, project, frames)
-    quantization = _import_calibrator(import_library)
+    quantization = import_calibrator(import_library)
     settings = configuration(module, layers, job)
     changed_weights = None
     if job.quantization.method in CHANGING_METHODS:
@@ -146,16 +143,6 @@ def _calibrate_by_entropy(module: torch.nn.Module, forward_loop: Callable[[torch
                 quantizer.load_calib_amax(*method)
             quantizer.enable_quant()
             quantizer.disable_calib()
-
-
-def _import_calibrator(import_library: Callable[[str], Any]) -> Any:
-    try:
-        return import_library("modelopt.torch.quantization")
-    except ImportError as error:
-        raise EnvironmentFault(
-            f"`quantize:` needs nvidia-modelopt, which cannot be imported: {error}",
-            hint="pip install 'trtbuild[quantize]'",
-        ) from error
 
 
 def _call(module: torch.nn.Module, sample: Sample, number: int, job: CalibrateJob, frames: Frames) -> Any:

@@ -66,7 +66,7 @@ def _record_open(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
 
 
 def _record_listing(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
-    if not isinstance(arguments[0], int) and not _is_import_listing(recorder.owners):
+    if not isinstance(arguments[0], int) and not recorder.is_dropping and not _is_import_listing(recorder.owners):
         recorder.record_listing(arguments[0])
 
 

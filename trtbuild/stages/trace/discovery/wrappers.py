@@ -198,11 +198,12 @@ class ReaderWrappers:
         def call(path: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(path, int) and kwargs.get("dir_fd") is None:
                 with recorder.ignore_own_reads() as outermost:
-                    if outermost and self._is_path_recorded(path):
+                    is_recorded = outermost and not recorder.is_dropping
+                    if is_recorded and self._is_path_recorded(path):
                         recorder.record_file(path)
                         self._refuse_time_read()
                     is_link_test = not follows_links or kwargs.get("follow_symlinks") is False  # Path.is_symlink
-                    if outermost and is_link_test and self._is_link_recorded(path):
+                    if is_recorded and is_link_test and self._is_link_recorded(path):
                         recorder.record_link(path)
             return original(path, *args, **kwargs)
 

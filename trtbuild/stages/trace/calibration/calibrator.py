@@ -1,0 +1,81 @@
+"""Import Model Optimizer (``modelopt.torch.quantization``), without the plugins that the model does not need.
+
+Model Optimizer imports each installed library for which it has a plugin, such as transformers. This takes half of the time
+of a calibration. A plugin adds quantizers for the layers of its library. If user code has not imported the library, the
+model has no such layers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from trtbuild.errors import EnvironmentFault
+from trtbuild.stages.trace.discovery.discovery import Discovery
+
+#: Model Optimizer, and the libraries besides torch with which it computes the scales.
+_DISTRIBUTIONS = ("nvidia-modelopt", "numpy", "scipy")
+
+#: The libraries that have a plugin in ``modelopt.torch.opt.plugins`` or ``modelopt.torch.quantization.plugins``.
+_PLUGIN_LIBRARIES = (
+    *("accelerate", "apex", "diffusers", "fairscale", "fastvideo", "megatron", "peft", "torch_geometric"),
+    *("transformer_engine", "transformers", "trl", "vllm"),
+)
+
+
+def import_calibrator(import_library: Callable[[str], Any] = importlib.import_module) -> Any:
+    """Import Model Optimizer with `import_library`. Raises EnvironmentFault if it is not installed."""
+    try:
+        return import_library("modelopt.torch.quantization")
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"`quantize:` needs nvidia-modelopt, which cannot be imported: {error}",
+            hint="pip install 'trtbuild[quantize]'",
+        ) from error
+
+
+def import_for(discovery: Discovery, name: str) -> ModuleType:
+    """Import the module `name` of Model Optimizer without the plugins for libraries that user code has not imported.
+
+    Call this only in a process that calibrates one model, because the plugins stay away. The distributions with which Model
+    Optimizer computes the scales become dependencies."""
+    with _unused_libraries_hidden(), _torch_compile_off():
+        module = discovery.import_library(name, _DISTRIBUTIONS)
+        with contextlib.suppress(ImportError):  # version 0.47 imports this module, which also has plugins, to quantize
+            discovery.import_library("modelopt.torch.export", _DISTRIBUTIONS)
+    return module
+
+
+@contextlib.contextmanager
+def _torch_compile_off() -> Iterator[None]:
+    """Enter a block in which the decorator `torch.compile` does nothing, so that it does not import TorchInductor.
+
+    Model Optimizer decorates functions that search for formats and that multiply quantized matrices. A calibration calls
+    none of them. The variable is documented under "torch.compile Troubleshooting" of PyTorch."""
+    before = os.environ.get("TORCHDYNAMO_DISABLE")
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TORCHDYNAMO_DISABLE"]
+        else:
+            os.environ["TORCHDYNAMO_DISABLE"] = before
+
+
+@contextlib.contextmanager
+def _unused_libraries_hidden() -> Iterator[None]:
+    """Enter a block in which the plugins' libraries cannot be imported, except those that are imported already."""
+    hidden = [name for name in _PLUGIN_LIBRARIES if name not in sys.modules]
+    modules: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
+    modules.update(dict.fromkeys(hidden))  # an import raises ModuleNotFoundError for None (Python's import system)
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del modules[name]

@@ -88,7 +88,7 @@ def test_messages_match_the_catalogue(case: Case, tmp_path: Path, monkeypatch: p
     text = re.sub(r"[^\s(]*test_in_program\.py:\d+", "PROGRAM:LINE", str(caught.value)).replace(str(tmp_path), "CACHE")
     text = re.sub(r"tensorrt-rtx [\d.]+\d", "tensorrt-rtx VERSION", text)
     assert "manifest" not in text
-    # messages put backticks around the fields of a manifest, and around the names below
+    # A backtick shows that a field of a manifest was not reworded. Only the names below may have backticks.
     assert "`" not in re.sub(r"`precision`|`aten[^`]*`|`model`|`encoder[^`]*`|`\.eval\(\)`", "", text)
     check_or_write("in_program", case, f"{type(caught.value).__name__}\n{text}")
 

@@ -95,6 +95,7 @@ def test_a_collection_of_a_shared_directory_explains_condemned_blobs() -> None:
         "removed    2 records, 0 blobs, 1 leftover  8.0 KiB",
         "kept       1 record, 12 blobs              9.0 MiB",
         "condemned  31 blobs                        6.0 MiB",
-        "  condemned: no record names them; later collections remove them, at least the time of --grace apart",
+        "  condemned: no record names them, or their size is wrong; the second collection from now removes them, "
+        "if the time of --grace passes before each",
         "  1 blob put back: a record names it again",
     ]

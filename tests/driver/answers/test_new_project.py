@@ -38,7 +38,7 @@ def test_the_manifest_has_comments_and_the_output_names_the_next_command(command
     assert "trtbuild build" in process.stdout
     text = (command_line.project / "trtbuild.yaml").read_text()
     assert text.count("#") > 10
-    assert "turing: {sm: 75}" in text
+    assert "# turing: {sm: 75}        # GeForce RTX 20, T4; float16 only" in text
 
 
 def test_the_manifest_of_a_named_source_marks_the_fields_to_fill_in(command_line: CommandLine) -> None:
@@ -99,6 +99,7 @@ def test_missing_entries_are_added_to_gitignore(command_line: CommandLine) -> No
         (Toolchain("tensorrt", "10.9.0", (90, 100)), [90, 100]),
         (Toolchain("tensorrt", "10.9.0", ()), [89]),
         (Toolchain("tensorrt", "10.9.0", (87,)), [87]),
+        (Toolchain("tensorrt", "10.9.0", (75,)), [75]),
     ],
 )
 @pytest.mark.parametrize("source", [None, "models.vit:build"])
@@ -111,7 +112,7 @@ def test_targets_are_the_gpus_of_this_machine_or_a_default_that_can_be_built(
     assert [target.sm for target in model.targets] == targets
     assert {target.toolchain for target in model.targets} == {toolchain.name}
     assert [target.name for target in model.targets] == document.targets
-    assert model.precision == ("float16" if 75 in targets else "float32")
+    assert model.precision == ("float16" if 75 in targets and toolchain.name == "tensorrt-rtx" else "float32")
     warnings = " ".join(document.warnings)
     assert ("SM 90, which tensorrt-rtx does not support" in warnings) == (toolchain.gpu_sms == (90,))
     assert ("pip install" in document.next[0]) == (toolchain.version is None)

@@ -187,6 +187,7 @@ def test_a_wrong_operator_after_a_sort_of_equal_numbers_is_found() -> None:
     converted = convert_module(FunctionModule(lambda _, x: torch.sort(x)[1] * 3), [((8, 64), "int64")])
     place = verify(converted.altered(multiply_wrongly).job, converted.read).partitions[0].place
     assert place is not None
+    # the value of getitem could not be compared, so the fault may begin there
     assert (place.first.operator, place.since.operator) == ("aten.mul.Tensor", "_operator.getitem")
 
 
@@ -312,8 +313,8 @@ def test_an_input_with_unsupported_values_is_an_error(tmp_path: Path) -> None:
     assert "--replay FILE" in str(caught.value.hint)
 
 
-def test_an_input_with_unsupported_values_is_an_error_without_the_traced_program() -> None:
-    """A package does not contain the traced program."""
+def test_an_input_with_unsupported_values_is_also_an_error_if_there_is_no_traced_program() -> None:
+    """A package does not contain the traced program, so the programs of the partitions fail."""
     converted = convert_module(FunctionModule(lambda m, x: m.table(x + 4), table=nn.Embedding(5, 3)), [((4,), "int64")])
     with pytest.raises(SourceError, match=r"the model itself fails at x0 \[4\].*x0 has values from 0 to 1"):
         verify(replace_job(converted, program="").job, converted.read)

@@ -99,7 +99,8 @@ def gc_lines(document: CacheGc) -> list[str]:
     ]
     if document.blobs_condemned:
         explanations.append(
-            "  condemned: no record names them; later collections remove them, at least the time of --grace apart"
+            "  condemned: no record names them, or their size is wrong; the second collection from now removes them, "
+            "if the time of --grace passes before each"
         )
     if document.blobs_restored:
         it = "it" if document.blobs_restored == 1 else "them"

@@ -65,8 +65,9 @@ def trace_declared(
         ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
         ("platform", platform),
     ]
-    # If the code of the model needs two dims to be equal, the trace replaces both symbols by one. It does not do this for
-    # `separate_pairs`, whose symbols have the same ranges, but another min, opt or max in some profile.
+    # If the code of the model needs two dims to be equal, the trace replaces both symbols by one. It keeps the two
+    # symbols of a pair in `separate_pairs`: their ranges over all profiles are equal, but in some profile, the min, opt or
+    # max of one differs from that of the other.
     if separate_pairs := pairs_of_separate_symbols(shapes, model.profiles):
         parts.append(("opts differ", [list(pair) for pair in separate_pairs]))
     if quantizers is not None:
@@ -98,7 +99,8 @@ def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] 
 
 
 def _argument_order(*kwargs: Mapping[str, Value]) -> list[tuple[str, Value]]:
-    """The part for the order of mappings inside arguments, which code may depend on. The arguments are passed by name.
+    """The part for the order of keys in mappings inside arguments: code may depend on this order. The order of the
+    arguments themselves does not matter, because they are passed by name.
 
     Sorted mappings have no such part, so that keys of earlier versions stay valid: these versions sorted all mappings."""
     order = key_order([arguments[name] for arguments in kwargs for name in sorted(arguments)])

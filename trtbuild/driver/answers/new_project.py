@@ -27,7 +27,7 @@ EXAMPLE_PATH = "models/example.py"
 
 #: SM → the name of the target, and the GPUs with this SM. Source: NVIDIA, "CUDA GPU Compute Capability".
 ARCHITECTURES = {
-    75: ("turing", "GeForce RTX 20, T4; float16 only: no float32 matrix products"),
+    75: ("turing", "GeForce RTX 20, T4"),
     80: ("ampere_a100", "A100, A30"),
     86: ("ampere", "GeForce RTX 30, A10, A40"),
     89: ("ada", "GeForce RTX 40, L4, L40"),
@@ -83,6 +83,10 @@ class Toolchain:
         """The SMs of this machine's GPUs that the toolchain supports, or `DEFAULT_SM`."""
         return tuple(sm for sm in dict.fromkeys(self.gpu_sms) if sm in self.supported_sms) or (DEFAULT_SM,)
 
+    def needs_float16(self, sm: int) -> bool:
+        """Whether a model for `sm` must have `precision: float16` (`trtbuild.manifest.contradictions.check_turing`)."""
+        return self.name == "tensorrt-rtx" and sm == 75
+
 
 def installed_toolchain() -> Toolchain:
     """The installed toolchain; TensorRT-RTX if both or neither of the two are installed."""
@@ -96,8 +100,8 @@ def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProjec
     """Write the files of a new project. `source` names the user's model (``models.vit:build``); None: the example model.
 
     Raises UsageError before any file is written if `project` is not a directory, if `source` is invalid, or if there is
-    already a manifest or a file of the example model. Also raises UsageError if a file cannot be written, but a .gitignore
-    that cannot be changed is not an error.
+    already a manifest or, without `source`, the file of the example model. Also raises UsageError if a file cannot be
+    written, but a .gitignore that cannot be changed is not an error.
     """
     module, model = _parse_source(source) if source is not None else ("models.example", "example")
     _refuse_existing(project, is_example=source is None)
@@ -147,7 +151,7 @@ def manifest_text(source: str, model: str, toolchain: Toolchain, *, is_example: 
             "    x: {min: [1, 8], opt: [8, 8], max: [32, 8]}",
         ]
     kwargs = ", kwargs: {channels: 16}" if is_example else ""
-    precision_mark = "" if 75 in proposed_sms else "# "  # SM 75 needs float16 (`ARCHITECTURES`)
+    precision_mark = "" if any(toolchain.needs_float16(sm) for sm in proposed_sms) else "# "
     lines += [
         "",
         "models:",
@@ -162,7 +166,7 @@ def manifest_text(source: str, model: str, toolchain: Toolchain, *, is_example: 
         f"    profiles: [{'photo' if is_example else 'default'}]",
         f"    targets: [{', '.join(names)}]",
         f"    {precision_mark}precision: float16          # float32 (default), float16 or bfloat16",
-        f"    # weights: weights/{model}.safetensors    # replaced without another trace",
+        f"    # weights: weights/{model}.safetensors    # a weights file; new weights need no new trace",
         f"    # outputs: {{package: dist/{model}}}    # this is the default",
     ]
     return "\n".join(lines) + "\n"
@@ -182,6 +186,8 @@ def _target_lines(toolchain: Toolchain) -> list[str]:
         name, gpus = ARCHITECTURES.get(sm, (f"sm{sm}", ""))
         entry = f"{name}: {{sm: {sm}}}"
         mark = "  " if sm in toolchain.proposed_sms else "  # "
+        if toolchain.needs_float16(sm):
+            gpus += "; float16 only: no float32 matrix products"
         lines.append(f"{mark}{entry:24}# {gpus}".rstrip("# "))  # without names of GPUs, the line has no comment
     return lines
 

@@ -48,7 +48,8 @@ def job_of_target(
     model: VerifiedModel, partitioning: PartitioningJob, number: int, package: Package, target: str
 ) -> PartitioningJob:
     """Return the job of comparing the engines of `target`. `number` is the index of `partitioning` in the model."""
-    plans = provenance_file.plans_of(package, target)  # the plan of the build may lack some engines
+    # `partitioning.plans` may lack engines whose records are not in the cache
+    plans = provenance_file.plans_of(package, target)
     of_target = replace(partitioning, targets=(target,), plans={target: plans})
     return model.job_of_runner(of_target, "engine", number, model.points, target)
 

@@ -213,7 +213,8 @@ class DefaultsFields(Fields):
     )
     weights: PathText | None = Field(
         None,
-        description="A weights file, relative to this file. The module loads it with `strict=True`.",
+        description="A weights file, relative to this file. It has all weights of the module, and no others. One name of a "
+        "tied weight is enough.",
         examples=["weights/vit.safetensors"],
     )
     inputs: dict[Identifier, InputFields | None] | None = Field(
@@ -253,7 +254,8 @@ class DefaultsFields(Fields):
 class ModelFields(DefaultsFields):
     """A model: its source, its inputs, and the engines and outputs to build."""
 
-    # `resolve` checks that `source` exists. If pydantic checked this, all fields of a model without it would be invalid.
+    # `resolve` checks that `source` exists. If pydantic required it, a model without `source` would give no `ModelFields`,
+    # and its other fields could not be checked.
     model_config = ConfigDict(json_schema_extra={"required": ["source"]})
 
     source: SourceFields | None = Field(None, description="Where the model comes from.")

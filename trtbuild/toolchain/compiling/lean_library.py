@@ -51,7 +51,7 @@ def open_lean_library(job: EngineJob) -> None:
         problem = f"{name} was not found" if found is None else f"{found} cannot be opened: {error}"
         advice = f", or add the folder of {name} to LD_LIBRARY_PATH"
         if needs_link:
-            advice = f", link {soname} of the wheel to {name} in a folder and add that folder to LD_LIBRARY_PATH"
+            advice = f", create a link {name} to the wheel's {soname}, and add the link's folder to LD_LIBRARY_PATH"
         raise ToolchainMissing(
             f"builder.version_compatible puts the lean runtime of {_toolchain_text(job)} into the engine, and {problem}",
             hint=f"{_install_command(job)}{advice}, or set exclude_lean_runtime: true",

@@ -12,8 +12,8 @@ build: $(READY)
 	$(BIN)/trtbuild build
 
 # Three processes take a file of tests at a time, in the order of tests/conftest.py. Tests often wait for a disk or a server,
-# so this is faster than two, also on two cores.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# so this is faster than two, also on two cores. The tests start thousands of processes, which import trtbuild from .pyc files.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: lint
 	$(PYTEST)

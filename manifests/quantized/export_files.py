@@ -62,7 +62,7 @@ def write_by_onnxruntime() -> None:
 
 
 def write_by_modelopt() -> None:
-    """Write a model with float8 inputs and weights of layers. It has operators of Model Optimizer's domain ``trt``."""
+    """Write a model whose layers have float8 inputs and weights. It has operators of Model Optimizer's domain ``trt``."""
     torch.onnx.export(
         quantized_by_modelopt("FP8_DEFAULT_CFG"),
         (images()[0],),

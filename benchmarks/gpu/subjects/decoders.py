@@ -48,13 +48,13 @@ def rows(host: Host) -> Iterator[Row]:
         kinds = [partition["kind"] for partition in target["partitions"]["partitions"]]
         yield Measurement(f"{path.name}: partitions", Value(" and ".join(kinds), len(kinds), ""))
     built = {path.name for path in packages}
-    for name, needed, compare in (
+    for name, needed, candidates_of in (
         ("static_decoder", {"static_decoder"}, _static),
         ("growing_decoder", {"prefill", "growing_decoder"}, _growing),  # `prefill` computes the first token
         ("token_decoder", {"token_decoder"}, _token_by_token),
     ):
         if needed <= built:
-            yield from _rows_of(name, compare(host), host)
+            yield from _rows_of(name, candidates_of(host), host)
 
 
 def _rows_of(name: str, candidates: dict[str, Generate], host: Host) -> Iterator[Row]:

@@ -145,7 +145,7 @@ class FloatError:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The comparison of the partitions of a model for one toolchain.
+    """The comparison of the partitions of a model for one toolchain, or of the engines of one target.
 
     `runner` ran the partitions, and `against` computed the reference. `tolerance` is that of the coarsest precision.
     `whole` compares the whole model, run by `runner`. `lowered` compares the program of the lower step, run by PyTorch.
@@ -169,7 +169,8 @@ class Report:
     def status(self) -> Status:
         """The result of all comparisons.
 
-        ``wrong`` if any is wrong, otherwise ``unchecked`` if a partition is unchecked or there is no partition."""
+        ``wrong`` if any is wrong, otherwise ``unchecked`` if a partition is unchecked or there is no partition, and
+        otherwise ``right``."""
         if next(self.failures(), None) is not None:
             return "wrong"
         unchecked = not self.partitions or any(entry.status == "unchecked" for entry in self.partitions)

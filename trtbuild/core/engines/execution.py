@@ -145,5 +145,7 @@ class Library(Protocol):
         ...
 
     def take_errors(self) -> str:
-        """The errors that TensorRT logged on this thread since the last call of this method, one on each line."""
+        """The errors that TensorRT logged on this thread since the last call of this method, one on each line.
+
+        Errors that an EngineError has reported are left out."""
         ...

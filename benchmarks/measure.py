@@ -52,7 +52,7 @@ class Run:
     stdout: bytes
     #: The largest sample of memory (rule 2), or 0 if memory was not measured.
     peak_bytes: int = 0
-    #: The `watched` names that occurred in the path of a mapped file of any process in the tree.
+    #: The texts of `watched` that occurred in the path of a mapped file of any process in the tree.
     mapped: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
@@ -95,7 +95,8 @@ def run(
 ) -> Run:
     """Run a command, and measure it. Raises CommandFailed if its exit status is not 0.
 
-    The command is killed after `timeout_s`. With `watched`, the mapped files are sampled instead of the memory.
+    The command is killed after `timeout_s`. `watched` are parts of file names, such as ``libtorch``. With `watched`, the
+    mapped files are sampled instead of the memory.
     """
     log_file = cwd / f".benchmark-{os.getpid()}.log"
     earlier_children = _children()

@@ -40,7 +40,7 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False, mode: int 
 
     If the block raises an exception, the file at `path` is unchanged. Raises OSError."""
     folder, name = os.path.split(os.path.abspath(path))
-    temporary = f"{folder}/.{name[:40]}.{secrets.token_hex(8)}.tmp"  # file systems allow 255 bytes in a name
+    temporary = f"{folder}/.{name[:40]}.{secrets.token_hex(8)}.tmp"  # a name has at most 255 bytes, a character up to 4
     with new_file(temporary, mode) as descriptor:
         yield descriptor
         if durable:

@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--python-without-torch", type=Path, metavar="PROGRAM", help="builds and runs packages")
     measure.add_argument("--points", type=int, default=6, help="random points of each profile; default %(default)s")
     measure.add_argument("--repeats", type=int, default=200, help="timed calls for each number; default %(default)s")
-    measure.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu only tests the measurements")
+    measure.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: test the measurements only")
     measure.add_argument("--work", type=Path, default=Path("gpu-work"), metavar="DIR", help="default %(default)s")
     measure.add_argument("--json", type=Path, metavar="FILE", help="write all rows to this file")
     return parser

@@ -22,7 +22,7 @@ from benchmarks.figure import Ratio, Row, Value
 from benchmarks.measure import run
 from benchmarks.session import Session
 
-_CHUNK = 1 << 20
+_PIECE = 1 << 20
 
 
 def rows(session: Session) -> Iterator[Row]:
@@ -59,7 +59,7 @@ def measure(path: str, repeats: int) -> None:
     from trtbuild.store.digests.index import Index
 
     def plain_hash(hasher: Any) -> Any:
-        buffer = memoryview(bytearray(_CHUNK))
+        buffer = memoryview(bytearray(_PIECE))
         with open(path, "rb", buffering=0) as file:
             while count := file.readinto(buffer):
                 hasher.update(buffer[:count])

@@ -58,7 +58,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _real_engines(session: Session) -> Iterator[Row]:
-    """Compare builds of 24 small engines with one, two and four local workers with a build without workers."""
+    """Build 24 small engines with one, two and four local workers, and compare each build with one without workers."""
     project = projects.write_many(session.empty_folder("farm-real"), model_count=8, target_count=3)
     _build(session, project, "--until", "convert")
     shutil.copytree(project / "cache", project / "without engines")

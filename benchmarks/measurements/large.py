@@ -89,7 +89,7 @@ def _measure(session: Session, project: Path, layers: int) -> Iterator[Row]:
 
 
 def _push_and_pull(session: Session, project: Path, weights: Value, plan: dict[str, Any]) -> Iterator[Row]:
-    """Push the cache to nginx, then build with an empty cache, which pulls the package from there."""
+    """Push the cache to nginx, and empty the cache. Then a build pulls the package from nginx."""
     with run_nginx(session.empty_folder("nginx-large")) as server:
         environment = {**session.environment(), "TRTBUILD_REMOTES": f"team=rw:{server.url}"}
 

@@ -1,8 +1,8 @@
 """Compare `trtbuild.load` of a 350 MB package with reading and hashing the same bytes.
 
 Three packages of one size (``--pull-mb``) are loaded: one with one engine, one with twelve engines, and one with a small
-reference program for ``device="cpu"`` and its weights. Their bytes are random, because nothing that is loaded runs. The GPU
-is imaginary: a function returns its SM, by which `trtbuild.load` chooses the target. ``module()`` would deserialize the
+reference program and its weights, for ``device="cpu"``. Their bytes are random, because nothing that is loaded runs. The
+GPU is imaginary: a function returns its SM, by which `trtbuild.load` chooses the target. ``module()`` would deserialize the
 engines; `benchmarks.gpu` measures that on a GPU.
 
 There are two floors, which are the least times that a program needs. They are measured on one thread of the same process,

@@ -31,7 +31,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
-    """Change the weights of one layer, build as the author, which also pushes, and build as the colleague."""
+    """Change the weights of one layer. Build as the author (the build also pushes), and then as the colleague."""
     name = "an engine for each layer" if granularity else "one engine"
     short = "layers" if granularity else "whole"
     author = projects.write_vit(

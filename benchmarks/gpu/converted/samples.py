@@ -15,7 +15,7 @@ from tests.fuzz.trying import Outcome, reason_group
 from trtbuild.core.model.spec import Target
 from trtbuild.errors import InternalError, TrtbuildError
 
-#: The time limit for one operator. An operator that takes longer is left out.
+#: The time limit for one operator, in seconds. It ends the recording of an operator that takes longer.
 _LIMIT_S = 300
 
 

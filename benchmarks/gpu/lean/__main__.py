@@ -159,8 +159,8 @@ class Lean:
     ) -> Iterator[Row]:
         """Yield rows about each package in one process.
 
-        The process should run the packages in `expected`, and refuse the others. If it is None, the process may run or
-        refuse each package.
+        The process should run the packages in `expected`, and refuse the others. If `expected` is None, the process may run
+        or refuse each package.
         """
         values = _values(process.stdout)
         self.details[name] = {"values": values, "ended": _end(process)}

@@ -48,13 +48,13 @@ def rows(host: Host) -> Iterator[Row]:
         kinds = [partition["kind"] for partition in target["partitions"]["partitions"]]
         yield Measurement(f"{path.name}: partitions", Value(" and ".join(kinds), len(kinds), ""))
     built = {path.name for path in packages}
-    for name, needed, compare in (
+    for name, needed, candidates_of in (
         ("static_decoder", {"static_decoder"}, _static),
         ("growing_decoder", {"prefill", "growing_decoder"}, _growing),  # `prefill` computes the first token
         ("token_decoder", {"token_decoder"}, _token_by_token),
     ):
         if needed <= built:
-            yield from _rows_of(name, compare(host), host)
+            yield from _rows_of(name, candidates_of(host), host)
 
 
 def _rows_of(name: str, candidates: dict[str, Generate], host: Host) -> Iterator[Row]:
@@ -107,7 +107,7 @@ def _prompt(host: Host) -> Any:
     return torch.randint(0, vocabulary_size, (1, _PROMPT), generator=generator).to(host.device)
 
 
-def _packages(host: Host, name: str) -> dict[str, Any]:
+def _package_modules(host: Host, name: str) -> dict[str, Any]:
     """Return the package's module, without and with CUDA graphs, by the names that the rows show."""
     import trtbuild
 
@@ -119,7 +119,7 @@ def _static(host: Host) -> dict[str, Generate]:
     import torch
 
     prompt = _prompt(host)
-    modules = _packages(host, "static_decoder")
+    modules = _package_modules(host, "static_decoder")
 
     def with_state(module: Any) -> Generate:
         def generate() -> list[int]:
@@ -160,7 +160,7 @@ def _growing(host: Host) -> dict[str, Generate]:
 
     prompt = _prompt(host)
     models = _models(host, "decoders")
-    prefills, decoders = _packages(host, "prefill"), _packages(host, "growing_decoder")
+    prefills, decoders = _package_modules(host, "prefill"), _package_modules(host, "growing_decoder")
 
     def generator_of(first: Any, following: Any) -> Generate:
         def generate() -> list[int]:
@@ -189,7 +189,7 @@ def _token_by_token(host: Host) -> dict[str, Generate]:
     import torch
 
     prompt = _prompt(host).to(torch.int32)
-    modules = _packages(host, "token_decoder")
+    modules = _package_modules(host, "token_decoder")
     model = _models(host, "token_decoder").build(**_size(host)).to(host.device)
     initial_buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
 

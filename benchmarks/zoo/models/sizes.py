@@ -25,7 +25,7 @@ def by_size(published: T, small: T) -> T:
 
 
 def prepare_module(module: nn.Module) -> nn.Module:
-    """Return `module` in evaluation mode. To its vectors and tensors of zeros, add random numbers that are always the same.
+    """Return `module` in evaluation mode. Seeded random numbers are added to its vectors, and to weights that are all zero.
 
     Vectors are biases, layer scales, and the weights and running statistics of normalization layers. Their usual initial
     values (zero, one or 1e-6) would hide errors in their use.

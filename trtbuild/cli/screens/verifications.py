@@ -40,9 +40,10 @@ def overview(document: Verification) -> list[str]:
 
 
 def _results(model: ModelEntry | PackageEntry) -> list[_Result]:
-    """A result for each cut and runner. A cut is one way to divide a model into partitions.
+    """A result for each comparison: by onnxruntime for each cut, and by the engines of each target.
 
-    If nothing was compared, one result says so. The last result also has the notes that belong to no cut.
+    A cut is one way to divide a model into partitions. If nothing was compared, one result says so. The last result also
+    has the notes that belong to no comparison.
     """
     name = terminal.bold(model.model)
     if model.missing:

@@ -3,7 +3,7 @@
 Rules
 1. Rich is imported when the first step starts, or when a phase takes longer than `PHASE_DELAY_S`. So a build that quickly
    finds nothing to do does not import rich. A phase is work that is not a step, such as planning.
-   Only phases that `work_started` begins also get a line when they end.
+   When a phase ends, it gets a line only if `work_started` began it.
 2. In the line of a finished step, only the text after the step's id may be cut. Each line of the area fits into one row of
    the screen.
 3. The area uses at most half of the screen, so that finished steps stay visible. On a tiny screen, it uses up to two rows.

@@ -168,8 +168,8 @@ class Progress(Watcher):
 
 
 def description(ran: StepRun) -> str:
-    """Where a step ran, if on a worker of a Dask scheduler (``on gpu-host-812-gpu0``), or the number of partitions that a
-    partition step converted to ONNX (``with 2 conversions``). Empty for other steps."""
+    """The Dask worker that ran a step (``on gpu-host-812-gpu0``), or the number of partitions that a partition step
+    converted to ONNX (``with 2 conversions``). Empty for other steps."""
     if ran.worker is not None:
         return f"on {ran.worker}"
     return f"with {count(len(ran.conversions), 'conversion')}" if ran.conversions else ""

@@ -87,7 +87,7 @@ class Context(Protocol):
     def time_layers(self, report: Callable[[str, float], None] | None) -> None:
         """Let each later run wait for the GPU, and call `report(layer, milliseconds)` for each layer.
 
-        If `report` is None, later runs are not timed."""
+        If `report` is None, later runs report no times."""
         ...
 
 
@@ -145,5 +145,7 @@ class Library(Protocol):
         ...
 
     def take_errors(self) -> str:
-        """The errors that TensorRT logged on this thread since the last call of this method, one on each line."""
+        """The errors that TensorRT logged on this thread since the last call of this method, one on each line.
+
+        Errors that an EngineError has reported are left out."""
         ...

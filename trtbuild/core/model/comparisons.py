@@ -33,9 +33,9 @@ class Operator:
 class Place:
     """The place of a fault in a partition: one of the operators from `since` to `first`.
 
-    `first` is the first operator whose value is known to be wrong. The values from `since` up to `first` could not be
-    compared. If there are no such values, `since` is equal to `first`. `text` describes the difference at `first`. If
-    `text` is empty, the difference is the number `error`."""
+    `first` is the first operator whose value is known to be wrong. The values of `since` and of all operators between it
+    and `first` could not be compared. Without such operators, `since` is equal to `first`. `text` describes the difference
+    at `first`. If `text` is empty, the difference is the number `error`."""
 
     first: Operator
     since: Operator
@@ -68,9 +68,9 @@ class Compared:
     """The worst result of a comparison over all points.
 
     `output` is the number of the output whose error is the largest relative to its tolerance. `error` is max|a-b| / max|b|
-    of this output (b: the reference), or None if that is not a finite number. `tolerance` follows from `precision`. It is
-    larger for a model that amplifies errors (`trtbuild.stages.verify.rounding`, rule 3). `points` counts the compared
-    points.
+    of this output (b: the reference), or None if that is not a finite number. `precision` is the coarsest type from which
+    this output is computed, and `tolerance` follows from it. The tolerance is larger for a model that amplifies errors
+    (`trtbuild.stages.verify.rounding`, rule 3). `points` counts the compared points.
     """
 
     status: Status
@@ -145,12 +145,13 @@ class FloatError:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The comparison of the partitions of a model for one toolchain.
+    """The comparison of the partitions of a model for one toolchain, or of the engines of one target.
 
     `runner` ran the partitions, and `against` computed the reference. `tolerance` is that of the coarsest precision.
     `whole` compares the whole model, run by `runner`. `lowered` compares the program of the lower step, run by PyTorch.
     `worst_input` is the file with the inputs of the worst point, or None. `versions` maps each library that ran to its
-    version. `float_error` is the error of `whole` against the float model; None for a model without quantizers.
+    version. `float_error` is the error of the whole model, run by `runner`, against the float model. It is None for a model
+    without quantizers.
     """
 
     runner: Runner
@@ -168,7 +169,8 @@ class Report:
     def status(self) -> Status:
         """The result of all comparisons.
 
-        ``wrong`` if any is wrong, otherwise ``unchecked`` if a partition is unchecked or there is no partition."""
+        ``wrong`` if any is wrong, otherwise ``unchecked`` if a partition is unchecked or there is no partition, and
+        otherwise ``right``."""
         if next(self.failures(), None) is not None:
             return "wrong"
         unchecked = not self.partitions or any(entry.status == "unchecked" for entry in self.partitions)

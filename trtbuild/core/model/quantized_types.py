@@ -32,7 +32,8 @@ _TYPES: Mapping[str, Mapping[ToolchainName, _FirstReleaseAndSM]] = {
 #: ONNX's names of all types of the table.
 QUANTIZED_TYPES = tuple(_TYPES)
 
-#: The last part of the name of a weight that the trace rounds and stores as floats (``linear.weight:rounded``).
+#: The last part of the name of a weight that the trace rounds and stores as floats (``linear.weight:rounded``). A number
+#: may follow it, so that no two weights have one name.
 ROUNDED = "rounded"
 
 

@@ -17,7 +17,8 @@ class SourceKind:
     * `reader`: the class in `trtbuild.stages.trace.sources` that reads the source (``module:Class``). It is empty for a
       module in memory.
     * `description`, `example`: for editors and docs/manifest.md.
-    * `file`: what messages call the source's file. A kind without `file` names a callable (``module.path:callable``).
+    * `file`: what messages call the source's file. A manifest's kind without `file` names a callable
+      (``module.path:callable``).
     * `has_layers`: whether the reader returns a module with submodules of ``torch.nn``, which `quantize:` needs.
     """
 

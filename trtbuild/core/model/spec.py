@@ -102,7 +102,8 @@ class Profile:
 class PartitionSettings:
     """Settings for dividing a graph into partitions. All except `granularity` have Torch-TensorRT's names.
 
-    `granularity` is ``("model",)``, or patterns of module paths. Each matching module becomes one engine."""
+    `granularity` is ``("model",)``, or patterns of module paths. Each call of a matching module is partitioned separately,
+    usually into one engine."""
 
     granularity: tuple[str, ...] = ("model",)
     min_block_size: int = 5

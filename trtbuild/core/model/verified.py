@@ -95,8 +95,10 @@ def partition_entry(
 class CutEntry:
     """The comparison of a model for one cut (one way to divide the model into partitions) and one runner.
 
+    The engines of each target have their own entry.
+
     * `by`, `against`: the runner of the partitions, and the library that computed the reference.
-    * `targets`: the targets that share this cut.
+    * `targets`: the targets that share this cut; for engines, the one target whose engines ran.
     * `lowered`: the comparison of the program of the lower step, run by PyTorch.
     * `worst_input`: the file with the inputs of the worst point, relative to the project.
     * `finished`, `builder`: when and where the comparison ran; null if that was not recorded.

@@ -208,7 +208,8 @@ class _Verification:
     ) -> Sequence[torch.Tensor]:
         """Return the results of a partition on the runner's results of earlier partitions.
 
-        If the partition has failed on PyTorch's values (`has_failed`), and fails again, PyTorch runs it. Raises PartFailed.
+        PyTorch runs Torch partitions and unchecked partitions. It also runs a partition that has failed on PyTorch's values
+        (`has_failed`) and fails again. Raises PartFailed.
         """
         if part.kind == "tensorrt" and self._outcomes[part.name].unchecked is None:
             try:

@@ -54,7 +54,7 @@ def widen_weight_limits(graph: torch.fx.Graph, values: Values) -> None:
 
 def _quantized_numbers(node: torch.fx.Node, axis: int | None, values: Values) -> torch.Tensor | None:
     """The numbers that a quantizer without limits would give for its weight. None if the weight or the scales are not
-    known, or if a zero point is not 0."""
+    known, if the weight has no elements, or if a zero point is not 0."""
     weight, scale = values.get(source_of(node.args[0])), node.args[1]
     if isinstance(scale, torch.fx.Node):
         scale = values.get(scale)

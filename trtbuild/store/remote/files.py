@@ -3,8 +3,8 @@
 A CAS file is named by its SHA-256. It is a blob, a chunk of a large blob, or the document of a record.
 
 Rules
-1. Each file is compared with its digest and its size, and is not read beyond its size. A file that differs raises
-   RemoteLied, and counts as missing.
+1. Each file is compared with its digest and its size, and is not read beyond its size. If a file
+   differs, RemoteLied is raised, and the file counts as missing.
 2. A file that is in the remote is not sent again, unless it is damaged there. So an interrupted upload continues where it
    stopped.
 3. `send` looks up a file again half of `PRESENCE_S` after it last saw the file in the remote. The other half remains for

@@ -13,7 +13,7 @@ from typing import Any
 #: Receives the pieces of a plan, in order. The memory of a piece may be freed after the call.
 WritePlan = Callable[[bytes | memoryview], None]
 
-#: The largest piece of a plan.
+#: The largest piece, in bytes, that TensorRT-RTX 1.7 passes to a stream.
 PIECE_BYTES = 64 << 20
 
 

@@ -61,8 +61,8 @@ class _Verification:
         self._read = read
         self._weights = Weights(job.weights, read)
         self._partitions = Partitions.from_bytes(read(job.partitions))
-        by_onnx = _onnxruntime_factory(read)(job, self._weights) if job.by_onnx else None
-        self._reference = Reference(job, read, self._partitions, self._weights, by_onnx)
+        onnx_runner = _onnxruntime_factory(read)(job, self._weights) if job.by_onnx else None
+        self._reference = Reference(job, read, self._partitions, self._weights, onnx_runner)
         self._runner = runner(job, self._weights)
         self._integer_ends = self._reference.integer_ends()
         self._replayed = (

@@ -66,7 +66,8 @@ def _quantized_numbers(node: torch.fx.Node, axis: int | None, values: Values) ->
 
 
 def source_of(node: Any) -> Any:
-    """The node whose value `node` has, before copies that do not change the dtype."""
+    """Follow `node` back through copies that do not change the dtype. Returns the node that they copy; `node` itself if it
+    is not such a copy."""
     while isinstance(node, torch.fx.Node) and node.target in COPIES:
         source = node.all_input_nodes[0]
         if source.meta["val"].dtype != node.meta["val"].dtype:

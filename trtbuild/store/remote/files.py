@@ -28,7 +28,8 @@ from trtbuild.core.recipes.record import Output
 from trtbuild.errors import BlobMissing, RemoteLied
 from trtbuild.store.transports.transport import Transport
 
-#: A CAS file of a blob has at most this many bytes. The document of a record may be larger.
+#: A CAS file of a blob with more bytes is rejected. trtbuild writes at most 1 MiB (chunking.py). The document of a record
+#: may be larger.
 MAX_FILE_SIZE = 4 << 20
 
 #: The longest time, in seconds, between seeing a file in the remote and publishing the entry that names it (rule 3).

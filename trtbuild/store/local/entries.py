@@ -58,7 +58,7 @@ class Entries:
         try:
             status = os.stat(path, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
-                # A link, a directory or a pipe is not an entry. A directory would even prevent its writing.
+                # A link, a directory or a pipe is not an entry. A directory would also prevent writing the entry.
                 self.quarantine(kind, name, "it is not a regular file")
                 return None
             if status.st_size == 0 and name != _EMPTY_SHA256:

@@ -10,11 +10,11 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 
 def draw_in_range(
-    dtype: torch.dtype, shape: Sequence[int], values: ValueRange, generator: torch.Generator
+    dtype: torch.dtype, shape: Sequence[int], value_range: ValueRange, generator: torch.Generator
 ) -> torch.Tensor:
-    """Draw a tensor of uniformly distributed values. `values` is their range, which includes both ends. The ends of a
-    range of floats are rounded to `dtype`."""
-    low, high = values
+    """Draw a tensor of uniformly distributed values. `value_range` includes both ends. The ends of a range of floats are
+    rounded to `dtype`."""
+    low, high = value_range
     size = tuple(shape)
     if dtype.is_floating_point:
         fraction = torch.rand(size, generator=generator, dtype=torch.float64)

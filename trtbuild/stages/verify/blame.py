@@ -48,7 +48,7 @@ def inputs_of_partition(partitions: Partitions, part: Partition, numbers: Sequen
 
 
 def describe_values(inputs: Mapping[str, torch.Tensor]) -> str:
-    """Describe the values of each input: ``ids has values from 0 to 19``."""
+    """Describe the values of integer inputs: ``ids has values from 0 to 19``."""
     return ", ".join(
         f"{name} has values from {int(value.min())} to {int(value.max())}" for name, value in inputs.items()
     )

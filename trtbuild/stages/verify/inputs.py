@@ -78,12 +78,12 @@ def random_inputs(
     generator = torch.Generator().manual_seed(point.seed)
     tensors = []
     for (name, dtype), shape, end in zip(inputs, shapes, ends, strict=True):
-        values = ranges.get(name)
-        if values is None:
+        value_range = ranges.get(name)
+        if value_range is None:
             value = _random_tensor(getattr(torch, dtype), tuple(shape), end, generator)
         else:
-            value = draw_in_range(getattr(torch, dtype), shape, values, generator)
-        lowest, highest = values or (-1, 1)
+            value = draw_in_range(getattr(torch, dtype), shape, value_range, generator)
+        lowest, highest = value_range or (-1, 1)
         if point.zeros and value.is_floating_point() and lowest <= 0 <= highest:
             value = value.masked_fill(torch.rand(tuple(shape), generator=generator) < 0.25, 0.0)
         tensors.append(value)

@@ -2,8 +2,9 @@
 
 Rules
 1. The value of each call of the partition's program is compared with that of the last ONNX node that came from the call.
-   Dtype and shape must be equal, except that float32 in ONNX may replace a half type. A call is right, wrong, or unknown,
-   for example because the optimizer has merged it. The tolerance depends on the call's precision (`precisions`).
+   A call is right, wrong, or unknown. It is unknown if the node has another dtype or shape (float32 may replace a half
+   type), or if there is no such node, for example because the optimizer has merged it. The tolerance depends on the call's
+   precision (`precisions`).
 2. A wrong call counts only if it reaches an output through calls that are all wrong or unknown. (A value with another
    layout in ONNX may look wrong, although the calls after it are right.)
 3. The result names two calls: the first wrong call that counts, and the first unknown call that it depends on. The fault

@@ -22,31 +22,36 @@ from trtbuild.stages.verify.running import PartFailed, PartRunner, ReadBlob, Tor
 
 
 class Reference:
-    """Runs the partitions of a model in PyTorch. For an ONNX source, `onnx` runs them."""
+    """Runs the partitions of a model in PyTorch. For an ONNX source, `onnx_runner` runs them."""
 
     def __init__(
-        self, job: VerifyJob, read: ReadBlob, partitions: Partitions, weights: Weights, onnx: PartRunner | None
+        self,
+        job: VerifyJob,
+        read: ReadBlob,
+        partitions: Partitions,
+        weights: Weights,
+        onnx_runner: PartRunner | None,
     ) -> None:
         self._job = job
         self._read = read
         self._partitions = partitions
         self._weights = weights
-        self._onnx = onnx
+        self._onnx_runner = onnx_runner
         self.torch = TorchReference(job.programs, weights, read)
         self._program = Program.from_bytes(read(job.program)) if job.program else None
 
     @property
     def name(self) -> str:
-        return "PyTorch" if self._onnx is None else "onnxruntime"
+        return "PyTorch" if self._onnx_runner is None else "onnxruntime"
 
     @property
     def has_programs(self) -> bool:
-        return self._onnx is None
+        return self._onnx_runner is None
 
     def run_part(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
         """Return the results of a partition. Raises PartFailed, and NotRunnable if they cannot be computed here."""
-        if self._onnx is not None:
-            return self._onnx(part, inputs, point)
+        if self._onnx_runner is not None:
+            return self._onnx_runner(part, inputs, point)
         try:
             return self.torch.run_part(part, inputs)
         except Exception as error:  # an operator may raise any error
@@ -63,7 +68,7 @@ class Reference:
 
     def perturbed_part_runs(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> PerturbedRuns:
         """Return additional runs of a partition on slightly changed values. Weights of an ONNX source do not change."""
-        if self._onnx is not None:
+        if self._onnx_runner is not None:
             return PerturbedRuns(lambda perturbed, _: self.run_part(part, perturbed, point), inputs, ())
         program = self.torch.program(part)
         return PerturbedRuns(
@@ -114,7 +119,7 @@ class Reference:
             try:
                 results = self.run_part(part, part_inputs, point)
             except PartFailed:
-                in_torch = self._onnx is None
+                in_torch = self._onnx_runner is None
                 weights = self.torch.weights(part) if in_torch else []
                 numbers = blame.inputs_of_failure(self.torch.program(part), weights, part_inputs) if in_torch else None
                 return blame.inputs_of_partition(self._partitions, part, numbers)
@@ -125,7 +130,7 @@ class Reference:
 
     def float_model(self) -> FloatModel | None:
         """Return the float model (`float_errors`); None if the model is not quantized."""
-        if self._onnx is not None:
+        if self._onnx_runner is not None:
             is_quantized = any(b"QuantizeLinear" in self._read(sha256) for sha256 in self._job.onnx.values())
             return FloatModel(None, "unknown for a model that comes as ONNX") if is_quantized else None
         if self._job.float_program is not None:
@@ -171,7 +176,7 @@ class Reference:
             return verification_inputs.integer_ends(self._program)
         ends = [0] * len(self._job.inputs)
         for part in self._partitions.partitions:
-            if self._onnx is not None:
+            if self._onnx_runner is not None:
                 from trtbuild.stages.verify.onnx_models.onnx_inputs import onnx_integer_ends  # it loads onnx
 
                 part_ends = onnx_integer_ends(self._read(self._job.onnx[part.graph]), len(part.inputs))
@@ -202,7 +207,7 @@ class Reference:
         return frozenset() if self._program is None else precisions.exact_outputs(self._program)
 
     def _compute_part_precisions(self, part: Partition, inputs: Sequence[RoundedType]) -> Sequence[RoundedType]:
-        if self._onnx is None:
+        if self._onnx_runner is None:
             return precisions.output_precisions(self.torch.program(part), inputs)
         from trtbuild.stages.verify.onnx_models.onnx_precisions import onnx_precisions  # it loads onnx
 

@@ -14,8 +14,8 @@ Rules
    An error as large as this change is allowed, up to `MAX_AMPLIFICATION` tolerances. The limit is needed because the runs
    change each weight by up to a tolerance. Without it, a large tolerance could hide a wrong conversion.
 4. If the shape of an output changes (``nonzero``), all its values are decided by rounding.
-5. Zeros stay zeros. Changed values of an input stay between its smallest and its largest value, unless they are all equal
-   or 8-bit floats. So special cases at zero and at the ends of a range are compared.
+5. Zeros stay zeros. Changed values of an input stay between its smallest and its largest value, unless they are all
+   equal, complex or 8-bit floats. So special cases at zero and at the ends of a range are compared.
 """
 
 from __future__ import annotations

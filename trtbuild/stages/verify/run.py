@@ -61,8 +61,8 @@ class _Verification:
         self._read = read
         self._weights = Weights(job.weights, read)
         self._partitions = Partitions.from_bytes(read(job.partitions))
-        by_onnx = _onnxruntime_factory(read)(job, self._weights) if job.by_onnx else None
-        self._reference = Reference(job, read, self._partitions, self._weights, by_onnx)
+        onnx_runner = _onnxruntime_factory(read)(job, self._weights) if job.by_onnx else None
+        self._reference = Reference(job, read, self._partitions, self._weights, onnx_runner)
         self._runner = runner(job, self._weights)
         self._integer_ends = self._reference.integer_ends()
         self._replayed = (
@@ -208,7 +208,8 @@ class _Verification:
     ) -> Sequence[torch.Tensor]:
         """Return the results of a partition on the runner's results of earlier partitions.
 
-        If the partition has failed on PyTorch's values (`has_failed`), and fails again, PyTorch runs it. Raises PartFailed.
+        PyTorch runs Torch partitions and unchecked partitions. It also runs a partition that has failed on PyTorch's values
+        (`has_failed`) and fails again. Raises PartFailed.
         """
         if part.kind == "tensorrt" and self._outcomes[part.name].unchecked is None:
             try:

@@ -5,8 +5,8 @@ There are no locks, and nginx does not set the mtime of the files that it serves
 1. A reader verifies the bytes, and a missing file is a miss. So only one thing must never happen: that a record stays and
    its files are removed permanently.
 2. A writer that finds or writes a file at time S names the file in a record, and publishes this record before S + 30 min.
-   From S + 15 min on, the writer looks up the file again (store/remote/files.py, rule 3). A file is not removed within the
-   *grace period*, which is longer than 30 min: 1 h by default, and at least `MIN_GRACE_S`.
+   From S + 15 min on, the writer looks up the file again (store/remote/files.py, rule 3). The file is not removed within
+   the *grace period* after S. This period is longer than 30 min: 1 h by default, and at least `MIN_GRACE_S`.
 3. A file that no record names is removed in three steps, by collections that are a grace period apart (condemned.py). The
    first collection condemns the file: it notes the time. The second one hides the file: it moves the file out of
    ``cas/``. It does this only if there is still no record, and if the mtime is older than the grace period. The third one

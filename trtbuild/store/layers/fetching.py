@@ -4,10 +4,9 @@ Rules
 1. All fetches run within one session of the local store, so no collection removes a blob before its record is written.
 2. The blobs of a record are fetched first, and their digests are verified. The record is published last. So a process
    that is killed leaves only complete records, and files that no record names.
-3. A record that is complete in the local store is not requested from the remote, with two exceptions: `trtbuild.lock`
-   refuses the local record, or the remote has a pointer (`POINTER_STAGES`) to another record. A pointer leads to the last
-   trace of the same files, so the remote's pointer replaces the local one. A file that is in the local store is not
-   requested.
+3. A record that is complete in the local store is not requested from the remote, unless `trtbuild.lock` refuses it, or it
+   is a pointer (`POINTER_STAGES`). A pointer leads to the last trace of the same files. So if the remote's pointer leads to
+   another record, it replaces the local one. A file that is in the local store is not requested.
 4. A blob that several records name is fetched once, because only one thread at a time fetches it (`NameLocks`).
 5. An error of one record is reported, and the other records are still fetched. If the local store cannot be written, all
    fetches stop.

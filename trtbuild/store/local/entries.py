@@ -31,7 +31,7 @@ _FIRST_READ_SIZE = 64 << 10
 
 
 class Entries:
-    """The entries of the store in the directory `root`. Raises StoreUnavailable when the store has another format."""
+    """The entries of the store in the directory `root`. Raises StoreUnavailable as `Layout.check_format`."""
 
     def __init__(self, root: str) -> None:
         self.layout = Layout(root)
@@ -58,7 +58,7 @@ class Entries:
         try:
             status = os.stat(path, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
-                # A link, a directory or a pipe would prevent the entry from being written.
+                # A link, a directory or a pipe is not an entry. A directory would also prevent writing the entry.
                 self.quarantine(kind, name, "it is not a regular file")
                 return None
             if status.st_size == 0 and name != _EMPTY_SHA256:

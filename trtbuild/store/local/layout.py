@@ -146,8 +146,8 @@ class Layout:
             raise unavailable_error(error, self.root) from error
 
     def check_format(self) -> bool:
-        """Check the format of the store. Returns whether the store exists. Raises StoreUnavailable for an unknown
-        format."""
+        """Check the format of the store. Returns whether the store exists. Raises StoreUnavailable for an unknown format,
+        and if the format cannot be read."""
         try:
             text = read_regular(f"{self.root}/format").decode("utf-8", errors="replace")
         except FileNotFoundError:

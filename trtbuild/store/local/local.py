@@ -76,8 +76,9 @@ class _TrustedRecord:
 class LocalStore(LocalBlobs):
     """The `Store` of core/recipes/ports.py in the directory `root`, which the first write or session creates.
 
-    Raises StoreUnavailable when `root` is a store of an unknown format. Several threads may share an object, and several
-    processes may use one directory. When an entry is moved to quarantine, the logger `trtbuild.store` gets a warning.
+    Raises StoreUnavailable when `root` is a store of an unknown or unreadable format. Several threads may share an object,
+    and several processes may use one directory. When an entry is moved to quarantine, the logger `trtbuild.store` gets a
+    warning.
     """
 
     def __init__(self, root: Path | str, trust: Trust | None = None) -> None:

@@ -3,8 +3,8 @@
 A CAS file is named by its SHA-256. It is a blob, a chunk of a large blob, or the document of a record.
 
 Rules
-1. Each file is compared with its digest and its size, and is not read beyond its size. A file that differs raises
-   RemoteLied, and counts as missing.
+1. Each file is compared with its digest and its size, and is not read beyond its size. If a file
+   differs, RemoteLied is raised, and the file counts as missing.
 2. A file that is in the remote is not sent again, unless it is damaged there. So an interrupted upload continues where it
    stopped.
 3. `send` looks up a file again half of `PRESENCE_S` after it last saw the file in the remote. The other half remains for
@@ -28,7 +28,8 @@ from trtbuild.core.recipes.record import Output
 from trtbuild.errors import BlobMissing, RemoteLied
 from trtbuild.store.transports.transport import Transport
 
-#: A CAS file of a blob has at most this many bytes. The document of a record may be larger.
+#: A CAS file of a blob with more bytes is rejected. trtbuild writes at most 1 MiB (chunking.py). The document of a record
+#: may be larger.
 MAX_FILE_SIZE = 4 << 20
 
 #: The longest time, in seconds, between seeing a file in the remote and publishing the entry that names it (rule 3).

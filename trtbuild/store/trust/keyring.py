@@ -40,7 +40,8 @@ def _utc_now() -> datetime.datetime:
 
 
 class MachineKey:
-    """The machine key (rule 3), in the file `path`. If the file cannot be written, the key is for this process only."""
+    """The machine key (rule 3), in the file `path`. If the file cannot be read or written, the key is for this process
+    only."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -13,7 +13,8 @@ from typing import Any
 #: Receives the pieces of a plan, in order. The memory of a piece may be freed after the call.
 WritePlan = Callable[[bytes | memoryview], None]
 
-#: The largest piece that a library streams. With fewer bytes of weights, the plan is built in memory.
+#: The largest piece, in bytes, that TensorRT-RTX 1.7 passes to a stream. With fewer bytes of weights, the plan is built in
+#: memory.
 PIECE_BYTES = 64 << 20
 
 

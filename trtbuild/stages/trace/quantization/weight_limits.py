@@ -54,7 +54,7 @@ def widen_weight_limits(graph: torch.fx.Graph, values: Values) -> None:
 
 def _quantized_numbers(node: torch.fx.Node, axis: int | None, values: Values) -> torch.Tensor | None:
     """The numbers that a quantizer without limits would give for its weight. None if the weight or the scales are not
-    known, or if a zero point is not 0."""
+    known, if the weight has no elements, or if a zero point is not 0."""
     weight, scale = values.get(source_of(node.args[0])), node.args[1]
     if isinstance(scale, torch.fx.Node):
         scale = values.get(scale)
@@ -66,7 +66,8 @@ def _quantized_numbers(node: torch.fx.Node, axis: int | None, values: Values) ->
 
 
 def source_of(node: Any) -> Any:
-    """The node whose value `node` has, before copies that do not change the dtype."""
+    """Follow `node` back through copies that do not change the dtype. Returns the node that they copy; `node` itself if it
+    is not such a copy."""
     while isinstance(node, torch.fx.Node) and node.target in COPIES:
         source = node.all_input_nodes[0]
         if source.meta["val"].dtype != node.meta["val"].dtype:

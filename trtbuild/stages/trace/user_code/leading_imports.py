@@ -71,7 +71,7 @@ class UnfitLibraries(Exception):
 
 def leading_imports(source: Source, project: str) -> LeadingImports | None:
     """Return the imports with which the code of `source` begins. None if they import only the standard library and
-    libraries that each trace has loaded. `project` is an absolute path."""
+    libraries that each trace has loaded. Also None for a source that is not ``python:``. `project` is an absolute path."""
     if source.kind != "python":
         return None
     search = _Search([os.path.normpath(os.path.join(project, root)) for root in source.roots])

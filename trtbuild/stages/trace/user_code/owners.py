@@ -30,8 +30,8 @@ from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES, normalized
 
 OwnerKind = Literal["python", "distribution", "trtbuild", "ignored", "user"]
 
-#: Paths that are not dependencies → the reason. Files below these paths are not dependencies either, except files in
-#: directories of installed distributions.
+#: Paths that are not dependencies → the reason. Files below these paths are not dependencies either, except those of
+#: rules 3 and 4, and those in directories of installed distributions.
 IGNORED_PATHS: dict[str, str] = {
     "/proc": "the state of processes, not of a model",
     "/sys": "the state of the kernel and its devices",

@@ -201,7 +201,7 @@ def test_an_undecodable_byte_is_read_back_from_json() -> None:
 
 
 def test_the_json_form_of_a_mapping_is_sorted() -> None:
-    """A recipe's key ignores the order of a mapping, so a model's function must get its keyword arguments sorted."""
+    """Two mappings that differ only in their order are equal values, and equal values have equal JSON forms."""
     value: Value = {"relu": 1, "conv": {"b": 1, "a": 2}}
     form = to_json(value)
     assert isinstance(form, dict)

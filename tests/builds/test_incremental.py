@@ -1,6 +1,7 @@
 """The steps that run after a change: one project, built many times by the real command line with the real compiler.
 
-The tests run in order. Each starts with the project of the test before it, and most tests change a file.
+The tests run in order. Each starts with the project of the test before it, except the last, which has its own project.
+Most tests change a file.
 """
 
 from __future__ import annotations

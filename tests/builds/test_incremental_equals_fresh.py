@@ -1,8 +1,8 @@
 """After any series of edits, every byte of ``dist/`` is equal to that of a build from scratch.
 
-The reference is a build of a copy of the project with an empty cache, because TensorRT-RTX compiles reproducibly. The
-tests run in order, each with the project of the test before it. A build from scratch takes seconds, so each test makes
-several edits before its comparison.
+The build from scratch is that of a copy of the project, with an empty cache. The bytes can be compared, because
+TensorRT-RTX compiles reproducibly. The tests run in order, each with the project of the test before it. A build from
+scratch takes seconds, so each test makes several edits before its comparison.
 """
 
 from __future__ import annotations

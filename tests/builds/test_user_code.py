@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import CommandLine, step
 from tests.faults.processes import alive, wait_until_gone
 
-# User code ends the workers of these tests. So each worker is a new process, as for users, not a fork of `tests.warm`.
+# User code ends the workers of these tests. So each worker is a new process, as for users, not a fork (`tests.warm`).
 pytestmark = pytest.mark.cold_workers
 
 MANIFEST = """\

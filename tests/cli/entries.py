@@ -55,6 +55,7 @@ def a_plan(*steps: StepEntry, **more: Any) -> Plan:
 
 
 def a_build(*steps: StepEntry, **more: Any) -> Build:
+    """Return the document of a build. The field `duration_s` has no default value."""
     defaults = {"ok": True, "totals": {}, "outputs": [], "not_begun": 0, "errors": [], "warnings": [], "remotes": []}
     return Build(steps=steps, **{**defaults, **more})
 

@@ -67,7 +67,7 @@ for name in {modules_of_core()!r}:
     assert process.returncode == 0, process.stderr
 
 
-def test_importing_core_writes_no_file_or_variable_and_starts_no_process_or_connection() -> None:
+def test_importing_core_writes_no_file_or_environment_variable_and_starts_no_process_or_connection() -> None:
     program = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})

@@ -46,7 +46,11 @@ def flags(settings: BuilderSettings) -> int:
 
 
 def facts(name: str) -> dict[str, Any]:
-    """Return the facts: `manifest` for a valid and an invalid value, `flags` and `trtexec` for two values."""
+    """Return the facts by name.
+
+    The two parts of `manifest` are about a valid and an invalid value. The two parts of `flags` and of `trtexec` are about
+    the default and the valid value.
+    """
     value = other_value(name)
     changed = replace(BuilderSettings(), **{name: value})
     build = recipe_values.Build()

@@ -33,7 +33,7 @@ def field_of_the_recipe() -> str:
 
 
 def run_setting_facts(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
-    """Run `tests.docs.setting_facts` in `folder`, with `path` in front of ``PYTHONPATH``."""
+    """Run `tests.docs.setting_facts` in `folder`. Python looks for modules in `path`, and then in this project."""
     return subprocess.run(
         [sys.executable, "-m", "tests.docs.setting_facts", NAME],
         cwd=folder,

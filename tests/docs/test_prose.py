@@ -1,7 +1,7 @@
 """The sentences of code and documents follow the rules of `tests/docs/prose.py`.
 
 `prose_not_done.txt` lists files that still break rules. No file may be added to it. With ``TRTBUILD_WRITE_PROSE=1`` this
-test removes the files that no longer break a rule.
+test rewrites the list without the files that no longer break a rule.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The measurement of decoders does not compare a decoder with PyTorch if a package that it needs was not built."""
+"""The measurement of decoders compares a decoder with PyTorch only if each package that the comparison needs was built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurement of ``trtbuild verify`` replaces an engine of a package, and the engine's digest in the index."""
+"""The measurement of ``trtbuild verify`` puts a wrong engine into a package, and its digest into the index."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_flags_are_accepted_before_and_after_a_command(trtbuild: CommandLine, tm
 
 
 class FakeWatcher:
-    """A watcher that builds nothing. It adds the command line of its builds to `command_lines`."""
+    """A watcher that builds nothing. `command_lines` gets the command line that builds of a real watcher have."""
 
     command_lines: list[list[str]]
 

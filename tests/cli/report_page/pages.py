@@ -57,7 +57,10 @@ BENCH: dict[str, Any] = {
 
 
 def hostile_report(project: Path) -> Report:
-    """Return the report of a failed build in which most texts are `HOSTILE`. The earlier build ended after seven events."""
+    """Return the report of a failed build in which most texts are `HOSTILE`.
+
+    The report compares it with an earlier build, which was killed after its seventh event.
+    """
     report = make_report(project, a_log(HOSTILE), a_log(HOSTILE)[:7])
     partitions = [
         PartitionRow(

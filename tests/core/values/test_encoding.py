@@ -201,7 +201,7 @@ def test_an_undecodable_byte_is_read_back_from_json() -> None:
 
 
 def test_the_json_form_of_a_mapping_is_sorted() -> None:
-    """Equal mappings have the same JSON, also if the order of their keys differs. `to_json_in_order` keeps the order."""
+    """Two mappings that differ only in their order are equal values, and equal values have equal JSON forms."""
     value: Value = {"relu": 1, "conv": {"b": 1, "a": 2}}
     form = to_json(value)
     assert isinstance(form, dict)

@@ -147,7 +147,7 @@ def test_rejects_expressions_without_bounds(expression: Any) -> None:
 
 def test_the_bounds_of_sizes_that_depend_on_data() -> None:
     assert interval(["data", 0], [])[0] == 0
-    assert interval(["pow", ["data", 0], ["data", 0]], [])[1] >= 2**31 - 1  # an unlimited exponent would take too long
+    assert interval(["pow", ["data", 0], ["data", 0]], [])[1] >= 2**31 - 1  # the exponent is limited
 
 
 def test_symbols_and_data_dependence_of_an_expression() -> None:

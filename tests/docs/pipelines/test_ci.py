@@ -1,4 +1,4 @@
-"""The pipelines of docs/ci.md: a test runs the GitHub jobs, and the others check the YAML files."""
+"""The pipelines of docs/ci.md: one test runs the GitHub jobs. The others check YAML files, and GitLab's child pipeline."""
 
 from __future__ import annotations
 

@@ -58,7 +58,10 @@ class Runner:
     job_count: int = 0
 
     def run(self, job: str, *, secrets: bool = True, number: int = 17) -> Job:
-        """Run a job until a command fails. `number` is the number of the pull request."""
+        """Run a job until a command fails. `number` is the number of the pull request.
+
+        If `secrets` is False, the secrets are empty, as for a pull request from a fork.
+        """
         self.job_count += 1
         home = self.root / f"runner{self.job_count}"
         home.mkdir()

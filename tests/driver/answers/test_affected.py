@@ -1,6 +1,6 @@
 """`trtbuild affected` lists the models that depend on files changed since a commit.
 
-Other tests check the errors about repositories and revisions."""
+Some of these tests check the errors about repositories and revisions."""
 
 from __future__ import annotations
 

@@ -521,7 +521,7 @@ def test_a_blob_of_several_records_is_sent_once(tmp_path: Path) -> None:
 
 
 def test_pointers_are_sent_after_the_records_that_they_lead_to(tmp_path: Path) -> None:
-    """Pointers are the records of `partition-any` and `trace-any`, which machines without a parser or PyTorch look up."""
+    """Pointers are, for example, the records of `trace-any`. Machines without a parser or PyTorch look them up."""
     local = LocalStore(tmp_path / "cache")
     records = [
         local.put_record(Record(Recipe(stage, 1, (("number", n),)), {"record": local.put_bytes(bytes([n]) * 9000)}))

@@ -100,8 +100,9 @@ class Process:
 def scheduler_process(port: int, folder: Path, certificates: Certificates | None = None) -> Process:
     """Start ``dask scheduler`` on a port of 127.0.0.1.
 
-    The scheduler gives up a worker after five seconds without a heartbeat. Dask never waits less, so the 3 seconds below
-    only make it check more often. It gives up a job after three workers have died during the job.
+    The scheduler gives up a worker after more than five seconds without a heartbeat. The setting is 3 s, but Dask waits
+    for at least ten heartbeats, and these come every half second. After two deaths of workers during one job, the next
+    death ends the job.
     """
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]

@@ -255,7 +255,7 @@ def test_the_trace_of_a_compiled_module_is_not_stored(
 def test_rejects_a_module_in_training_mode(compile_module: Compile, net: torch.nn.Module) -> None:
     with pytest.raises(SourceError, match="is in training mode") as caught:
         compile_module(net.train(), [ROWS])
-    # the fixture `compile_module` calls `trtbuild.compile` there
+    # the fixture `compile_module`, which calls `trtbuild.compile`, is in conftest.py
     assert (caught.value.file or "").endswith("conftest.py")
 
 

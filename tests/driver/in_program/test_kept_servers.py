@@ -23,7 +23,8 @@ pytestmark = [
     pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers"),
 ]
 
-#: A program that starts servers and prints their process id. If its argument is ``killed``, it ends itself by SIGKILL.
+#: A program that starts servers, and prints the id of the process that has loaded torch. If the argument is ``killed``,
+#: SIGKILL ends the program.
 PROGRAM = """\
 import os, sys
 from pathlib import Path

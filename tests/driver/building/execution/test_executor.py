@@ -113,7 +113,7 @@ def test_a_step_runs_after_its_inputs_exist() -> None:
     assert set(outcome.ran) == set(project.ran)
 
 
-def test_at_most_jobs_steps_run_together() -> None:
+def test_the_number_of_jobs_limits_how_many_steps_run_together() -> None:
     project = FakeProject(*(a_step("m", "engine", f"e{k}") for k in range(8)))
     assert project.execute(jobs=3).ok
     assert project.most_running <= 3

@@ -113,7 +113,7 @@ def test_an_old_onnx_model_that_cannot_be_read_is_a_usage_error(
 def test_the_written_onnx_model_is_the_prepared_model(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this test, preparation returns another model."""
+    """The test replaces `prepare_model`, so that its result can be recognized by the name of the graph."""
     calls: list[tuple[set[str], int]] = []
 
     def prepare_model(model: bytes, weights: Mapping[str, bytes], release: Release) -> tuple[bytes, dict[str, bytes]]:

@@ -2,7 +2,7 @@
 
 ``python -m tests.faults.enumeration kill`` (or ``error``) tries all calls, and prints the number of delivered faults. `make
 test` tries all kills of local operations, some kills of operations with a remote (tests/faults/test_syscalls.py), and some
-errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=100`` or more, `make test` tries all kills and errors.
+errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=100`` or more, it tries all kills and errors.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def test_large_weights_are_written_beside_the_onnx_model(
         np.testing.assert_array_equal(result, expected)
     written = data_file.stat()
     inspect(Request(small.project), "ranker", onnx=str(tmp_path / "beside"))
-    assert data_file.stat().st_ino == written.st_ino, "equal weights are not written again"
+    assert data_file.stat().st_ino == written.st_ino, "equal weights were written again"
     data_file.write_bytes(bytes(written.st_size))
     inspect(Request(small.project), "ranker", onnx=str(tmp_path / "beside"))
     assert data_file.read_bytes() != bytes(written.st_size)

@@ -114,7 +114,7 @@ def test_a_slow_call_at_the_start_of_a_later_turn_is_the_last_one(monkeypatch: p
     contender = LocalContender(call, lambda: None)
     contender.time_first_call()
     assert contender.time_turn(Turn(0.0, 1, 5)) == [1.0]
-    assert contender.time_turn(Turn(20.0, 1, 5)) == [15.0], "the turn has 5 s left, but no call follows a slow call"
+    assert contender.time_turn(Turn(20.0, 1, 5)) == [15.0], "the turn has 5 s left, but no call may follow a slow call"
 
 
 def test_the_stopwatch_waits_after_every_call() -> None:

@@ -11,8 +11,8 @@ from types import ModuleType
 def import_from(folder: str | Path, name: str) -> ModuleType:
     """Import the module `name`, and the packages that contain it, from `folder`.
 
-    Many projects of the tests have a package ``models``. So the import begins without modules of this name, and leaves
-    `sys.modules` and `sys.path` as they were.
+    Projects of the tests have packages of the same name, such as ``models``. So modules of this package that another test
+    has imported are hidden during the import. Afterwards, `sys.modules` and `sys.path` are as they were.
     """
     package = name.partition(".")[0]
     modules_before = _remove_modules(package)

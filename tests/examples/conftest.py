@@ -95,7 +95,7 @@ class Example:
 
     @functools.cached_property
     def eager(self) -> Callable[..., Any]:
-        """The original model. onnxruntime runs the source of an ONNX model."""
+        """The original model. If its source is an ONNX file, onnxruntime runs the whole file."""
         source = self.model.source
         if source.kind == "torchscript":
             return torch.jit.load(self._built.project / source.target)

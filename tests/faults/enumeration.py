@@ -2,7 +2,7 @@
 
 ``python -m tests.faults.enumeration kill`` (or ``error``) tries all calls, and prints the number of delivered faults. `make
 test` tries all kills of local operations, some kills of operations with a remote (tests/faults/test_syscalls.py), and some
-errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000``, `make test` tries all kills and errors.
+errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=100`` or more, it tries all kills and errors.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Tally:
         kinds = ", ".join(f"{number} {name}" for name, number in sorted(self.delivered.items()))
         outcomes = f"; {dict(self.outcomes)}" if self.outcomes else ""
         wrong = "".join(f"\n    {finding}" for finding in self.findings)
-        text = f"{self.operation}: {self.calls} writing calls, {self.total} delivered ({kinds}){outcomes}"
+        text = f"{self.operation}: {self.calls} writing calls, {self.total} faults delivered ({kinds}){outcomes}"
         return f"{text} in {self.duration_s:.1f} s{wrong}"
 
 

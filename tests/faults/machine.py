@@ -25,8 +25,8 @@ from trtbuild.store.transports.http import HttpTransport
 from trtbuild.store.transports.patience import PatientTransport
 from trtbuild.store.transports.settings import RemoteSettings
 
-#: The outputs of the record: an engine in six chunks, and two files. Its entry in the remote contains `log`, because this
-#: file is small, but not `info`.
+#: The outputs of the record: an engine in six chunks, and two files. The record's entry in the remote also contains the
+#: bytes of `log`, because this file is small, but not those of `info`.
 CONTENTS = {
     "plan": random.Random(1).randbytes(1_300_000),
     "info": random.Random(2).randbytes(20_000),

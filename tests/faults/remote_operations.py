@@ -148,7 +148,7 @@ def _collect(folder: Path) -> object:
 
 
 def _age(folder: Path, kept: str = "") -> None:
-    """Make all files look old, except those with the name `kept`. The times in the lists of a collection change, too."""
+    """Make the files of ``team/`` look old, except the file `kept`. The times in the lists of a collection change, too."""
     before_ns = time.time_ns() - int(AGE_S * 1e9)
     condemned = folder / "team" / "gc" / "condemned"
     if condemned.exists():

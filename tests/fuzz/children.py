@@ -1,6 +1,7 @@
 """A child process that tries cases. If it dies in native code or hangs, the fuzzer continues.
 
-It is forked from a process that has loaded torch and `op_db`, so it starts quickly. The parent process runs no cases.
+It is forked from a process that has loaded torch and the samples of its operators (`op_db`), so it starts quickly. The
+parent process runs no cases.
 """
 
 from __future__ import annotations

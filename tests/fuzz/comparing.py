@@ -268,7 +268,7 @@ def _perturbed_results(run: _Run) -> list[Sequence[Any]]:
 
 
 def _perturbed(value: torch.Tensor, bit: float, by_largest: bool, generator: torch.Generator) -> torch.Tensor:
-    """Return a copy with random noise of about `bit` times each number, or times the largest number (`by_largest`)."""
+    """Return `value`. Floats get random noise of about `bit` times each number, or times the largest one (`by_largest`)."""
     if not value.is_floating_point() or not value.numel():
         return value
     wide = value.double()

@@ -2,7 +2,7 @@
 
 Rules
 1. A call is an operator with one sample. If samples differ only in their values and sizes, the first is used. At most
-   `_MOST_CALLS` calls of an operator are tried. Samples with empty tensors are left out, because a profile has no size 0.
+   `_MOST_CALLS` calls of an operator are tried. Samples with empty tensors are left out: a dynamic axis has no size 0.
 2. The inputs of a call have dynamic axes. The axes that have the same size in the sample have the same size in each run.
 3. If PyTorch cannot run a call at all its sizes, or if trtbuild refuses the call, a simpler `Form` of the call is tried.
 4. Calls with the same form are tried together in one module, because this is faster. If the module has a finding, or is

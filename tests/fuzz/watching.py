@@ -101,7 +101,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def _memory_mb(watch: Watch) -> float:
-    """The PSS of the watcher and its processes, in MB."""
+    """The memory of the watcher and its processes, in MB. Memory that processes share counts once (PSS)."""
     total = 0
     for pid in (watch.pid, *descendants(watch.pid)):
         try:

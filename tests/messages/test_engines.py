@@ -1,7 +1,7 @@
 """Messages about engines that cannot be loaded or run, because of an input, the plan, a library or the machine.
 
 Each function below causes one error. Its case in the catalogue has the same name, with spaces. `rig` has fakes of TensorRT
-and of a GPU, with small sample engines such as ``affine``. The method `adopt` passes an array of the caller to an engine.
+and of a GPU, with small sample engines such as ``affine``. The method `adopt` wraps a caller's array for an engine.
 """
 
 from __future__ import annotations

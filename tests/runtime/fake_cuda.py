@@ -1,7 +1,7 @@
 """A fake of ``cuda.bindings.driver`` on a `FakeGpu`, with the functions that trtbuild calls.
 
-As in the real module, the first value of each result is the error. Functions that call `_has_context` fail without a
-current device, as the driver of an H200 did.
+As in the real module, the first value of each result is the error. Functions that call `_has_context` return an error if
+it is false, as the driver of an H200 did.
 """
 
 from __future__ import annotations

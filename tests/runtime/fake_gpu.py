@@ -1,4 +1,4 @@
-"""A fake GPU: its memory is host memory, and the work on a stream runs only when a caller waits for the stream.
+"""A fake GPU in host memory. By default, the work on a stream runs only when a caller waits for the stream.
 
 So a test fails if memory is freed or reused too early, because the work that reads it has not run yet. Behaviour that CUDA
 leaves undefined raises `Misuse`.

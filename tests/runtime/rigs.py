@@ -25,7 +25,7 @@ from trtbuild.toolchain.libraries.execution_table import calls_of
 from trtbuild.toolchain.running.execution import TensorRT
 
 #: The output sizes of the small engines in `SAMPLES`, as in a package's index. ``["sym", 0]`` is the size of the first
-#: dynamic axis of the first input, and ``["sym", 1]`` that of the second. A size with ``data`` depends on values.
+#: dynamic axis of the first input, and ``["sym", 1]`` is that of the second one. A size with ``data`` depends on values.
 _SIZES: dict[str, list[tuple[Any, ...]]] = {
     "affine": [(["sym", 0], 4)],
     "unshared": [(["sym", 0], 4)],

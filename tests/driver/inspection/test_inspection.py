@@ -78,7 +78,7 @@ def test_large_weights_are_written_beside_the_onnx_model(
         np.testing.assert_array_equal(result, expected)
     written = data_file.stat()
     inspect(Request(small.project), "ranker", onnx=str(tmp_path / "beside"))
-    assert data_file.stat().st_ino == written.st_ino, "equal weights are not written again"
+    assert data_file.stat().st_ino == written.st_ino, "equal weights were written again"
     data_file.write_bytes(bytes(written.st_size))
     inspect(Request(small.project), "ranker", onnx=str(tmp_path / "beside"))
     assert data_file.read_bytes() != bytes(written.st_size)
@@ -113,7 +113,7 @@ def test_an_old_onnx_model_that_cannot_be_read_is_a_usage_error(
 def test_the_written_onnx_model_is_the_prepared_model(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this test, preparation returns another model."""
+    """The test replaces `prepare_model`, so that its result can be recognized by the name of the graph."""
     calls: list[tuple[set[str], int]] = []
 
     def prepare_model(model: bytes, weights: Mapping[str, bytes], release: Release) -> tuple[bytes, dict[str, bytes]]:

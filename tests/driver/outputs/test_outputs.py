@@ -28,7 +28,7 @@ def digests(paths: Sequence[str]) -> dict[str, str | None]:
 
 
 def ignore_digests(written: object) -> None:
-    """Ignore the digests of written files, for which `write_output` needs a function."""
+    """Do nothing. `write_output` needs a function that receives the digests of the files that it writes."""
 
 
 def put_package(store: MemoryStore, **plans: bytes) -> tuple[PackageFiles, Record]:

@@ -14,7 +14,7 @@ from trtbuild.runtime.engines.runtime_cache import Gpu
 from trtbuild.runtime.packages.inside import PackageFolder
 
 
-def test_the_kernels_are_in_the_package_after_a_change_of_the_working_directory(
+def test_the_kernel_file_is_in_the_package_directory_after_a_change_of_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program may change its working directory between `load` and `module`."""

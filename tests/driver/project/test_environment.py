@@ -105,7 +105,7 @@ def test_a_locked_model_is_not_partitioned_again_with_another_parser() -> None:
 
 def test_each_release_of_a_toolchain_is_compared_with_its_own_parser() -> None:
     class TwoReleases(Machines):
-        """Only for TensorRT 8.6, the parser that replaces TensorRT's parser limits int64 values to 32 bits."""
+        """Machines whose stand-in (TensorRT-RTX's parser) limits int64 values to 32 bits for TensorRT 8.6 only."""
 
         def facts(self, model: Model) -> Facts:
             facts = super().facts(model)

@@ -81,7 +81,7 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
-def test_a_wrong_record_of_a_reproducible_toolchain_is_refused_everywhere(local: bool, frozen: bool) -> None:
+def test_a_wrong_record_of_a_reproducible_toolchain_is_always_refused(local: bool, frozen: bool) -> None:
     guard = LockGuard(a_lock(), frozen=frozen)
     assert guard.refusal(KEY, RIGHT, local) is None
     assert guard.refusal(KEY, WRONG, local) == "its plan differs from trtbuild.lock"

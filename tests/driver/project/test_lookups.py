@@ -84,7 +84,7 @@ def test_a_link_is_written_once(store: LocalStore, tmp_path: Path) -> None:
     lookups(store, tmp_path).write_link(LINK, [FIRST])
     second = lookups(store, tmp_path)
     second.write_link(LINK, [SECOND])
-    assert second.read_link(LINK) == (FIRST,), "the first link is followed"
+    assert second.read_link(LINK) == (FIRST,), "the second link has replaced the first one"
 
 
 def test_a_link_that_cannot_be_read_is_replaced(store: LocalStore, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_forced_steps_run_once(store: LocalStore, tmp_path: Path) -> None:
     store_lookups.note_run("m/engine", Record(RECIPE, {}))
     assert store_lookups.why_forced_to_run("m/engine", RECIPE.key) is None
     assert store_lookups.why_forced_to_run("n/engine", RECIPE.key) is None, (
-        "other steps with the same key have the result of the first step"
+        "the step is forced, although another step with the same key has run"
     )
 
 

@@ -92,7 +92,7 @@ def test_the_links_of_a_known_chain_are_not_read_again(project: Project, store: 
     assert [observation.dependency for observation in first] == FILES
     store.records_read = 0
     assert project.follow() == first
-    assert store.records_read == 1, "only the end of the chain is looked for"
+    assert store.records_read == 1, "more than the end of the chain was looked for"
     assert project.follow(trail=False) == first
     assert store.records_read >= chain.SINGLE_LINKS
 
@@ -119,7 +119,7 @@ def test_after_an_edit_the_trail_leads_where_the_links_lead(project: Project, st
     project.contents[FILES[5]] = "content of 5.py"
     store.records_read = 0
     assert len(project.follow()) == len(FILES)
-    assert store.records_read == 1, "the links of the old content are remembered too"
+    assert store.records_read == 1, "the trail has forgotten the links of the old content"
 
 
 def test_a_link_that_was_collected_ends_the_chain(project: Project, store: CountingStore) -> None:
@@ -176,7 +176,7 @@ def test_after_a_wrong_trail_the_links_lead_to_the_trace_before_it_runs(project:
     lookups.mark_damaged(damaged.recipe.key)
     record = lookups.find_new_record(plan, step)  # type: ignore[arg-type]
     assert record is not None
-    assert lookups.record(damaged.recipe.key) is None, "a damaged record stays unused"
+    assert lookups.record(damaged.recipe.key) is None, "a damaged record is used"
     assert record.recipe.key == keys.user_code(DECLARED, first).key
     assert chain.follow(DECLARED, lookups.read_link, lookups.observe) == first
     lookups.save_trail()
@@ -194,7 +194,7 @@ def test_the_number_of_links_in_the_trail_is_limited(project: Project, monkeypat
     project.contents[FILES[0]] = "edited"
     project.trace()  # writes more than 10 new links
     project.follow()
-    assert link_count() <= before, "the older links are left out"
+    assert link_count() <= before, "the older links are still in the trail"
 
 
 def test_a_trail_that_cannot_be_written_is_not_an_error(project: Project) -> None:

@@ -70,7 +70,7 @@ def test_a_step_that_starts_before_its_producer_has_ended() -> None:
     assert [(row.verdict, row.start_s, row.end_s) for row in build.steps.values()] == [("run", 0, 6), ("run", 4, 7)]
     rows, path_s = with_waits(build.steps, build.producers, build.last_s)
     assert [row.critical for row in rows.values()] == [True, True]
-    assert path_s == 7.0, "the time in which both ran counts once"
+    assert path_s == 7.0, "the time in which both ran counts twice"
 
 
 def test_a_step_that_waited_for_another_build_keeps_its_times() -> None:
@@ -85,7 +85,7 @@ def test_a_step_that_waited_for_another_build_keeps_its_times() -> None:
     )
     row = build.steps["m/engine"]
     assert (row.verdict, row.start_s, row.end_s, row.duration_s, row.worker) == ("hit", 1.0, 5.0, 4.0, "worker 2")
-    assert (row.reason, row.finished) == (planned_hit.reason, planned_hit.finished), "the rest comes from the new plan"
+    assert (row.reason, row.finished) == (planned_hit.reason, planned_hit.finished), "the row differs from the new plan"
     assert with_waits(build.steps, build.producers, build.last_s)[1] == pytest.approx(4.0)
 
 
@@ -150,13 +150,13 @@ def test_a_row_sums_the_engines_of_a_model_and_a_target() -> None:
 def test_the_steps_that_differ_from_the_build_before() -> None:
     before = replay([*a_log()[:5], events.BuildFinished(at_s=1.0, status="done", totals={}, errors=[], remotes=[])])
     comparison = compare(before, replay(a_log()))
-    assert comparison.unchanged == 1, "the trace"
+    assert comparison.unchanged == 1  # the trace
     assert comparison.status == "done"
     by_id = {step.id: step for step in comparison.steps}
     assert "m/trace" not in by_id
     assert (by_id["m/partition"].verdict_before, by_id["m/partition"].verdict_now) == ("skipped", "run")
     assert by_id["m/partition"].change == "same"
-    assert comparison.steps[-1].id == "m/partition", "steps with the same key are at the end"
+    assert comparison.steps[-1].id == "m/partition", "a step with another key is at the end"
     assert (by_id["m/engine/p0@ada"].verdict_before, by_id["m/engine/p0@ada"].change) == (None, "new")
     reverse = {step.id: step for step in compare(replay(a_log()), before).steps}
     assert (reverse["m/engine/p0@ada"].verdict_now, reverse["m/engine/p0@ada"].change) == (None, "removed")

@@ -119,7 +119,7 @@ def test_the_command_prints_a_document_or_a_text(small: Small, tmp_path: Path) -
     assert failed["errors"][0]["type"] == "CallRefused"
 
 
-# A `HostMemory` takes the place of a GPU's memory that torch manages.
+# `HostMemory` takes the place of `TorchMemory`, the class for the memory of a GPU if torch is installed.
 @pytest.mark.parametrize("memory", [None, HostMemory(0)], ids=["cpu", "gpu with torch"])
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "complex32"])
 def test_rejects_an_output_whose_dtype_numpy_does_not_have(small: Small, name: str, memory: HostMemory | None) -> None:

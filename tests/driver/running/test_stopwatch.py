@@ -28,21 +28,21 @@ SHORT = Budget(0.0, 0.0)
 
 
 class FakeContender:
-    """Records events in `calls`, such as ``eager turn``. The event `fails` raises Dropped.
+    """Records events in `calls`, such as ``eager turn``. `failing_event` raises Dropped.
 
     The first call takes twice `seconds`, and each later call takes `seconds`.
     """
 
-    def __init__(self, calls: list[str], name: str, seconds: float = 0.001, fails: str = "") -> None:
+    def __init__(self, calls: list[str], name: str, seconds: float = 0.001, failing_event: str = "") -> None:
         self._calls = calls
         self._name = name
         self._seconds = seconds
-        self._fails = fails
+        self._failing_event = failing_event
         self.turns: list[Turn] = []
 
     def _record(self, event: str) -> None:
         self._calls.append(f"{self._name} {event}")
-        if event == self._fails:
+        if event == self._failing_event:
             raise Dropped(f"no {event}")
 
     def time_first_call(self) -> float:
@@ -81,15 +81,19 @@ def test_a_slow_contender_gets_the_fewest_turns() -> None:
     assert calls.count("package turn") == TURN_COUNT
 
 
-@pytest.mark.parametrize("fails", ["first", "warm up", "turn"])
-def test_a_contender_that_fails_is_dropped_and_the_others_continue(fails: str) -> None:
+@pytest.mark.parametrize("failing_event", ["first", "warm up", "turn"])
+def test_a_contender_that_fails_is_dropped_and_the_others_continue(failing_event: str) -> None:
     calls: list[str] = []
     timings = time_in_turns(
-        {"eager": FakeContender(calls, "eager", fails=fails), "package": FakeContender(calls, "package")}, SHORT
+        {
+            "eager": FakeContender(calls, "eager", failing_event=failing_event),
+            "package": FakeContender(calls, "package"),
+        },
+        SHORT,
     )
-    assert isinstance(timings["eager"], Dropped) and str(timings["eager"]) == f"no {fails}"
+    assert isinstance(timings["eager"], Dropped) and str(timings["eager"]) == f"no {failing_event}"
     assert timings["package"].count == MIN_CALLS  # type: ignore[union-attr]
-    assert calls.count("eager turn") == (1 if fails == "turn" else 0)
+    assert calls.count("eager turn") == (1 if failing_event == "turn" else 0)
 
 
 def test_a_turn_may_begin_with_a_call_that_is_not_timed() -> None:
@@ -110,7 +114,7 @@ def test_a_slow_call_at_the_start_of_a_later_turn_is_the_last_one(monkeypatch: p
     contender = LocalContender(call, lambda: None)
     contender.time_first_call()
     assert contender.time_turn(Turn(0.0, 1, 5)) == [1.0]
-    assert contender.time_turn(Turn(20.0, 1, 5)) == [15.0], "the turn has 5 s left, but no call follows a slow call"
+    assert contender.time_turn(Turn(20.0, 1, 5)) == [15.0], "the turn has 5 s left, but no call may follow a slow call"
 
 
 def test_the_stopwatch_waits_after_every_call() -> None:

@@ -75,10 +75,10 @@ def test_make_detects_newer_and_missing_files_of_any_name_that_can_be_written(ma
         expected += 1
         assert make.run() == expected, f"{name!r} is newer, and was not seen"
         create_old(path)
-        assert make.run() == expected, f"{name!r} is older"
+        assert make.run() == expected, f"{name!r} is older, but make ran the recipe"
         path.unlink()
         expected += 1
-        assert make.run() == expected, f"{name!r} is gone"
+        assert make.run() == expected, f"{name!r} is gone, and this was not seen"
         create_old(path)
     shutil.rmtree(make.folder / "src")
     assert make.run() == expected + 1

@@ -70,7 +70,7 @@ def test_little_free_memory_ends_the_watcher(tmp_path: Path) -> None:
     assert conditions.why_to_end() == "only 511 MiB of memory are free"
 
 
-def test_variables_of_the_session_may_differ() -> None:
+def test_free_variables_and_variables_of_trtbuild_may_differ() -> None:
     watcher = {"PATH": "/bin", "PWD": "/a", "TRTBUILD_DOMAIN": "a"}
     assert (
         differing_variable(watcher, {"PATH": "/bin", "PWD": "/b", "OLDPWD": "/a", "TRTBUILD_SIGNING_KEY": "k"}) is None

@@ -17,7 +17,7 @@ from trtbuild.driver.workers.forking.preloading import MAX_PROCESSES
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
 
 #: The first lines of each library. They record the pid of the importing process, as the name of a directory. They call
-#: `mkdir` of the C library, because `os.mkdir` raises an audit event.
+#: `mkdir` of the C library, because `os.mkdir` raises an audit event, by which trtbuild would notice the change.
 NOTE = """\
 import ctypes, os
 ctypes.CDLL(None).mkdir(f"FOLDER/{os.getpid()}".encode(), 0o700)

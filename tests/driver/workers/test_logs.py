@@ -33,7 +33,7 @@ def test_the_middle_of_a_long_log_is_left_out(tmp_path: Path) -> None:
         assert shortened.startswith("first line") and shortened.endswith("last line")
         assert f"{len(text) - logs.HEAD_BYTES - logs.TAIL_BYTES} bytes are left out" in shortened
         assert len(shortened) < logs.HEAD_BYTES + logs.TAIL_BYTES + 100
-    assert logs.shorten(read).decode() == read, "a shortened log is not shortened again"
+    assert logs.shorten(read).decode() == read, "a shortened log is shortened again"
 
 
 def test_a_log_is_read_from_the_offset_at_which_the_job_began(tmp_path: Path) -> None:

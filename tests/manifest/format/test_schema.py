@@ -124,7 +124,7 @@ def test_every_call_returns_a_new_schema() -> None:
     assert schema() == expected
 
 
-def test_settings_have_the_fields_and_defaults_of_the_spec() -> None:
+def test_the_manifest_fields_of_settings_have_the_names_and_defaults_of_the_settings() -> None:
     for kind, settings in ((fields.BuilderFields, BuilderSettings()), (fields.PartitionFields, PartitionSettings())):
         defaults = {
             name: tuple(info.default) if isinstance(info.default, list) else info.default

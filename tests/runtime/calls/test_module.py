@@ -92,7 +92,7 @@ def test_uses_numpy_arrays_without_a_copy(module: Any, inputs: Inputs) -> None:
 
 
 def test_copies_a_reversed_numpy_array(module: Any, inputs: Inputs) -> None:
-    """``torch.from_dlpack`` ends the process for such an array, for example of a picture whose colours are swapped."""
+    """``torch.from_dlpack`` would end the process. Such an array is, for example, a picture whose colours are swapped."""
     image, scale = inputs()
     swapped = image.numpy()[:, ::-1]
     results = module(swapped, scale=scale)

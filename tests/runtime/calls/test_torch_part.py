@@ -43,10 +43,10 @@ def program() -> bytes:
     return program.to_bytes()
 
 
-def part(program: bytes, device: str, contiguous: tuple[int, ...] = ()) -> TorchPart:
+def part(program: bytes, device: str, contiguous_outputs: tuple[int, ...] = ()) -> TorchPart:
     graph = ProgramGraph(memoryview(program), torch.device(device), "a test")
     assert graph.weight_count == 1
-    return TorchPart(graph, [torch.arange(4.0, device=device)], contiguous)
+    return TorchPart(graph, [torch.arange(4.0, device=device)], contiguous_outputs)
 
 
 def test_computes_the_same_results_as_the_module(program: bytes) -> None:

@@ -36,7 +36,7 @@ def test_a_written_kernel_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 5, len(MAGIC) + 10, -1])
-def test_a_damaged_cache_is_not_used(tmp_path: Path, length: int) -> None:
+def test_a_damaged_kernel_file_is_not_used(tmp_path: Path, length: int) -> None:
     path = tmp_path / "kernels"
     file = KernelFile([path])
     file.write(b"kernels" * 100)
@@ -54,7 +54,7 @@ def test_an_altered_kernel_file_is_not_used(tmp_path: Path) -> None:
     assert file.read() is None
 
 
-def test_a_cache_that_other_users_may_write_is_not_read(tmp_path: Path) -> None:
+def test_a_kernel_file_that_other_users_may_write_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "kernels"
     file = KernelFile([path])
     file.write(b"kernels")

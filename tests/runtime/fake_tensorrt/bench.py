@@ -50,7 +50,7 @@ class Bench:
         return address + -address % 1024 + 512
 
     def context(self, engine: Any, profile: int = 0) -> Any:
-        """Return a context with memory and a profile. Sets the profile only if needed, because that may end the process."""
+        """Return a context with memory and `profile`, which is set only if needed: setting it may end the process."""
         context = self.bare_context(engine)
         context.device_memory = self.memory(engine)
         if context.active_optimization_profile != profile:

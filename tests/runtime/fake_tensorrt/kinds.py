@@ -19,8 +19,8 @@ class ProcessEnded(BaseException):
 
 
 class Dims:
-    """A shape as TensorRT's Python module returns it, which cannot be iterated. None stands for an unknown shape: then
-    ``len`` raises ValueError, because ``__len__`` returns -1."""
+    """A shape as TensorRT's Python module returns it, without ``__iter__``. None stands for an unknown shape: then ``len``
+    raises ValueError, because ``__len__`` returns -1."""
 
     def __init__(self, sizes: tuple[int, ...] | None) -> None:
         self._sizes = sizes

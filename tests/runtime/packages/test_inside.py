@@ -42,7 +42,7 @@ def test_rejects_a_link_out_of_the_package_without_follow_links(package: Path, k
     trtbuild.load(package, device="cpu", verify=verify, follow_links=True)
 
 
-def test_the_target_of_a_link_is_verified(package: Path) -> None:
+def test_the_file_behind_a_link_is_verified(package: Path) -> None:
     outside = move_out(package, program_name(package))
     outside.write_bytes(bytes(outside.stat().st_size))
     with pytest.raises(PackageDamaged, match="is altered"):

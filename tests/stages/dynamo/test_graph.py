@@ -82,7 +82,7 @@ def test_parameters_and_buffers_are_weights_under_their_names() -> None:
 def test_a_marked_dim_has_its_range(low: int) -> None:
     graph, arguments = captured(Net().eval(), rows(low))
     (dim,) = graph.dims
-    # `at` has (input, axis, factor) for each axis whose size is `factor` times the dim
+    # `axes` has (input, axis, factor) for each axis whose size is `factor` times the dim
     assert (dim.low, dim.high, dim.marked_low, dim.axes) == (max(2, low), 8, low, ((0, 0, 1),))
     assert graph.open_symbols == ()
     assert graph.sizes(arguments) == {dim.symbol: 5}

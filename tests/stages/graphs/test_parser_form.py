@@ -207,7 +207,7 @@ def test_an_output_shape_of_a_dynamic_input_is_refused() -> None:
 @pytest.mark.parametrize("opset", [10, 11, 19])
 @pytest.mark.parametrize(("size", "padding"), [(8, 1), (7, 0), (8, 0), (7, 1)])
 @pytest.mark.parametrize("is_static", [True, False])
-def test_an_average_with_ceil_mode_counts_only_input_elements(
+def test_the_average_pool_counts_padding_only_if_no_window_can_end_after_it(
     opset: int, size: int, padding: int, is_static: bool
 ) -> None:
     """TensorRT gives other averages for a window that ends after the padding."""

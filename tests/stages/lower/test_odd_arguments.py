@@ -216,7 +216,7 @@ def test_a_product_in_float16_is_scaled_before_it_overflows(text: str, dtype: st
 
 
 class _ScaledByTensor(torch.nn.Module):
-    """A model whose factor and divisor is a tensor without axes, such as ``nn.Parameter(torch.tensor(1.0))``."""
+    """A model that multiplies and divides by a tensor without axes, such as ``nn.Parameter(torch.tensor(1.0))``."""
 
     def __init__(self, number: float, dtype: torch.dtype) -> None:
         super().__init__()

@@ -126,7 +126,7 @@ def test_a_forked_worker_has_the_umask_and_the_directory_of_its_client(servers: 
 def test_servers_end_without_an_error_when_their_owner_closes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Standard input is closed before the sockets, because a server fails when its socket ends first."""
+    """`close` closes the servers' standard input before their sockets: a server fails if its socket ends first."""
     servers = ForkServers(worker_environment("trace"), tmp_path)
     for kind in FORKED_KINDS:  # after the loop, both servers wait for requests
         worker = Worker(kind, tmp_path / "store", tmp_path, servers=servers)

@@ -100,9 +100,9 @@ class MemoryStore:
             return self._first_trusted(key, wanted)[1]
 
     def _first_trusted(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
-        """Return the key in `records` of the first trusted record, and this record. Without such a record: `key` and None.
+        """Return the key in `records` of the first trusted record, and this record. If there is no record: `key` and None.
 
-        Raises EntryCorrupt or RecordUntrusted."""
+        If no record is trusted, the first EntryCorrupt or RecordUntrusted is raised."""
         problem: EntryCorrupt | RecordUntrusted | None = None
         for name in lookup_keys(self.trust, key):
             try:

@@ -56,7 +56,7 @@ except StoreUnavailable as error:
 
 
 def run_as(umask: str, root: Path, number: int, statements: str, uid: int = 0, groups: str = "") -> str:
-    """Run `statements` of `USER_PROGRAM` with this umask, user ID, equal group ID, and supplementary `groups`. Returns the
+    """Run `statements` in `USER_PROGRAM`, with this umask, user ID, equal group ID, and supplementary `groups`. Returns the
     output. `uid` 0 stands for the current user."""
     process = subprocess.run(
         [sys.executable, "-c", USER_PROGRAM, umask, str(uid), groups, str(root), str(number), statements],

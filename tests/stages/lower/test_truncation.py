@@ -1,4 +1,7 @@
-"""With ``truncate_double``, a program computes in float32 instead of float64. Its inputs and outputs keep their types."""
+"""With ``truncate_double``, a program computes in float32 instead of float64 where it can.
+
+Its inputs, weights and outputs keep their types.
+"""
 
 from __future__ import annotations
 

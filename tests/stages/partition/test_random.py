@@ -94,7 +94,7 @@ class Block(nn.Module):
 
 
 class RandomModel(nn.Module):
-    """A model that calls its blocks, some of them several times.
+    """A model that calls randomly chosen blocks. It may call a block several times or never.
 
     Each call reads two values: inputs of the model or results of earlier calls.
     """

@@ -1,4 +1,4 @@
-"""`largest_sizes` returns the largest possible size of any axis of each input."""
+"""`largest_sizes` returns a number for each input: the largest size that any of its axes can have."""
 
 from __future__ import annotations
 

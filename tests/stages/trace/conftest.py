@@ -46,7 +46,8 @@ def make_job(
     origins = {f"inputs.{entry.name}": f"trtbuild.yaml:{10 + n}" for n, entry in enumerate(inputs)}
     origins |= {f"dims.{dim.name}": f"trtbuild.yaml:{20 + n}" for n, dim in enumerate(dims)}
     origins |= {"source": "trtbuild.yaml:3", "weights": "trtbuild.yaml:4"}
-    # Tied symbols become one symbol. `separate_pairs` must not be tied, because their symbols are declared differently.
+    # Symbols that must be equal may be tied: they become one symbol. `separate_pairs` has the pairs that must not be tied,
+    # because the min, opt or max of their symbols differ in some profile.
     points, separate_pairs = proof_points(plan, profiles), pairs_of_separate_symbols(plan, profiles)
     return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, separate_pairs)
 

@@ -1,4 +1,4 @@
-"""Forked copies of the trace's process store the weights. If the weights are large, a copy starts before the export."""
+"""Forked copies of the trace's process store the weights. If they are large, a copy may start before the export."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_module_in_half_precision_has_the_tolerance_of_its_precision(
     assert part.tolerance == report.whole.tolerance == report.tolerance == converted.job.tolerances[precision]
 
 
-def _one_half_output() -> ConvertedModel:
+def _one_output_in_half() -> ConvertedModel:
     """A model with two outputs: the first is computed in float32, the second in float16."""
     torch.manual_seed(0)
     members = {"exact": nn.Linear(64, 8), "coarse": nn.Linear(64, 8).half()}
@@ -105,7 +105,7 @@ def _one_half_output() -> ConvertedModel:
 
 
 def test_each_output_has_the_tolerance_of_its_precision() -> None:
-    converted = _one_half_output()
+    converted = _one_output_in_half()
     report = verify(converted.job, converted.read)
     assert report.partitions[0].status == report.whole.status == "right"
 
@@ -128,7 +128,7 @@ def test_each_output_has_the_tolerance_of_its_precision() -> None:
 
 
 def test_a_tolerance_of_the_user_applies_to_all_outputs() -> None:
-    converted = replace_job(_one_half_output(), tolerances=tolerances("onnxruntime", 0.0))
+    converted = replace_job(_one_output_in_half(), tolerances=tolerances("onnxruntime", 0.0))
     report = verify(converted.job, converted.read)
     entries = (*report.partitions, report.whole, report.lowered, report)
     assert {entry.tolerance for entry in entries} == {0.0}

@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def record(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Record:
-    """The only record of `local`. Its plan is a blob with chunks, and its information is a small blob."""
+    """The only record of `local`. Its output `plan` is a blob with chunks, and its output `info` is a small blob."""
     large = local.put_bytes(payload(1, 3 * MIB))
     return local.put_record(record_of(1, plan=large, info=local.put_bytes(b"information")))
 
@@ -121,7 +121,7 @@ def test_stats_counts_the_records_blobs_chunks_and_bytes_of_a_store(
     assert counts.logical_bytes == 3 * (3 * MIB + 5)
     assert counts.stored_bytes == sum(path.stat().st_size for path in entry_files(local))
     assert counts.quarantine_entries == 1 and counts.quarantine_bytes > 0
-    assert 2.5 < counts.dedup_ratio < 3.0, "three records share one plan; entries and documents take some bytes, too"
+    assert 2.5 < counts.dedup_ratio < 3.0, "three records share one plan; the records themselves take some bytes, too"
 
 
 def test_stats_ignore_quarantined_files_that_vanish(

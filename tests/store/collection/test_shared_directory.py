@@ -382,8 +382,8 @@ def test_keeps_foreign_files(root: Path, put: Callable[..., Record], tmp_path: P
 def test_refuses_to_collect_if_a_subdirectory_is_a_link(
     root: Path, put: Callable[..., Record], tmp_path: Path, kind: str
 ) -> None:
-    """Otherwise the entries behind the link would count as missing, and their files (`ac`) or records (`cas`) would be
-    removed."""
+    """Otherwise the entries behind the link would count as missing. A collection would remove the files of missing records
+    (`ac`), or the records of missing files (`cas`)."""
     record = put(1)
     name = record.recipe.key if kind == "ac" else record.outputs["plan"].sha256
     subdirectory = root / kind / name[:2]

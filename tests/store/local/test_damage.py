@@ -1,4 +1,4 @@
-"""A store never returns a damaged entry, or an entry that is not a file. Writing the entry again repairs the store."""
+"""A store never returns wrong bytes if an entry is damaged, or is not a file. Writing the entry again repairs the store."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_the_first_writer_does_not_block_other_domains(put: Callable[..., Record
 
 
 def test_a_forwarded_record_is_stored_under_its_signers_domain(put: Callable[..., Record], tmp_path: Path) -> None:
-    """A machine copies another domain's record to a remote, which already has an untrusted record."""
+    """A machine copies another domain's record to a remote, which already has an untrusted record under the same key."""
     local = LocalStore(tmp_path / "a", signing(CI))
     key = put(local, "ci").recipe.key
     transport = MemoryTransport()

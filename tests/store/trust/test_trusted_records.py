@@ -1,7 +1,7 @@
 """Records in stores whose users trust only some signers.
 
 A domain is the origin of a record, such as ``ci``. If an untrusted record is under a key, a trusted record is stored as a
-domain entry: under another key, which is computed from its domain (`domain_key`).
+domain entry: under another key, which is computed from the first key and the domain (`domain_key`).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_glibc_alone_keeps_large_buffers() -> None:
 
 
 def _memory_of_child(mode: str) -> tuple[int, int]:
-    """Run `CHILD`. Returns the growth of its memory in MiB after it has freed the large buffers, and all buffers."""
+    """Run `CHILD`. Returns by how many MiB its memory has grown: when the large buffers are freed, and when all are."""
     process = subprocess.run(
         [sys.executable, "-c", CHILD, mode], capture_output=True, text=True, timeout=60, check=True
     )

@@ -20,7 +20,7 @@ from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.values.codec import encode
 
 _NAME = "libnvinfer_lean.so.1"
-#: Functions of the library, and the numbers that they return. The first two report the version 1.7.1.116.
+#: Functions of the library, and the numbers that they return: together, they report the version 1.7.1.116.
 _VERSION = ("getInferLibVersion", 10701), ("getInferLibBuildVersion", 116)
 #: Functions by which the builder recognizes a lean runtime.
 _RUNTIME = ("createLeanRuntime", 0), ("getForwardCompatibilityHelper", 0)

@@ -69,8 +69,8 @@ def test_returns_none_for_a_plan_that_names_no_kernel(data: bytes) -> None:
     assert read_plan(data) is None
 
 
-# The kinds ``fully_connected`` and ``corrltn`` (a correlation, so a convolution) are products. A product may also be hidden
-# in a ``function`` whose name contains ``Fc``, or in a kernel of an unknown kind, such as ``fmha``.
+# Kernels of the kinds ``fully_connected`` and ``corrltn`` (a correlation, so a convolution) compute products. A product may
+# also be hidden in a ``function`` whose name contains ``Fc``, or in a kernel of an unknown kind, such as ``fmha``.
 @pytest.mark.parametrize(
     ("kernels", "expected"),
     [

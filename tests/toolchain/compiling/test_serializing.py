@@ -23,7 +23,7 @@ def test_the_pieces_are_the_bytes_of_a_plan_that_is_built_in_memory(
         compiled = compile_to(lambda piece: pieces.append(bytes(piece)), mlp_job.job, mlp_job.read)
     assert compiled.statistics["plan_bytes"] == sum(map(len, pieces))
     with monkeypatch.context() as patch:
-        patch.delattr(tensorrt_rtx.Builder, "build_serialized_network_to_stream")  # the plan of a small network
+        patch.delattr(tensorrt_rtx.Builder, "build_serialized_network_to_stream")  # a small network needs no stream
         assert bytes(compile_engine(mlp_job.job, mlp_job.read).plan) == b"".join(pieces)
     monkeypatch.setattr(serializing, "PIECE_BYTES", 1)
     monkeypatch.delattr(tensorrt_rtx, "IStreamWriter")  # as in a library without streams

@@ -1,4 +1,4 @@
-"""Networks that TensorRT-RTX records and replays."""
+"""Networks that trtbuild records and replays with TensorRT-RTX."""
 
 from __future__ import annotations
 

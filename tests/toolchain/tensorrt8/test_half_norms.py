@@ -90,7 +90,8 @@ def _bytes(values: Sequence[np.ndarray]) -> dict[str, bytes]:
 
 
 def test_the_term_corrects_the_rounding_of_the_factor(make_model: Any) -> None:
-    """Rounding the factor changes ``factor * 500``. A term computed with the unrounded factor would not correct this.
+    """The normalization maps the mean, 500, to the shift, 0. Rounding the factor changes ``factor * 500``. A term computed
+    with the unrounded factor would not correct this.
 
     The bound is 0.25, because float16 has steps of 0.25 near 500.
     """

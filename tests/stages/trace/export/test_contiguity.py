@@ -1,4 +1,4 @@
-"""A model that pads its input to whole blocks, and later crops the result, has a dynamic size.
+"""A size stays dynamic in a model that pads it to whole blocks, and later crops the result.
 
 The cropped tensor is contiguous if nothing was padded. So most tests trace the model at two opt sizes: one needs padding,
 and the other does not.

@@ -109,7 +109,7 @@ def test_a_known_point_counts_if_no_tried_size_breaks_the_guard(job_of: Callable
 
 
 def test_every_assumption_has_a_failure_after_many_other_guards(job_of: Callable[..., Any]) -> None:
-    """An assumption is a guard that `guard_filter` has removed. No limit of new points applies to assumptions."""
+    """An assumption is a guard that `guard_filter` has removed. `_MAX_NEW_POINTS` does not limit its points."""
     job = job_of({"x": ((1, 1), (8, 8), (64, 64))})
     many_guards = [f"L['x'].size()[1] != {size}" for size in range(2, 30)]  # more than `_MAX_NEW_POINTS`
     assumptions = [f"L['x'].size()[0] != {size}" for size in range(2, 30)]

@@ -1,4 +1,4 @@
-"""A guard on two dims is tried at every pair of sizes, unless it calls a function such as `max`."""
+"""Most guards on two dims are tried at every pair of sizes. Others, such as those with `max`, are tried at a sample."""
 
 from __future__ import annotations
 

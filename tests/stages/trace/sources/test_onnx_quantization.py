@@ -1,7 +1,7 @@
 """Quantized ONNX files.
 
-An int32 bias becomes the floats that onnxruntime computes from it. Operators that compute with integers and quantizers to
-unsigned types are errors.
+An int32 bias becomes the floats that onnxruntime computes from it. Operators that compute with integers are errors. So
+are quantizers to unsigned types.
 """
 
 from __future__ import annotations

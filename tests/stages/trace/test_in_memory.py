@@ -105,5 +105,5 @@ def test_rejects_a_program_with_an_input_that_is_not_a_tensor() -> None:
         def forward(self, x: torch.Tensor, times: int) -> torch.Tensor:
             return x * times
 
-    with pytest.raises(SourceError, match="takes a int for 'times'"):
+    with pytest.raises(SourceError, match="takes 'times' as a value of type int"):
         program_inputs(export(Times().eval(), (torch.ones(2), 3)))

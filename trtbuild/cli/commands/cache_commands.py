@@ -100,8 +100,8 @@ def gc(
     Entries that a running build uses or that trtbuild.lock names are kept. If there is neither a size nor an age, only
     unreferenced files are removed.
 
-    In a shared directory (--dir), a file is removed by the third collection that finds no record for it. Run the command
-    every hour or every day, on the machine that has the disk.
+    In a shared directory (--dir), a file is removed by the third collection that finds no record for it. The time between
+    these collections must be at least --grace. Run the command every hour or every day, on the machine that has the disk.
     """
     from trtbuild.driver.cache import housekeeping
 

@@ -173,7 +173,7 @@ def program_inputs(exported: ExportedProgram) -> list[ProgramInput]:
         value = nodes[argument.name].meta.get("val") if argument.name in nodes else getattr(argument, "value", None)
         if not isinstance(value, torch.Tensor):
             raise SourceError(
-                f"the exported program takes a {type(value).__name__} for {name!r}, not a tensor",
+                f"the exported program takes {name!r} as a value of type {type(value).__name__}, not as a tensor",
                 code="signature",
                 hint="export it with that value fixed",
             )

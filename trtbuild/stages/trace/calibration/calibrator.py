@@ -1,8 +1,8 @@
 """Import Model Optimizer (``modelopt.torch.quantization``), without the plugins that the model does not need.
 
 Model Optimizer imports each installed library for which it has a plugin, such as transformers. This takes half of the time
-of a calibration. A plugin adds quantizers for the layers of its library. If user code has not imported the library, the
-model has no such layers.
+of a calibration. A plugin adds quantizers for the layers of its library. If user code has imported none of the libraries,
+the model has no such layers, so the plugins are left out.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def import_calibrator(import_library: Callable[[str], Any] = importlib.import_mo
 
 
 def import_for(discovery: Discovery, name: str) -> ModuleType:
-    """Import the module `name` of Model Optimizer without the plugins for libraries that user code has not imported.
+    """Import the module `name` of Model Optimizer, without its plugins if user code has imported none of their libraries.
 
-    Call this only in a process that calibrates one model, because the plugins stay away. The distributions with which Model
-    Optimizer computes the scales become dependencies."""
-    with _unused_libraries_hidden(), _torch_compile_off():
+    Call this only in a process that calibrates one model, because the plugins are not imported later either. The
+    distributions with which Model Optimizer computes the scales become dependencies."""
+    with _without_plugins(), _torch_compile_off():
         module = discovery.import_library(name, _DISTRIBUTIONS)
         with contextlib.suppress(ImportError):  # version 0.47 imports this module, which also has plugins, to quantize
             discovery.import_library("modelopt.torch.export", _DISTRIBUTIONS)
@@ -56,7 +56,7 @@ def _torch_compile_off() -> Iterator[None]:
     """Enter a block in which the decorator `torch.compile` does nothing, so that it does not import TorchInductor.
 
     Model Optimizer decorates functions that search for formats and that multiply quantized matrices. A calibration calls
-    none of them. The variable is documented under "torch.compile Troubleshooting" of PyTorch."""
+    none of them. ``torch._dynamo.eval_frame`` reads the variable."""
     before = os.environ.get("TORCHDYNAMO_DISABLE")
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     try:
@@ -69,9 +69,9 @@ def _torch_compile_off() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _unused_libraries_hidden() -> Iterator[None]:
-    """Enter a block in which the plugins' libraries cannot be imported, except those that are imported already."""
-    hidden = [name for name in _PLUGIN_LIBRARIES if name not in sys.modules]
+def _without_plugins() -> Iterator[None]:
+    """Enter a block in which the plugins' libraries cannot be imported, unless one of them is imported already."""
+    hidden = () if any(name in sys.modules for name in _PLUGIN_LIBRARIES) else _PLUGIN_LIBRARIES
     modules: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
     modules.update(dict.fromkeys(hidden))  # an import raises ModuleNotFoundError for None (Python's import system)
     try:

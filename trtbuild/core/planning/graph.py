@@ -54,7 +54,7 @@ class Step:
     `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is what a worker has to do if
     the step runs. It is None for package steps and unknown steps. `producers` are the ids of the steps whose outputs this
     step reads. `source` is the origin of a hit's record: ``local``, or a remote's name. `refused_record` is a record under
-    the step's key that must not be used, also if a later lookup finds it again.
+    the step's key that must not be used, even if a later lookup finds it again.
     """
 
     id: str

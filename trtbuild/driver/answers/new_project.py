@@ -27,7 +27,7 @@ EXAMPLE_PATH = "models/example.py"
 
 #: SM → the name of the target, and the GPUs with this SM. Source: NVIDIA, "CUDA GPU Compute Capability".
 ARCHITECTURES = {
-    75: ("turing", "GeForce RTX 20, T4; float16 only: no float32 matrix products"),
+    75: ("turing", "GeForce RTX 20, T4; no float32 matrix products with TensorRT-RTX"),
     80: ("ampere_a100", "A100, A30"),
     86: ("ampere", "GeForce RTX 30, A10, A40"),
     89: ("ada", "GeForce RTX 40, L4, L40"),
@@ -96,8 +96,8 @@ def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProjec
     """Write the files of a new project. `source` names the user's model (``models.vit:build``); None: the example model.
 
     Raises UsageError before any file is written if `project` is not a directory, if `source` is invalid, or if there is
-    already a manifest or a file of the example model. Also raises UsageError if a file cannot be written, but a .gitignore
-    that cannot be changed is not an error.
+    already a manifest. Without `source`, an existing file with the name of the example model is such an error, too. Also
+    raises UsageError if a file cannot be written, but a .gitignore that cannot be changed is not an error.
     """
     module, model = _parse_source(source) if source is not None else ("models.example", "example")
     _refuse_existing(project, is_example=source is None)
@@ -147,7 +147,7 @@ def manifest_text(source: str, model: str, toolchain: Toolchain, *, is_example: 
             "    x: {min: [1, 8], opt: [8, 8], max: [32, 8]}",
         ]
     kwargs = ", kwargs: {channels: 16}" if is_example else ""
-    precision_mark = "" if 75 in proposed_sms else "# "  # SM 75 needs float16 (`ARCHITECTURES`)
+    precision_mark = "" if 75 in proposed_sms else "# "  # with TensorRT-RTX, SM 75 needs float16
     lines += [
         "",
         "models:",
@@ -162,7 +162,7 @@ def manifest_text(source: str, model: str, toolchain: Toolchain, *, is_example: 
         f"    profiles: [{'photo' if is_example else 'default'}]",
         f"    targets: [{', '.join(names)}]",
         f"    {precision_mark}precision: float16          # float32 (default), float16 or bfloat16",
-        f"    # weights: weights/{model}.safetensors    # replaced without another trace",
+        f"    # weights: weights/{model}.safetensors    # trtbuild does not trace again for other weights",
         f"    # outputs: {{package: dist/{model}}}    # this is the default",
     ]
     return "\n".join(lines) + "\n"

@@ -60,7 +60,8 @@ def least_bytes(stage: Stage, weights_bytes: int) -> int:
     """The bytes of memory without which a step certainly fails; 0 if not known.
 
     An engine step needs a copy of the weights, and TensorRT's own buffers. For each byte of float32 weights, TensorRT-RTX
-    1.7.1 needed 2.1 bytes (3.2 GB of weights), or 2.2 bytes if it computed in float16 (1.1 GB).
+    1.7.1 needed 2.1 bytes (3.2 GB of weights), or 2.2 bytes if it computed in float16 (1.1 GB). The result is smaller than
+    these measurements, because a step that may succeed must not be refused.
     """
     return int(1.5 * weights_bytes) if stage == "engine" else 0
 

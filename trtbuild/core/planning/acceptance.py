@@ -47,7 +47,7 @@ from trtbuild.errors import BlobMissing, EntryCorrupt
 class Accepted:
     """A trace or a calibration from another machine: its recipe, its versions, and the reason for the hit.
 
-    `observations` are the states of its dependencies, without distributions, on this machine."""
+    `observations` are its dependencies, except distributions and imports, with their states on this machine."""
 
     recipe: Recipe
     versions: Mapping[str, str]

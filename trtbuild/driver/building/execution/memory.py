@@ -10,8 +10,8 @@ Rules
    `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. Both tables
    have larger numbers than measured, because a step that waits costs less than a step that the kernel kills.
 4. Free memory is the smaller of two values: Linux's MemAvailable, and the bytes that the control groups (cgroups) of this
-   process still allow. Page cache counts as free. In control groups, only its inactive pages count. If neither value can
-   be read, no step waits for memory.
+   process still allow. The page cache counts as free, but of a control group's page cache only the inactive pages. If
+   neither value can be read, no step waits for memory.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class ModelPlan:
 
     @property
     def shapes(self) -> ShapePlan:
-        """The shapes of the traced program, in which two symbols of `ties` are one symbol.
+        """The shapes of the traced program, in which the two symbols of each pair in `ties` are one symbol.
 
         Until the trace is known, these are the shapes that the manifest declares."""
         return self.declared_shapes.merge_ties(self.ties) if self.ties else self.declared_shapes

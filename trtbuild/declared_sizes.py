@@ -6,8 +6,9 @@ A custom operator has a fake implementation, which declares the sizes and the dt
 them, `declared` returns `x`. Otherwise it raises OperatorMismatch, because the rest of the model was compiled for the
 declared sizes and could compute wrong values. A size of -1 depends on data, so it is not checked.
 
-Traced programs call `declared`, so every process that reads a program defines it: workers, and processes that run a
-package. torch is imported when a function runs, because packages also run where torch is not installed.
+Traced programs with custom operators call `declared`, so every process that reads such a program defines it: workers, and
+processes that run a package. torch is imported when a function runs, because packages also run where torch is not
+installed.
 """
 
 from __future__ import annotations

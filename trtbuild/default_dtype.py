@@ -1,4 +1,4 @@
-"""Let float32 be torch's default dtype, also if the user's code has called ``torch.set_default_dtype``.
+"""Let float32 be torch's default dtype, even if the user's code has called ``torch.set_default_dtype``.
 
 PyTorch divides integers in the default dtype, for example. Traced programs do not contain the default, so all steps after
 the trace, and all packages, run them under float32.

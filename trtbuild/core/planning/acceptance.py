@@ -6,9 +6,9 @@ make it.
 
 Rules
 1. The versions of torch and other installed packages, and the files that imports find, may differ from those of this
-   machine: its Python environment lacks the libraries of the model. The later steps are looked up with the versions in the
-   trace's record. All other parts of the trace's recipe must be the same on this machine now: the declared parts, which are
-   known before user code runs, and the other dependencies, such as files.
+   machine. This machine may lack the libraries of the model, or have other versions of them. The later steps are looked up
+   with the versions in the trace's record. All other parts of the trace's recipe must be the same on this machine now: the
+   declared parts, which are known before user code runs, and the other dependencies, such as files.
 2. A lock file names the trace of a model by key. Each dependency of that trace, except distributions and imports, is
    observed again. The chain of links that otherwise leads to the trace's record (`core.recipes.chain`) is not needed.
 3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace of the same declared parts
@@ -47,7 +47,7 @@ from trtbuild.errors import BlobMissing, EntryCorrupt
 class Accepted:
     """A trace or a calibration from another machine: its recipe, its versions, and the reason for the hit.
 
-    `observations` are the states of its dependencies, without distributions, on this machine."""
+    `observations` are its dependencies, except distributions and imports, with their states on this machine."""
 
     recipe: Recipe
     versions: Mapping[str, str]

@@ -54,7 +54,7 @@ class Step:
     `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is what a worker has to do if
     the step runs. It is None for package steps and unknown steps. `producers` are the ids of the steps whose outputs this
     step reads. `source` is the origin of a hit's record: ``local``, or a remote's name. `refused_record` is a record under
-    the step's key that must not be used, also if a later lookup finds it again.
+    the step's key that must not be used, even if a later lookup finds it again.
     """
 
     id: str
@@ -109,7 +109,7 @@ class ModelPlan:
 
     @property
     def shapes(self) -> ShapePlan:
-        """The shapes of the traced program, in which two symbols of `ties` are one symbol.
+        """The shapes of the traced program, in which the two symbols of each pair in `ties` are one symbol.
 
         Until the trace is known, these are the shapes that the manifest declares."""
         return self.declared_shapes.merge_ties(self.ties) if self.ties else self.declared_shapes

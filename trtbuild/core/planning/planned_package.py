@@ -18,7 +18,7 @@ from trtbuild.core.planning.verdicts import Verdicts
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.core.recipes.record import Output, Record
 
-#: (toolchain, facts about it) → the partition step and its partitions, which are None until the step has run.
+#: (toolchain, facts about it) → the partition step and its partitions, which are None if the step has to run first.
 PartitionSteps = dict[tuple[str, ToolchainFacts], tuple[Step, ToolchainPartitions | None]]
 #: The interface of a traced program, and its weights by slot (the number of a weight).
 InterfaceAndWeights = tuple[Interface, tuple[Weight, ...]]

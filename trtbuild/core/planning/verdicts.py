@@ -25,7 +25,7 @@ from trtbuild.core.recipes.recipe import ABSENT, Change, Recipe, changes
 from trtbuild.core.recipes.record import Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
-#: Stage → the outputs that each of its records has.
+#: Stage → the outputs that each of its records must have.
 REQUIRED_OUTPUTS: Mapping[Stage, Sequence[str]] = {
     "calibrate": ("quantizers",),
     "trace": ("program", "graph", "modules", "interface", "weights"),

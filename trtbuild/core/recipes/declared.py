@@ -65,9 +65,8 @@ def trace_declared(
         ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
         ("platform", platform),
     ]
-    # If the code of the model needs two dims to be equal, the trace replaces both symbols by one. It keeps the two
-    # symbols of a pair in `separate_pairs`: their ranges over all profiles are equal, but in some profile, the min, opt or
-    # max of one differs from that of the other.
+    # If the code of the model needs two dims to be equal, the trace replaces both symbols by one. It must not do this for
+    # `separate_pairs`: the two symbols of such a pair have the same range, but some profile gives them different sizes.
     if separate_pairs := pairs_of_separate_symbols(shapes, model.profiles):
         parts.append(("opts differ", [list(pair) for pair in separate_pairs]))
     if quantizers is not None:
@@ -99,9 +98,9 @@ def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] 
 
 
 def _argument_order(*kwargs: Mapping[str, Value]) -> list[tuple[str, Value]]:
-    """The part for the order of keys in mappings inside arguments: code may depend on this order. The order of the
-    arguments themselves does not matter, because they are passed by name.
+    """The part with the order of the keys of each mapping in the arguments, because code may depend on this order.
 
-    Sorted mappings have no such part, so that keys of earlier versions stay valid: these versions sorted all mappings."""
+    The order of the arguments themselves is left out, because they are passed by name. If all mappings are sorted, there is
+    no part, so that the keys of earlier versions stay valid: these versions sorted all mappings."""
     order = key_order([arguments[name] for arguments in kwargs for name in sorted(arguments)])
     return [("argument order", order)] if order else []

@@ -69,7 +69,7 @@ INT64_RULES_VERSION = 3
 STRONGLY_TYPED_SINCE = 9
 
 #: The version of the rules that set the type of each layer in a network that is not strongly typed
-#: (`trtbuild.toolchain.tensorrt8.precision`, `half_weights`). Only the keys of such engines have it.
+#: (`trtbuild.toolchain.tensorrt8.precision`, `half_weights`). Only the keys of engines from such networks have it.
 LAYER_TYPES_VERSION = 2
 
 
@@ -122,7 +122,7 @@ def partition(
 ) -> Recipe:
     """The recipe of a partition step. `graph` is the digest of the lowered program's canonical text.
 
-    `modules` is the digest of the module paths. It is a part only if `granularity` uses these paths. `stand_in` is the
+    `modules` is the digest of the module paths. The recipe has it only if `granularity` uses these paths. `stand_in` is the
     parser that replaces the toolchain's parser, or None. `changes_opset` is whether this step converts the model to `opset`
     (for an ONNX source). `narrows_int64` is whether the toolchain computes int64 values in 32 bits. `plugins` are those of
     the model."""

@@ -111,11 +111,11 @@ def _encode_mapping(value: Mapping[str, Value]) -> bytes:
     return b"M" + _pack_length(len(items)) + b"".join([part for pair in items for part in pair])
 
 
-def digest(domain: str, value: Value) -> str:
-    """SHA-256 (hex) of `domain` and `value`. `domain` names the kind of value.
+def digest(kind: str, value: Value) -> str:
+    """SHA-256 (hex) of `kind` and `value`. `kind` names the kind of value, such as ``trtbuild.chunks/1``.
 
     So equal values of two kinds have different digests."""
-    return hashlib.sha256(encode(domain) + encode(value)).hexdigest()
+    return hashlib.sha256(encode(kind) + encode(value)).hexdigest()
 
 
 def to_json(value: Value) -> object:

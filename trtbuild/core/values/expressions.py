@@ -223,7 +223,7 @@ def _quotient(operator: str, left: Interval, right: Interval) -> Interval:
 
 
 def _power(left: Interval, right: Interval) -> Interval:
-    # Only the bases 0, 1 and -1 have powers with larger exponents (`_apply`).
+    # Only the bases 0, 1 and -1 have powers with exponents above `_MAX_EXPONENT` (`_apply`).
     low, high = (min(max(0, exponent), _MAX_EXPONENT) for exponent in right)
     if left[0] < 0:
         largest = max(1, abs(left[0]), abs(left[1])) ** high

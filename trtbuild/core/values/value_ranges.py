@@ -27,7 +27,7 @@ TYPE_LIMITS: Mapping[str, ValueRange] = {
 }
 
 
-#: "Dimension out of range" is an error about the number of an axis, not about an index.
+#: Matches "out of range", but not "Dimension out of range", which is an error about the number of an axis.
 _OUT_OF_RANGE = re.compile(r"\b(?<!Dimension )out of (range|bounds|\w+ bounds)\b", re.IGNORECASE)
 
 

@@ -1,8 +1,8 @@
 """The command ``affected``: the models that the changes since a git commit affect. It needs neither torch nor TensorRT.
 
 Rules
-1. A model is affected if a manifest, the lock file, the model's weights file, source file or library of plugins has
-   changed, or a dependency of its calibration or trace.
+1. A model is affected if one of these files has changed: a manifest, the lock file, the model's weights file, source file
+   or library of plugins, or a file, symbolic link or directory on which its calibration or trace depends.
 2. The cache has the dependencies that earlier calibrations and traces have recorded. If one of these steps would run,
    dependencies may be missing, so the model counts as affected. `AffectedModel.text` names the known dependencies that
    have changed or, without such dependencies, the reason why the step would run.

@@ -215,7 +215,7 @@ def _execute_steps(
                 ran = StepRun(record, 0.0, source=workspace.lookups.source_of(record.recipe.key))
                 workspace.lookups.note_run(step.id, record)
                 return ran
-            # the workers of a scheduler publish records of engines at once, so these could not wait for a check
+            # with `farm`, the records of engines are published at once, so they could not wait for a check
             may_announce = jobs > 1 and farm is None
             with unchecked.running(step, plan, announce if may_announce else None) as publication:
 

@@ -32,7 +32,10 @@ class CachePeriod:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheHistory:
-    """The last builds of the project: totals since the day `since` (named as in `CachePeriod`), and the last days."""
+    """The last builds of the project: the totals since the day `since`, and the last days.
+
+    `CachePeriod` explains the numbers.
+    """
 
     since: str
     builds: int

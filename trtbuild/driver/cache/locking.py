@@ -95,7 +95,7 @@ def _next_commands(request: Request, must_build: bool, is_out_of_date: bool) -> 
 def _existing_lock(request: Request) -> Lock | None:
     """The existing lock, or None. Raises LockFileError if the lock file cannot be read.
 
-    If the new lock replaces the whole file, an unreadable file counts as missing instead.
+    If the new lock uses nothing of the file (``--upgrade`` for all models), an unreadable file counts as missing instead.
     """
     try:
         lock_file = locked.read(request.project.absolute())

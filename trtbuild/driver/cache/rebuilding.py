@@ -48,7 +48,9 @@ MAX_BUILDS = 4
 
 @dataclass(frozen=True)
 class _Candidate:
-    """An engine step that can be checked here. Its record's output ``plan`` (TensorRT's word) is the engine."""
+    """An engine step that can be checked here. `plan` is the plan of its model, and `record` is the record of the step.
+
+    The engine is the record's output ``plan``, which is TensorRT's word for it."""
 
     step: Step
     plan: ModelPlan

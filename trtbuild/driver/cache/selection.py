@@ -3,7 +3,7 @@
 Rules
 1. Every record that a plan looks up is selected, because another machine looks up the same records. The plan ignores
    the outputs in the project's directory, because another machine does not have them.
-2. Some records have two keys, and the selection looks up both:
+2. Some results are found by two keys, and the selection looks up both:
    * A machine with torch looks up a trace (and a calibration) by files and installed versions. A machine without torch
      looks it up by files only.
    * A machine with a parser looks up partitions by the version of its parser. A machine without a parser looks up

@@ -131,7 +131,7 @@ def prepare_dask() -> None:
     dask.config.set(
         {
             "distributed.worker.profile.enabled": False,
-            # without this entry, Dask sets the seed 6640; "random" is Python's default
+            # without this entry, Dask sets PYTHONHASHSEED to 6640; "random" is Python's default
             "distributed.nanny.pre-spawn-environ": {"PYTHONHASHSEED": "random"},
         }
     )

@@ -28,13 +28,13 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import record_entry
 
 
-def check(job: ComparisonJob, key: str) -> None:
+def check(comparison: ComparisonJob, key: str) -> None:
     """Raise an error if this machine cannot do the job, or if the job contradicts its key (rule 1)."""
-    if job.recipe.key != key:
+    if comparison.recipe.key != key:
         raise EnvironmentFault(f"the job is not the job of its key {key}", hint="use one release of trtbuild")
-    if (reason := why_project_is_needed(None, job.job.operators)) is not None:
+    if (reason := why_project_is_needed(None, comparison.job.operators)) is not None:
         raise NotCompared(reason)
-    require_kind(job.gpu)
+    require_kind(comparison.gpu)
 
 
 def compare_and_sign(

@@ -72,9 +72,9 @@ def _client(address: str, security: object | None = None) -> Iterator[Client]:
 def _connect(address: str, security: object | None) -> Client:
     """Connect in a thread, because Dask waits forever after some answers of a server that is not a scheduler.
 
-    If the connection fails or comes too late, the thread closes the client. Otherwise the garbage collector would do that,
-    possibly in the thread of another client's event loop. Closing then waits for a lock, and the start of the other client
-    may hold this lock while it waits for its event loop: a deadlock.
+    If the connection fails or comes too late, the thread closes the client, so that the garbage collector never has to. The
+    collector may run in the thread of another client's event loop, where closing can cause a deadlock: it waits for a lock
+    that the start of the other client may hold, and that start waits for its event loop.
     """
     from distributed import Client
 

@@ -5,7 +5,8 @@ Rules
    scheduler gets a job only when such a worker has a free slot (module `limit`). So the most urgent steps start first.
    The first open job with a label needs no free slot: the scheduler gets it as soon as a worker has the label (module
    `known_workers`).
-2. The name of a task contains the step's key and the store. So two builds with one scheduler share the task.
+2. The name of a task contains the step's key and the store. So two builds with one scheduler share the task. A job that
+   replaces a record, or that is tried again, gets a separate task.
 3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. If the
    answer is wrong, or if the worker cannot do the job, another worker gets the job. This build does not use the faulty
    worker again.

@@ -67,7 +67,7 @@ async def _call_scheduler(address: SchedulerAddress, security: object | None) ->
     connection: Any = security or Security()
     arguments = connection.get_connection_args("worker")
     async with rpc(str(address), timeout=CONNECT_TIMEOUT_S, connection_args=arguments) as scheduler:
-        # the time-out of `rpc` does not include the answer
+        # the time-out of `rpc` is for connecting only; this one is for connecting and for the answer
         await asyncio.wait_for(scheduler.identity(), 2 * CONNECT_TIMEOUT_S)
 
 

@@ -76,7 +76,7 @@ def gpu_kind_of(label: str) -> GpuKind | None:
 
 
 def release_label() -> str:
-    """The label of workers with this release of trtbuild. Their results may be stored under the same keys."""
+    """The label of workers with this release of trtbuild. Another release may do the same job in another way."""
     return f"{_RELEASE}{installed_version('trtbuild')} engine {STEP_VERSIONS['engine']} protocol {PROTOCOL}"
 
 

@@ -22,23 +22,23 @@ class FarmLimit:
         self._farm = farm
         self._inner_limit = inner_limit
         self._jobs = jobs
-        self._local_steps = 0
+        self._local_step_count = 0
 
     def allows(self, step: Step) -> bool:
         if isinstance(step.job, EngineJob):
             return self._farm.has_room(labels.engine_label(step.job))
-        return self._local_steps < self._jobs and self._inner_limit.allows(step)
+        return self._local_step_count < self._jobs and self._inner_limit.allows(step)
 
     def acquire(self, step: Step) -> None:
         if isinstance(step.job, EngineJob):
             self._farm.begin(labels.engine_label(step.job))
             return
-        self._local_steps += 1
+        self._local_step_count += 1
         self._inner_limit.acquire(step)
 
     def release(self, step: Step) -> None:
         if isinstance(step.job, EngineJob):
             self._farm.end(labels.engine_label(step.job))
             return
-        self._local_steps -= 1
+        self._local_step_count -= 1
         self._inner_limit.release(step)

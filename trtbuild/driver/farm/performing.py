@@ -90,10 +90,10 @@ def _only_pool() -> WorkerPool:
 def _answer(text: str, name: str) -> Answer:
     key = ""
     try:
-        job = FarmJob.from_text(text)
-        key = job.key
-        _check(job)
-        return _do_job(job, name)
+        message = FarmJob.from_text(text)
+        key = message.key
+        _check(message)
+        return _do_job(message, name)
     except Exception as error:
         return _answer_of_error(key, name, error)
 
@@ -112,63 +112,65 @@ def _answer_of_error(key: str, name: str, error: Exception) -> Answer:
     return Answer(PROTOCOL, key, name, outcome, error=error_to_json(reported), log=reported.worker_log)
 
 
-def _check(job: FarmJob) -> None:
+def _check(message: FarmJob) -> None:
     """Raise an error if this machine cannot do the job, or if the job contradicts its key."""
-    if isinstance(job.job, ComparisonJob):
-        comparing.check(job.job, job.key)
+    if isinstance(message.job, ComparisonJob):
+        comparing.check(message.job, message.key)
         return
-    if keys.engine(job.job, ENGINE_ENVIRONMENT).key != job.key:
-        raise EnvironmentFault(f"the job is not the job of its key {job.key}", hint="use one release of trtbuild")
-    target, planned = job.job.target, job.job.toolchain_version
+    if keys.engine(message.job, ENGINE_ENVIRONMENT).key != message.key:
+        raise EnvironmentFault(f"the job is not the job of its key {message.key}", hint="use one release of trtbuild")
+    target, planned = message.job.target, message.job.toolchain_version
     installed = table.installed_version(target.toolchain)
     if installed != planned:
         raise ToolchainMissing(f"the job needs {target.toolchain} {planned}; {installed} is installed here")
-    table.check_target(target, job.job.settings, installed, devices=device_sms())
+    table.check_target(target, message.job.settings, installed, devices=device_sms())
 
 
-def _do_job(job: FarmJob, name: str) -> Answer:
+def _do_job(message: FarmJob, name: str) -> Answer:
     project = directory()
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, configuration)
     try:
-        exchange = exchanges(store, configuration).get(job.store)
+        exchange = exchanges(store, configuration).get(message.store)
         if exchange is None:
             raise EnvironmentFault("the store of the job is not configured here")
         with store.session():
-            if isinstance(job.job, ComparisonJob):
-                return comparing.compare_and_sign(job, job.job, store.local, exchange, name, partial(call, pool()))
-            recipe = keys.engine(job.job, ENGINE_ENVIRONMENT)
-            answer = None if job.replace else _find_answer(job, recipe, store.local, exchange, name)
-            return answer or _compile(job, job.job, recipe, store.local, exchange, name)
+            if isinstance(message.job, ComparisonJob):
+                return comparing.compare_and_sign(
+                    message, message.job, store.local, exchange, name, partial(call, pool())
+                )
+            recipe = keys.engine(message.job, ENGINE_ENVIRONMENT)
+            answer = None if message.replace else _find_answer(message, recipe, store.local, exchange, name)
+            return answer or _compile(message, message.job, recipe, store.local, exchange, name)
     finally:
         store.close()
 
 
-def _find_answer(job: FarmJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str) -> Answer | None:
+def _find_answer(message: FarmJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str) -> Answer | None:
     """The answer from a record that this machine has and trusts, or None."""
-    found = read_complete_record(local, job.key)
+    found = read_complete_record(local, message.key)
     if found is None or not found.record.recipe.same_as(recipe):
         return None
-    return _with_record(job, local, exchange, Answer(PROTOCOL, job.key, name, "done"))
+    return _with_record(message, local, exchange, Answer(PROTOCOL, message.key, name, "done"))
 
 
 def _compile(
-    job: FarmJob, engine: EngineJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str
+    message: FarmJob, job: EngineJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str
 ) -> Answer:
-    exchange.receive(local, job.inputs)
-    _refuse_missing_inputs(engine, (blob.sha256 for blob in job.inputs))
-    reply = call(pool(), "engine", engine)
-    local.put_record(Record(recipe, reply.outputs, provenance(reply)), replace=job.replace)
+    exchange.receive(local, message.inputs)
+    _refuse_missing_inputs(job, (blob.sha256 for blob in message.inputs))
+    reply = call(pool(), "engine", job)
+    local.put_record(Record(recipe, reply.outputs, provenance(reply)), replace=message.replace)
     answer = Answer(
         PROTOCOL,
-        job.key,
+        message.key,
         name,
         "done",
         log=reply.log,
         duration_s=reply.duration_s,
         peak_rss_bytes=reply.peak_rss_bytes,
     )
-    return _with_record(job, local, exchange, answer)
+    return _with_record(message, local, exchange, answer)
 
 
 def _refuse_missing_inputs(job: EngineJob, sent: Iterable[str]) -> None:
@@ -178,9 +180,9 @@ def _refuse_missing_inputs(job: EngineJob, sent: Iterable[str]) -> None:
         raise EnvironmentFault(f"the job does not list its input {min(missing)}")
 
 
-def _with_record(job: FarmJob, local: LocalStore, exchange: Exchange, answer: Answer) -> Answer:
+def _with_record(message: FarmJob, local: LocalStore, exchange: Exchange, answer: Answer) -> Answer:
     """Send the blobs of the job's record to the driver. Return `answer` with the record and its signatures."""
-    found = read_complete_record(local, job.key)
+    found = read_complete_record(local, message.key)
     if found is None:
         raise RecordUntrusted(
             "this worker does not trust the record that it has written",

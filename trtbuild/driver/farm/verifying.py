@@ -63,7 +63,7 @@ def verified_record(
 
 
 def verified_report(
-    answer: Answer, recipe: Recipe, job: ComparisonJob, local: LocalStore, exchange: Exchange
+    answer: Answer, recipe: Recipe, comparison: ComparisonJob, local: LocalStore, exchange: Exchange
 ) -> VerifiedReport:
     """Receive the blobs of an answer's record into the local store, and return the report.
 
@@ -75,11 +75,11 @@ def verified_report(
         report = decode(Report, json.loads(local.get_bytes(record.outputs[REPORT].sha256)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise WrongAnswer(f"it is not a report ({type(error).__name__}: {error})") from error
-    partitions = Partitions.from_bytes(local.get_bytes(job.job.partitions)).partitions
+    partitions = Partitions.from_bytes(local.get_bytes(comparison.job.partitions)).partitions
     names = [partition.name for partition in partitions if partition.kind == "tensorrt"]
     if (
         report.runner != "engine"
-        or list(report.points) != list(job.job.points)
+        or list(report.points) != list(comparison.job.points)
         or [entry.partition for entry in report.partitions] != names
     ):
         raise WrongAnswer("it is the report of another comparison")

@@ -67,35 +67,35 @@ def require_kind(required: GpuKind) -> None:
         )
 
 
-def compare(job: ComparisonJob, store: LocalStore, project: Path) -> ComparisonResult:
+def compare(comparison: ComparisonJob, store: LocalStore, project: Path) -> ComparisonResult:
     """Compare the engines of a job. All blobs of the job are in `store`. `project` is the directory of the worker.
 
     Raises NotCompared, EnvironmentFault, StoreError or PackageError.
     """
-    require_kind(job.gpu)
+    require_kind(comparison.gpu)
     if (reason := engines_here.reason_without_torch()) is not None:
         raise EnvironmentFault(f"engines cannot be compared here: {reason}", hint="install PyTorch for CUDA")
-    data = store.get_bytes(job.index)
-    index = read_index(data, f"the package of {job.target!r}")
-    if (reason := why_project_is_needed(index, job.job.operators)) is not None:
+    data = store.get_bytes(comparison.index)
+    index = read_index(data, f"the package of {comparison.target!r}")
+    if (reason := why_project_is_needed(index, comparison.job.operators)) is not None:
         raise NotCompared(reason)
-    _require_engines(index, job)
-    choose_target(index, this_machine(job.gpu.sm, ORDINAL), job.target)
+    _require_engines(index, comparison)
+    choose_target(index, this_machine(comparison.gpu.sm, ORDINAL), comparison.target)
     state = project / STATE_FOLDER
     state.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="comparison-", dir=state) as name:
         folder = Path(name)
         package_folder = folder / "package"
-        _write_package(package_folder, index, data, job.target, store)
+        _write_package(package_folder, index, data, comparison.target, store)
         worst = folder / "worst.safetensors"
         replayed = None
-        if job.replay is not None:
+        if comparison.replay is not None:
             replayed = folder / "replay.safetensors"
-            store.copy_to(job.replay, str(replayed))
+            store.copy_to(comparison.replay, str(replayed))
         report = engines_here.compare(
-            replace(job.job, worst=str(worst), replay=None if replayed is None else str(replayed)),
+            replace(comparison.job, worst=str(worst), replay=None if replayed is None else str(replayed)),
             open_package(package_folder),
-            engines_here.TargetGpu(job.target, ORDINAL, job.gpu.sm),
+            engines_here.TargetGpu(comparison.target, ORDINAL, comparison.gpu.sm),
             engines_here.shapes_of(index),
             store.get_bytes,
         )
@@ -103,13 +103,13 @@ def compare(job: ComparisonJob, store: LocalStore, project: Path) -> ComparisonR
     return ComparisonResult(replace(report, worst_input=None), found)
 
 
-def _require_engines(index: PackageIndex, job: ComparisonJob) -> None:
+def _require_engines(index: PackageIndex, comparison: ComparisonJob) -> None:
     """Raise EnvironmentFault if the index lacks the target or has other engines than the job (rule 1)."""
-    target = index.targets.get(job.target)
-    if target is None or (target.toolchain, target.version) != (job.toolchain, job.version):
-        raise EnvironmentFault(f"the package of the job has no target {job.target!r} of {job.toolchain} {job.version}")
+    target, toolchain = index.targets.get(comparison.target), (comparison.toolchain, comparison.version)
+    if target is None or (target.toolchain, target.version) != toolchain:
+        raise EnvironmentFault(f"the package of the job has no target {comparison.target!r} of {' '.join(toolchain)}")
     plans = {partition: index.files[path].sha256 for partition, path in target.engines.items()}
-    if plans != dict(job.plans):
+    if plans != dict(comparison.plans):
         raise EnvironmentFault("the package of the job has other engines than the job names")
 
 

@@ -26,7 +26,7 @@ def reference_versions() -> dict[str, str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of onnxruntime, torch and onnx. Raises ToolchainMissing."""
+    """Return the versions of onnxruntime, torch and onnx. Raises ToolchainMissing if one of them is not installed."""
     versions = reference_versions()
     for name in _DISTRIBUTIONS:
         if name not in versions:

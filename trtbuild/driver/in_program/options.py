@@ -56,8 +56,8 @@ def options_of(
 ) -> Options:
     """Check the options of `compile` and of ``torch.compile``. Raises UsageError, EnvironmentFault.
 
-    * `target`: the GPU architecture to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``). The default is that of
-      `device`.
+    * `target`: the GPU architecture to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``). The default is the
+      architecture of the GPU `device`.
     * `device`: where the result runs. On ``"cpu"``, PyTorch runs the reference program, which needs no engine and no GPU.
     * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
       `require_full_compilation`, `granularity`, and TensorRT's builder settings: as in a manifest. `precision` may be a

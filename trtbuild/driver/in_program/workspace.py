@@ -70,7 +70,7 @@ class ProgramWorkspace(Workspace):
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
     def write_outputs(self, plan: ModelPlan) -> list[WrittenOutput]:
-        """Fetch the blobs of the package and set `files`. A program reads its package from the cache, so write no files."""
+        """Fetch the blobs of the package and set `files`. Write no file: a program reads its package from the cache."""
         package = plan.package
         if package is None or package.record is None:
             raise AssertionError("outputs are written after the package is built")

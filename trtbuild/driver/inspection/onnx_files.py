@@ -19,7 +19,8 @@ from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import BlobMissing, EnvironmentFault, UsageError
 from trtbuild.store.layers.layered import LayeredStore
 
-#: Weights that have more bytes together are written to a file beside the model. Protobuf cannot read messages of 2 GiB.
+#: Weights that have more bytes together are written to a file beside the model. So a model with weights stays far below
+#: 2 GiB: protobuf cannot read larger messages.
 MAX_INLINE_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 20
 

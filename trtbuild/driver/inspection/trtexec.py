@@ -130,9 +130,10 @@ def _size_text(size: int) -> str:
 
 
 def _type_flags(partition: Partition, toolchain: str, version: str, differs: list[str]) -> Iterator[str]:
-    """Yield the flag of strong typing.
+    """Yield the flag of strong typing, unless the tool always types strongly.
 
-    If the release lacks this flag, and an input or output is float16, yield flags with the types of all inputs and outputs.
+    If the release has no strong typing, and an input or output is float16, yield flags with the types of all inputs and
+    outputs.
     """
     if toolchain == "tensorrt-rtx" or version_numbers(version) >= (11,):
         return  # always strongly typed

@@ -127,6 +127,7 @@ class _Execution:
         self._rebuild_lost = rebuild_lost
         self._schedule = Schedule(outcome.stages)
         self._finished_tasks: SimpleQueue[FinishedTask[_Task, _Result]] = SimpleQueue()
+        #: It has one thread more than `jobs`, because one announced step does not count as a job (rule 8).
         self._step_pool: ThreadPool[_Task, _Result] = ThreadPool(jobs + 1, self._finished_tasks)
         self._writer_pool: ThreadPool[_Task, _Result] = ThreadPool(1, self._finished_tasks)
         #: Model → the run of its partition step, which made conversions. The next plan of the model removes the entry.

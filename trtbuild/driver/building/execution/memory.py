@@ -10,8 +10,8 @@ Rules
    `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. Both tables
    have larger numbers than measured, because a step that waits costs less than a step that the kernel kills.
 4. Free memory is the smaller of two values: Linux's MemAvailable, and the bytes that the control groups (cgroups) of this
-   process still allow. Page cache counts as free. In control groups, only its inactive pages count. If neither value can
-   be read, no step waits for memory.
+   process still allow. The page cache counts as free, but of a control group's page cache only the inactive pages. If
+   neither value can be read, no step waits for memory.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def least_bytes(stage: Stage, weights_bytes: int) -> int:
     """The bytes of memory without which a step certainly fails; 0 if not known.
 
     An engine step needs a copy of the weights, and TensorRT's own buffers. For each byte of float32 weights, TensorRT-RTX
-    1.7.1 needed 2.1 bytes (3.2 GB of weights), or 2.2 bytes if it computed in float16 (1.1 GB).
+    1.7.1 needed 2.1 bytes (3.2 GB of weights), or 2.2 bytes if it computed in float16 (1.1 GB). The result is smaller than
+    these measurements, because a step that may succeed must not be refused.
     """
     return int(1.5 * weights_bytes) if stage == "engine" else 0
 

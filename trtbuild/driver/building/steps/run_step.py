@@ -81,7 +81,8 @@ def run_step(
     job = step.job
     if isinstance(job, PartitionJob):
         job = replace(job, trust=store.local.trust.to_json())
-        if farm is None and not FLAVOURS[job.toolchain].needs_gpu:  # otherwise the worker's GPU is not known yet
+        # with `farm`, other machines compile; if the toolchain needs a GPU, the GPU of the engine's worker is not known yet
+        if farm is None and not FLAVOURS[job.toolchain].needs_gpu:
             pool.prepare("engine")
     if farm is not None and isinstance(job, EngineJob):
         return _compile_on_worker(step, job, farm, start_s)
@@ -129,7 +130,7 @@ def _trace_job(plan: ModelPlan, planned: PlannedTrace) -> TraceJob:
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
     shapes = plan.declared_shapes
-    # `separate_pairs`: pairs of symbols (dynamic sizes) that are declared differently, and must not become one symbol
+    # `separate_pairs`: pairs of symbols that must not become one symbol, because some profile gives them different sizes
     points, separate_pairs = proof_points(shapes, model.profiles), pairs_of_separate_symbols(shapes, model.profiles)
     return TraceJob(
         model.source,

@@ -194,7 +194,7 @@ def _match_inputs(program_inputs: Sequence[Any], names: Sequence[str]) -> list[A
 def _named_dims(program_inputs: Sequence[Any], inputs: Sequence[SpecInput]) -> tuple[NamedDim, ...]:
     """Return the named dims of a program: one for each symbol, and one for each multiple of a symbol (rule 5).
 
-    A symbol with a single axis needs no name, so it is left out.
+    A symbol with a single axis and without a factor needs no name, so it is left out.
     """
     from trtbuild.stages.trace.in_memory import ProgramAxis
 

@@ -170,7 +170,7 @@ class InterruptError(TrtbuildError):
 
 
 class FrozenError(TrtbuildError):
-    """With `--frozen`, a step would have to run, or an output cannot be read from a cache.
+    """With `--frozen`, a step would have to run, a result is not the locked one, or an output cannot be read from a cache.
 
     `warnings` are possible reasons why a cache does not have a result."""
 
@@ -290,7 +290,7 @@ class NotCompared(TrtbuildError):
 
 
 class VerificationFailed(TrtbuildError):
-    """The results of a build differ from those of PyTorch, or could not be compared with them."""
+    """The results of a build differ from those of PyTorch or onnxruntime, or could not be compared with them."""
 
 
 class StoreError(TrtbuildError):
@@ -328,7 +328,7 @@ class RemoteFault(StoreError):
 class RemoteRefused(RemoteFault):
     """The remote refuses this user or this kind of request, or its URL is wrong. A retry does not help.
 
-    Reasons are 401, 403, 405, missing credentials, a redirect to another host, and a store that is only for reading."""
+    Examples are 401, 403, 405, missing credentials, a redirect to another host, and a store that is only for reading."""
 
 
 class RemoteDown(RemoteFault):

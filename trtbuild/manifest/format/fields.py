@@ -70,7 +70,8 @@ class PrecisionFields(Fields):
 
 
 class PartitionFields(Fields):
-    """How the lowered graph is divided into engines. The fields have the names of Torch-TensorRT's settings."""
+    """How the lowered graph is divided into engines. All fields except `granularity` have the names of Torch-TensorRT's
+    settings."""
 
     granularity: kinds.Granularity = Field(
         list(_PARTITION.granularity),

@@ -186,7 +186,7 @@ def check_locked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
 
     A locked step has to run again with ``--force``, or if its results are missing.
     """
-    # One entry for each release: the stand-in has the limits of the release that it replaces, and a model may have several.
+    # A model may have targets for several releases of a toolchain, and the limits of the stand-in depend on the release.
     by_release = {
         (target.toolchain, toolchain.version): toolchain
         for target, toolchain in facts.toolchains.items()

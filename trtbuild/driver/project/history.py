@@ -4,7 +4,7 @@ The history may be deleted. It has only these effects:
 
 * Messages and estimates use it.
 * A step whose last result was not cached runs again.
-* A build removes the engine files and ``.pt2`` files that the previous build wrote and that are no outputs any more.
+* A build removes the engine files and ``.pt2`` files of the previous build that are not outputs of the new one.
 
 ``.trtbuild/history.json`` is one JSON object: step id → entry, with each entry on its own line. An entry is read and parsed
 only when it is needed, because a project with thousands of steps has megabytes of entries. The file is replaced atomically.

@@ -88,7 +88,7 @@ class TargetRow:
 class PartitionRow:
     """A partition of a model.
 
-    * `reads`: the inputs and partitions whose values the partition reads.
+    * `reads`: the origins of the values that the partition reads: inputs, partitions, ``state`` and ``weight``.
     * `calls`: the number of its operator calls.
     * `modules`: module path → the number of calls from this module, or of engine layers if the calls are not known.
     * `reasons`: for a Torch partition, operator → the reason why it stays in PyTorch.

@@ -75,12 +75,14 @@ class PartitionFields(Fields):
 
     granularity: kinds.Granularity = Field(
         list(_PARTITION.granularity),
-        description="`model` for one engine per convertible region, or module paths: each matching module is one engine.",
+        description="`model` for one engine per convertible piece of the model, or module paths: each matching module is one "
+        "engine.",
         json_schema_extra={"default": "model"},
     )
     min_block_size: kinds.Count = Field(
         _PARTITION.min_block_size,
-        description="The smallest number of operators in an engine, if a model is split. Smaller pieces stay in PyTorch.",
+        description="The smallest number of operators in an engine, if a model is split. Smaller pieces stay in PyTorch, "
+        "except whole modules of `granularity`.",
     )
     torch_executed_ops: kinds.Operators = Field(
         list(_PARTITION.torch_executed_ops), description="Operators that stay in PyTorch.", examples=[["aten.cumsum"]]

@@ -75,8 +75,8 @@ class PartitionFields(Fields):
 
     granularity: kinds.Granularity = Field(
         list(_PARTITION.granularity),
-        description="`model` for one engine per convertible piece of the model, or module paths: each matching module is one "
-        "engine.",
+        description="`model` for one engine per convertible piece of the model, or module paths: each matching module is "
+        "one engine.",
         json_schema_extra={"default": "model"},
     )
     min_block_size: kinds.Count = Field(

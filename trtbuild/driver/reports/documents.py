@@ -28,7 +28,7 @@ class StepRow:
     * `critical`: whether this step is on the critical path.
     * `signer`: who signed the record of an engine, if keys are configured.
     * `uncacheable`: the reason why the result was not cached.
-    * `farm_worker`: the Dask worker that ran the step.
+    * `worker`: the lane of the build, which runs one step at a time. `farm_worker`: the Dask worker that ran the step.
     """
 
     id: str

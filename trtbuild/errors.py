@@ -182,7 +182,8 @@ class FrozenError(TrtbuildError):
 
 
 class SourceError(TrtbuildError):
-    """The user's model cannot be imported, called or exported, or its export or its weights cannot be used.
+    """The user's model cannot be imported, called or exported, or its export or its weights cannot be used. Or a file of
+    the model changed during the build.
 
     `code` names the broken rule. `field` is the field of the manifest that causes the error, as a name in
     `trtbuild.core.model.spec.Model.places`, or None."""
@@ -262,7 +263,9 @@ class OperatorMissing(PackageError):
 
 
 class NoFittingTarget(PackageError):
-    """A package has no target with the requested name or for this machine, or lacks a needed reference program."""
+    """A package has no target with the requested name or for this machine, or lacks a needed reference program.
+
+    It is also raised if the requested GPU does not exist."""
 
 
 class CallRefused(PackageError, ValueError):

@@ -182,8 +182,9 @@ class FrozenError(TrtbuildError):
 
 
 class SourceError(TrtbuildError):
-    """The user's model cannot be imported, called or exported, or its export or its weights cannot be used. Or a file of
-    the model changed during the build.
+    """The user's model cannot be imported, called or exported, or its export or its weights cannot be used.
+
+    It is also raised if a file of the model changed during the build.
 
     `code` names the broken rule. `field` is the field of the manifest that causes the error, as a name in
     `trtbuild.core.model.spec.Model.places`, or None."""

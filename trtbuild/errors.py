@@ -170,7 +170,7 @@ class InterruptError(TrtbuildError):
 
 
 class FrozenError(TrtbuildError):
-    """With `--frozen`, a step would have to run, or an output cannot be read from a cache.
+    """With `--frozen`, a step would have to run, a result is not the locked one, or an output cannot be read from a cache.
 
     `warnings` are possible reasons why a cache does not have a result."""
 
@@ -183,6 +183,8 @@ class FrozenError(TrtbuildError):
 
 class SourceError(TrtbuildError):
     """The user's model cannot be imported, called or exported, or its export or its weights cannot be used.
+
+    It is also raised if a file of the model changed during the build.
 
     `code` names the broken rule. `field` is the field of the manifest that causes the error, as a name in
     `trtbuild.core.model.spec.Model.places`, or None."""
@@ -262,7 +264,9 @@ class OperatorMissing(PackageError):
 
 
 class NoFittingTarget(PackageError):
-    """A package has no target with the requested name or for this machine, or lacks a needed reference program."""
+    """A package has no target with the requested name or for this machine, or lacks a needed reference program.
+
+    It is also raised if the requested GPU does not exist."""
 
 
 class CallRefused(PackageError, ValueError):
@@ -290,7 +294,7 @@ class NotCompared(TrtbuildError):
 
 
 class VerificationFailed(TrtbuildError):
-    """The results of a build differ from those of PyTorch, or could not be compared with them."""
+    """The results of a build differ from those of PyTorch or onnxruntime, or could not be compared with them."""
 
 
 class StoreError(TrtbuildError):
@@ -328,7 +332,7 @@ class RemoteFault(StoreError):
 class RemoteRefused(RemoteFault):
     """The remote refuses this user or this kind of request, or its URL is wrong. A retry does not help.
 
-    Reasons are 401, 403, 405, missing credentials, a redirect to another host, and a store that is only for reading."""
+    Examples are 401, 403, 405, missing credentials, a redirect to another host, and a store that is only for reading."""
 
 
 class RemoteDown(RemoteFault):

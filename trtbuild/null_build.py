@@ -24,8 +24,8 @@ Rules
    * the targets of symbolic links;
    * paths that must not exist, and paths that must be directories. The directories of the cache and of its records must
      also have the same inodes.
-4. A snapshot has the identity of a file only if the content was read while the file had this identity, at least one tick of
-   the file system's clock after the last change. So a later edit always changes the identity.
+4. A snapshot has the identity of a file only if the file had this identity when its content was read. At that time, the
+   last change was at least one tick of the file system's clock ago. So a later edit always changes the identity.
 5. A snapshot can be deleted at any time. It is replaced as a whole. A snapshot that cannot be read is ignored.
 6. For a build, entries of the cache and remotes are not checked: as with make, an output stays up to date if the cache
    entries from which it was made are deleted. For a plan, the directories of the cache are also compared by identity, so a

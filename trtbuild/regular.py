@@ -1,6 +1,7 @@
-"""Read files, and refuse pipes, devices and sockets at once.
+"""Read files, and refuse pipes, devices and sockets without waiting.
 
-Other programs may put them at a path. Opening a named pipe would wait for a writer, and reading a device might never end.
+Another program may have put one of these at a path. Opening a named pipe would wait for a writer, and reading a device
+might never end.
 """
 
 from __future__ import annotations

@@ -75,7 +75,9 @@ class DeclaredEntries:
 
 
 def check_entries(file: ManifestFile, is_manifest: bool, problems: Problems) -> DeclaredEntries:
-    """Check the entries of a file, and return the valid ones. A manifest must have a version; an included file may."""
+    """Check the entries of a file, and return them, with marks for invalid fields (`NamedEntry.fields`, `INVALID`).
+
+    A manifest must have a version; an included file may have one."""
     declared = DeclaredEntries(file)
     root = file.root
     for section in ("targets", "profiles"):

@@ -3,9 +3,9 @@
 Versions are read from metadata, because this takes a millisecond and needs no GPU. An import of torch takes seconds. The
 workers check that they load these versions.
 
-If the lock file contains the model and the target, it determines the version of the toolchain. Otherwise the version is the
-one that the manifest pins, or the installed one. A step never runs with a version other than the planned one, because the
-planned versions are compared with the installed ones before any step runs.
+If the lock file contains the model and the target, with this toolchain, it determines the version of the toolchain.
+Otherwise the version is the one that the manifest pins, or the installed one. A step never runs with a version other than
+the planned one, because the planned versions are compared with the installed ones before any step runs.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def check_locked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
 
     A locked step has to run again with ``--force``, or if its results are missing.
     """
-    # By release, because a model may have targets for several releases, and the stand-in has other limits for each.
+    # A model may have targets for several releases of a toolchain, and the limits of the stand-in depend on the release.
     by_release = {
         (target.toolchain, toolchain.version): toolchain
         for target, toolchain in facts.toolchains.items()
@@ -236,7 +236,7 @@ def check_targets(
     *,
     on_workers: bool = False,
 ) -> None:
-    """Raise EnvironmentFault if no toolchain on this machine can build one of `engines`: (name of a model, target).
+    """Raise EnvironmentFault if the toolchains of this machine cannot build all `engines`: (name of a model, target).
 
     With `on_workers`, the workers of a scheduler build the engines. Then the check assumes that these workers have the
     planned toolchain and a GPU of each target."""

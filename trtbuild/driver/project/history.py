@@ -1,7 +1,10 @@
 """The history of a project: the last recipe and the last run of each step.
 
-The history may be deleted. It affects only messages, estimates, and which plans and ``.pt2`` files of an earlier build are
-removed.
+The history may be deleted, because no result depends on it. It has these uses:
+
+* Messages, estimates and ``trtbuild diff`` show facts about the last build.
+* A step whose last result was not cached runs again, and a depfile declares its targets out of date.
+* A build removes the engine files and ``.pt2`` files that an earlier build wrote, if they are not outputs of this build.
 
 ``.trtbuild/history.json`` is one JSON object: step id → entry, with each entry on its own line. An entry is read and parsed
 only when it is needed, because a project with thousands of steps has megabytes of entries. The file is replaced atomically.

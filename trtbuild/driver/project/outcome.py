@@ -45,9 +45,9 @@ class WrittenOutput:
 class Outcome:
     """The state of a build, which the executor keeps up to date. Only steps of `stages` run.
 
-    `ran` and `failed` map step ids to the results and the errors of steps. The other mappings have names of models as keys.
-    `plans` has the last plan of each model, and `written` its outputs, if they are up to date. `unwritten` has the error of
-    each model whose outputs could not be written.
+    `ran` and `failed` map step ids to the results and the errors of steps. `plans`, `written` and `unwritten` have names of
+    models as keys. `plans` has the last plan of each model, and `written` its outputs, if they are up to date. `unwritten`
+    has the error of each model whose outputs could not be written.
     """
 
     plans: dict[str, ModelPlan]

@@ -28,8 +28,8 @@ def read_plugin_library(
 ) -> Output | None:
     """The digest and the size of the library; None if the model has no library.
 
-    `versions` maps targets to the exact versions of their toolchains. Raises ManifestErrors if the file cannot be read, or
-    if a target cannot use it."""
+    `versions` maps targets to the exact versions of their toolchains. Raises ManifestErrors if the file cannot be read or
+    is not a shared library, or if a target cannot use it."""
     name = None if model.plugins is None else model.plugins.library
     if name is None:
         return None

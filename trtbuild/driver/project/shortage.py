@@ -37,17 +37,17 @@ def free_disk_bytes(folder: Path) -> int | None:
 
 
 def refuse_small_cache_disk(
-    root: Path, subject: str, size_bytes: int, missing: Callable[[], int] | None = None
+    root: Path, subject: str, size_bytes: int, count_missing_bytes: Callable[[], int] | None = None
 ) -> None:
     """Raise InsufficientResources if the cache in `root` has no room for `size_bytes`. `subject` names the data.
 
-    `missing` returns how many of the bytes the cache does not have yet. The call reads all the data, so it is made only if
-    the disk has room for less than `size_bytes`.
+    `count_missing_bytes` returns how many of the bytes the cache does not have yet. This call reads all the data, so it is
+    made only if the disk has room for less than `size_bytes`.
     """
     free_bytes = free_disk_bytes(root)
     if free_bytes is None or size_bytes <= free_bytes:
         return
-    needed_bytes = size_bytes if missing is None else missing()
+    needed_bytes = size_bytes if count_missing_bytes is None else count_missing_bytes()
     if needed_bytes > free_bytes:
         raise InsufficientResources(
             f"the cache {root} needs {size_text(needed_bytes)} more for {subject}, and its disk has "

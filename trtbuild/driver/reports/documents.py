@@ -28,7 +28,7 @@ class StepRow:
     * `critical`: whether this step is on the critical path.
     * `signer`: who signed the record of an engine, if keys are configured.
     * `uncacheable`: the reason why the result was not cached.
-    * `farm_worker`: the Dask worker that ran the step.
+    * `worker`: the lane of the build, which runs one step at a time. `farm_worker`: the Dask worker that ran the step.
     """
 
     id: str
@@ -88,7 +88,7 @@ class TargetRow:
 class PartitionRow:
     """A partition of a model.
 
-    * `reads`: the inputs and partitions whose values the partition reads.
+    * `reads`: the origins of the values that the partition reads: inputs, partitions, ``state`` and ``weight``.
     * `calls`: the number of its operator calls.
     * `modules`: module path → the number of calls from this module, or of engine layers if the calls are not known.
     * `reasons`: for a Torch partition, operator → the reason why it stays in PyTorch.

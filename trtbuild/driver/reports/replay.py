@@ -90,7 +90,7 @@ def replay(log: Iterable[events.Event]) -> ReplayedBuild:
 
 
 def _replan(build: ReplayedBuild, event: events.ModelPlanned) -> None:
-    """Add the steps of a new plan of a model, and remove the steps that the model no longer has.
+    """Add the steps of a new plan of a model, and remove steps that have not started and are not in the plan.
 
     A failed step keeps its row. A step that is running or was run keeps its row, unless it has to run again."""
     for id in event.removed:

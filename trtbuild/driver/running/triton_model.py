@@ -3,8 +3,9 @@
 Triton passes tensors as DLPack (``triton_python_backend_utils.Tensor``). The package is beside ``model.py``.
 
 Rules
-1. Inputs on the model's GPU are used without a copy. Inputs in host memory are copied to that GPU. A request with an input
-   on another GPU gets an error. Outputs stay on the GPU, and Triton fetches them.
+1. A model on a GPU uses inputs on this GPU without a copy, and copies inputs in host memory to it. A request with an input
+   on another GPU gets an error. Outputs stay on the GPU, and Triton fetches them. A model on the CPU copies inputs from
+   GPUs to host memory.
 2. Requests run one after another, each with the profile that `runtime.packages.choice` chooses. A request that no profile
    accepts gets an error, and the other requests are answered.
 3. A scalar of the model has the shape [1] in requests and responses, because Triton has no scalars.

@@ -45,7 +45,7 @@ def keep(
     uncacheable = [ran for _, ran in result.outcome.ran.values() if ran.uncacheable]
     if not result.ok or uncacheable or workspace.request.force:
         return False
-    if workspace.store.uploads.lost_keys:  # remotes have engines of other machines, and the next package contains these
+    if workspace.store.uploads.lost_keys:  # remotes have other engines, and the next build will use them
         return False
     unchanged = [replace(written, changed=False) for written in result.written]
     remote_warnings = workspace.store.warnings()  # a build that uses the snapshot does not use remotes
@@ -66,7 +66,8 @@ def keep_plan(
     arguments: list[str],
     render: Callable[[Plan], str],
 ) -> bool:
-    """Write the snapshot of a plan that has nothing to run and needs no remote. Return whether it was written.
+    """Write the snapshot of a plan if it has nothing to run, needs no remote and has no warnings. Return whether it was
+    written.
 
     `render` returns the printed text of the plan.
     """

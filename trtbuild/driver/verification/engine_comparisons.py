@@ -14,7 +14,7 @@ from trtbuild.driver.verification.jobs import PartitioningJob
 from trtbuild.driver.verification.verified_model import NotRunHere, PendingComparison, VerifiedModel
 from trtbuild.runtime.packages.package import Package
 
-#: The reason why the engines of a model are not run.
+#: The reason why the engines of a model without a package are not run.
 NO_PACKAGE = "its output directory does not have the planned package"
 
 

@@ -120,7 +120,7 @@ def partitioning_jobs(
 
 
 def unique_points(points: tuple[Point, ...]) -> tuple[Point, ...]:
-    """Return the points of a conversion: all random points, and the first of the other points with the same sizes.
+    """Return the points of a conversion: all random points, and one other point for each combination of sizes.
 
     Points of two profiles may have the same sizes. A conversion needs one of them, because ONNX has no profiles.
     """

@@ -53,9 +53,9 @@ _ZIP_START = b"PK\x03\x04"
 def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Options, watcher: Watcher) -> Verification:
     """Verify packages, and return the document ``trtbuild.verify/1``.
 
-    `ok` is false if the result of a package is wrong or incomplete, or if no engine of a package could run. Each entry of
-    `errors` names its `package`. If every package fails because of the arguments or of this machine, the first error is
-    raised.
+    `ok` is false if a package has an error, if its result is wrong or incomplete, or if none of its engines could run. Each
+    entry of `errors` names its `package`. If every package fails because of the arguments or of this machine, the first
+    error is raised.
     """
     started = time.monotonic()
     engines_here.usable_gpus(options.device)  # an unknown device is an error before any work

@@ -107,8 +107,8 @@ class VerifiedModel:
     ) -> PartitioningJob:
         """Return the job of a partitioning for one runner: onnxruntime or engines.
 
-        `number` is the index of the partitioning in the model. The file of the worst inputs is named after `label` or
-        `number`."""
+        `number` is the index of the partitioning in the model. The file of the worst inputs is named after the model, and
+        after `label` or `number`. (For onnxruntime and the first partitioning, the model's name is enough.)"""
         name = self.name + ("" if runner == "onnxruntime" and not number else f"@{label or number}")
         return replace(
             partitioning,
@@ -139,7 +139,10 @@ class VerifiedModel:
         )
 
     def fetch_blobs(self, partitioning: PartitioningJob) -> None:
-        """Fetch all blobs of a job into the local store. Raises StoreError."""
+        """Fetch all blobs of a job into the local store.
+
+        Raises StoreError, InsufficientResources, and SourceError if the weights file or the library of plugins has changed.
+        """
         blobs = list(dict.fromkeys(partitioning.job.blobs()))
         project_blobs = [sha256 for sha256 in blobs if sha256 in self.plan.project_blobs]
         self.workspace.lookups.files.put_blobs(self.plan.model, project_blobs)

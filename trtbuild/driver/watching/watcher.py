@@ -6,7 +6,7 @@ Rules
 1. The watcher does not import torch, and runs no user code. It keeps other processes that have loaded torch and the
    libraries of models (`trtbuild.driver.workers.forking.preloading`). Each trace runs in a copy of such a process, and each
    build in a copy of the watcher. So a build sees nothing of the build before.
-2. A waiting watcher has no open store and holds no lock.
+2. A waiting watcher has no open store, and holds no lock except that of its socket.
 3. It waits with one `poll`, in one thread. If a file changes during a build, another build follows.
 4. The `endpoint.process_properties` and the environment variables of a client must equal those of the watcher. Only the
    variables in `environments.FREE_VARIABLES` and those that begin with ``TRTBUILD_`` may differ.

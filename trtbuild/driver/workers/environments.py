@@ -12,7 +12,8 @@ from trtbuild.stages.trace.user_code.observe import HIDDEN_PREFIXES
 #: Variables that an engine worker inherits. They are in no key: they contain paths of libraries, or choose GPUs.
 INHERITED = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
-#: Variables that may differ between a fork server and its workers. Variables that begin with `FREE_PREFIX` may differ, too.
+#: Variables that may differ between a fork server and its workers, and between a watcher (``trtbuild watch``) and its
+#: clients. Variables that begin with `FREE_PREFIX` may differ, too.
 #: No library reads them at load time, because they belong to the shell's session, to make, to pytest or to trtbuild.
 FREE_VARIABLES = frozenset(
     (

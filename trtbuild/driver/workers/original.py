@@ -20,8 +20,8 @@ Job = Mapping[str, Any]
 def handler(project: Path) -> Callable[[Job], dict[str, Any]]:
     """Return the function that handles the jobs of a worker of kind ``original``.
 
-    The first job contains `trace` and `device`, and creates the module. Each later job contains a `runner` (eager PyTorch
-    or ``torch.compile``) and one of:
+    The first job contains `trace` and `device`, and creates the module. Each later job contains a `runner`
+    (``eager`` or ``torch.compile``) and one of:
 
     * `shapes`: make the first call with these shapes. ``first_s`` of the reply is its duration in seconds.
     * `warm_up`: make calls for this number of seconds.

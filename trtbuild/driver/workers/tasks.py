@@ -111,7 +111,7 @@ def call(
 def _imports(job: TraceJob, project: Path) -> bytes:
     """Return the `PreloadRequest` of a trace as bytes, or `NO_IMPORTS`.
 
-    There is no request if no process keeps libraries between builds, if the source does not begin with imports
+    There is no request if no process keeps libraries between builds, if the source does not begin with imports of libraries
     (`leading_imports`), or if the request is too long for a message."""
     leading = leading_imports(job.source, os.path.realpath(project)) if lent_servers() is not None else None
     if leading is None:

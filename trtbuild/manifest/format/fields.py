@@ -70,17 +70,19 @@ class PrecisionFields(Fields):
 
 
 class PartitionFields(Fields):
-    """How the lowered graph is divided into engines. The fields have the names of Torch-TensorRT's settings."""
+    """How the lowered graph is divided into engines. All fields except `granularity` have the names of Torch-TensorRT's
+    settings."""
 
     granularity: kinds.Granularity = Field(
         list(_PARTITION.granularity),
-        description="`model` for one engine per convertible region, or module paths: each call of a matching module is one "
-        "engine.",
+        description="`model` for one engine per convertible piece of the model, or module paths: each call of a matching "
+        "module is one engine.",
         json_schema_extra={"default": "model"},
     )
     min_block_size: kinds.Count = Field(
         _PARTITION.min_block_size,
-        description="The smallest number of operators in an engine, if a model is split. Smaller pieces stay in PyTorch.",
+        description="The smallest number of operators in an engine, if a model is split. Smaller pieces stay in PyTorch, "
+        "except whole modules of `granularity`.",
     )
     torch_executed_ops: kinds.Operators = Field(
         list(_PARTITION.torch_executed_ops), description="Operators that stay in PyTorch.", examples=[["aten.cumsum"]]

@@ -107,9 +107,10 @@ def allowed_text(expected: ExpectedType) -> str:
 
 
 def check(kind: Any, label: str, node: Node, key: Origin, problems: Problems) -> Any | None:
-    """The value of `node` as `kind`, which is a type or a pydantic model. `label` is the node's name, and `key` its place.
+    """The value of `node` as `kind`, which is a type or a pydantic model.
 
-    If the value is invalid, adds its problems. The result is then None, or the pydantic model without its invalid fields.
+    `label` is the node's name, and `key` is the place of this name. If the value is invalid, adds its problems. The result
+    is then None, or the pydantic model without its invalid fields.
     """
     value, _ = check_fields(kind, label, node, key, problems)
     return value

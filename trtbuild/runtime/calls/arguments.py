@@ -31,7 +31,8 @@ _MOST_CACHED = 4096
 
 
 class ArrayOperations(Protocol):
-    """The operations on the arrays of one device: torch tensors, or `DeviceArray`s. `name` is for error messages."""
+    """The operations on the arrays of one device: torch tensors, or `DeviceArray`s. The `name` of an array is for error
+    messages."""
 
     #: The types of arrays that are used as they are. `adopt` wraps arrays of other types.
     own_types: frozenset[type]

@@ -25,8 +25,8 @@ class Runner:
     """Runs a package for positional and keyword tensors. Calls from several threads are safe. For a model with state,
     each thread needs its own `session`.
 
-    `device` is the device of inputs and outputs (``cpu``, ``cuda:0``). `target` is the target whose engines run. It is
-    None if the reference program runs.
+    `device` is the device of inputs and outputs (``cpu``, ``cuda:0``). `target` is the name of the target whose engines
+    run. It is None if the reference program runs.
     """
 
     def __init__(

@@ -9,8 +9,8 @@ Rules
    text of `core.partition.engine_text`.
 2. On a GPU the plan runs, on the caller's stream. On the CPU, PyTorch runs the reference program, from which the engine
    was built. Without it, a call on the CPU raises an error.
-3. An engine is opened once for each text and device. Then its bytes must have the digest in the text. The file itself must
-   be trusted like any ``.pt2`` file.
+3. An engine is opened once for each text and device. When it is opened, its bytes must have the digest in the text. The
+   file itself must be trusted like any ``.pt2`` file.
 4. Under FakeTensor, shapes are computed from the size expressions in the text. So symbolic sizes stay symbolic.
 5. The operator does not change its inputs, and its outputs share no memory with them. It has no gradient.
 """

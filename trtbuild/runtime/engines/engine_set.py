@@ -1,4 +1,4 @@
-"""The engines of one package on one GPU, and the kernels that the TensorRT library compiles for this GPU."""
+"""The engines of one package, or of several ``.pt2`` files, on one GPU, and the kernels that are compiled for this GPU."""
 
 from __future__ import annotations
 

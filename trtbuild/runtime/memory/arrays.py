@@ -134,7 +134,7 @@ def wrap_array(memory: Memory, value: Any, stream: int, name: str) -> DeviceArra
 
     Raises CallRefused for a value that is not an array, is on another device, or has an unsupported element type.
     """
-    # The memory of such a tensor contains the values without the negation.
+    # If `is_neg` is true, the memory of a torch tensor contains the values with the opposite sign.
     if hasattr(value, "is_neg") and value.is_neg():
         raise CallRefused(f"{name} has a negation that PyTorch has not computed yet", hint="pass tensor.resolve_neg()")
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):

@@ -2,7 +2,7 @@
 
 Rules
 1. Pooling with `ceil_mode`: ONNX leaves out a last window that begins in the padding at the end. The parser's layer has
-   this window. If ONNX leaves out the last window of each axis, the node gets ``ceil_mode=0``. Other such poolings are
+   this window. If `ceil_mode` adds no window to another axis, the node gets ``ceil_mode=0``. Other such poolings are
    refused.
 2. AveragePool with `ceil_mode` and `count_include_pad`: a window may end after the padding, and TensorRT gives another
    average for it (`trtbuild.stages.lower.operators.windows.pools`, rule 2). So the padding becomes a part of the operand.

@@ -42,11 +42,12 @@ def import_calibrator(import_library: Callable[[str], Any] = importlib.import_mo
 def import_for(discovery: Discovery, name: str) -> ModuleType:
     """Import the module `name` of Model Optimizer without the plugins for libraries that user code has not imported.
 
-    Call this only in a process that calibrates one model, because the plugins stay away. The distributions with which Model
-    Optimizer computes the scales become dependencies."""
+    Call this only in a process that calibrates one model, because later imports do not add these plugins. The distributions
+    with which Model Optimizer computes the scales become dependencies."""
     with _unused_libraries_hidden(), _torch_compile_off():
         module = discovery.import_library(name, _DISTRIBUTIONS)
-        with contextlib.suppress(ImportError):  # version 0.47 imports this module, which also has plugins, to quantize
+        # `quantize` of version 0.47 imports this module, which has plugins, too
+        with contextlib.suppress(ImportError):
             discovery.import_library("modelopt.torch.export", _DISTRIBUTIONS)
     return module
 
@@ -55,8 +56,8 @@ def import_for(discovery: Discovery, name: str) -> ModuleType:
 def _torch_compile_off() -> Iterator[None]:
     """Enter a block in which the decorator `torch.compile` does nothing, so that it does not import TorchInductor.
 
-    Model Optimizer decorates functions that search for formats and that multiply quantized matrices. A calibration calls
-    none of them. The variable is documented under "torch.compile Troubleshooting" of PyTorch."""
+    Model Optimizer decorates its functions that search for formats, and those that multiply quantized matrices. A
+    calibration calls none of them. TORCHDYNAMO_DISABLE is documented under "torch.compile Troubleshooting" of PyTorch."""
     before = os.environ.get("TORCHDYNAMO_DISABLE")
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     try:

@@ -1,4 +1,5 @@
-"""Record audit events of Python: code opens, links, changes or removes a file, lists a directory, loads a library, forks.
+"""Record the audit events that Python raises when code opens, links, changes or removes a file, lists a directory, opens a
+database, loads a library or forks.
 
 Python cannot remove an audit hook. So a process installs one hook, which ignores events while no recorder is active.
 """
@@ -66,7 +67,7 @@ def _record_open(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
 
 
 def _record_listing(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
-    if not isinstance(arguments[0], int) and not recorder.is_dropping and not _is_import_listing(recorder.owners):
+    if not isinstance(arguments[0], int) and not recorder.drops_records and not _is_import_listing(recorder.owners):
         recorder.record_listing(arguments[0])
 
 

@@ -101,8 +101,8 @@ class Recorder:
         #: Files whose pin is the digest of the bytes that Python compiled.
         self._digest_pins: set[Dependency] = set()
         self._own_reads = _OwnReads()
-        #: Whether a block `dropping_records` is active. Hooks need not find out what they would record.
-        self.is_dropping = False
+        #: Whether a block `dropping_records` is active. Then hooks need not find out what they would record.
+        self.drops_records = False
 
     def ignore_own_reads(self) -> AbstractContextManager[bool]:
         """Enter a block whose reads are those of the recorder. A hook enters it ``as outermost``. If `outermost` is False,
@@ -113,8 +113,8 @@ class Recorder:
     def dropping_records(self) -> Iterator[None]:
         """Enter a block whose records are dropped, except those of written files. No user code runs in the block."""
         names = ("_pins", "_recorded_paths", "_digest_pins", "_set_variables", "storage_refusals")
-        kept = {name: getattr(self, name).copy() for name in names} | {"is_dropping": self.is_dropping}
-        self.is_dropping = True
+        kept = {name: getattr(self, name).copy() for name in names} | {"drops_records": self.drops_records}
+        self.drops_records = True
         try:
             yield
         finally:
@@ -159,7 +159,7 @@ class Recorder:
     def record_file(self, path: Any, digest: str | None = None) -> None:
         """Record that `path` was opened, imported or looked up. The file need not exist. `digest` is the digest of the
         bytes that Python compiled."""
-        if self.is_dropping:
+        if self.drops_records:
             return
         absolute = _absolute(path)
         if absolute is None or (absolute in self._recorded_paths and digest is None):
@@ -170,7 +170,7 @@ class Recorder:
 
     def record_listing(self, path: Any) -> None:
         """Record that the entries of `path` were listed."""
-        if self.is_dropping:
+        if self.drops_records:
             return
         absolute = _absolute("." if path is None else path)
         if absolute is None or f"listing {absolute}" in self._recorded_paths:

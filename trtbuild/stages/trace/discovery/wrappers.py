@@ -198,7 +198,7 @@ class ReaderWrappers:
         def call(path: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(path, int) and kwargs.get("dir_fd") is None:
                 with recorder.ignore_own_reads() as outermost:
-                    is_recorded = outermost and not recorder.is_dropping
+                    is_recorded = outermost and not recorder.drops_records
                     if is_recorded and self._is_path_recorded(path):
                         recorder.record_file(path)
                         self._refuse_time_read()

@@ -203,14 +203,14 @@ class _Exporter:
             return torch.export.export(self._module, args, kwargs, dynamic_shapes=dynamic, strict=False)
 
 
-def larger_examples(plan: ShapePlan, fixed: Collection[int]) -> Iterator[ShapePlan]:
-    """Yield the plan with larger examples for the symbols `fixed`, as far as their ranges and memory allow."""
+def larger_examples(plan: ShapePlan, limited: Collection[int]) -> Iterator[ShapePlan]:
+    """Yield the plan with larger examples for the symbols `limited`, as far as their ranges and memory allow."""
     tried = {plan.example_shapes}
     # first about twice the example, then the largest size of the range
     for enlarge in (lambda value: 2 * value + 1, lambda value: sys.maxsize):
         symbols = tuple(
             replace(symbol, example=min(enlarge(symbol.example // symbol.multiple_of) * symbol.multiple_of, symbol.max))
-            if number in fixed
+            if number in limited
             else symbol
             for number, symbol in enumerate(plan.symbols)
         )

@@ -26,7 +26,7 @@ _CALLS = 2
 
 
 def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> None:
-    """Raise SourceError if the new forward and the original module, from the same state, have other results.
+    """Raise SourceError if the results of the new forward differ from those of the original module, from the same state.
 
     Afterwards the module has its original forward and a changed state: do not use the module again. The last inputs of
     `job` are the buffers of the state."""

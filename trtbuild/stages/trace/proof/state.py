@@ -58,13 +58,15 @@ def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> N
 
 
 def _results(
-    call: Callable[..., Any], calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], states: Callable[[], list[Any]]
+    forward: Callable[..., Any],
+    calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
+    states: Callable[[], list[Any]],
 ) -> list[list[torch.Tensor] | str]:
-    """For each call: its outputs and the states after it, or the type of its error."""
+    """For each of `calls` (arguments of `forward`): the outputs and the states after it, or the type of its error."""
     results: list[list[torch.Tensor] | str] = []
     for args, kwargs in calls:
         try:
-            outputs = call(*args, **kwargs)
+            outputs = forward(*args, **kwargs)
         except Exception as error:
             results.append(type(error).__name__)
             continue

@@ -15,8 +15,8 @@ Rules
 4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them without an error (measured: a Reshape
    got 9 sizes instead of 4), so a Slice replaces them.
 5. ScatterElements and ScatterND have reductions since 16. NVIDIA's parser reads them since TensorRT 10.0 (onnx-tensorrt,
-   docs/Changelog.md). That parser takes newer opsets, too, so it needs no model in an old opset. Older parsers may ignore
-   a reduction, so it is rejected.
+   docs/Changelog.md). Since that release, it also takes newer opsets, so it needs no model in an old opset. Older parsers
+   may ignore a reduction, so it is rejected.
 6. Pad has the mode wrap since 19. The exporter writes it in 18, too. NVIDIA's parser reads it since TensorRT 10.0
    (onnx-tensorrt, docs/Changelog.md). TensorRT 8.6.0 refuses it (measured: "Unsupported pad mode").
 7. Some equations of Einsum stay in PyTorch: those with an ellipsis, and those with a letter twice in one operand. The

@@ -23,7 +23,7 @@ Rules
    parser of TensorRT 8.5 does not support them (onnx-tensorrt, docs/operators.md; the changelog of 8.6 names no change).
    8.6.0 refuses ``bii->bi`` (measured). The parser of 8.5 also refuses capital letters (builtin_op_importers.cpp), and its
    layer takes at most two operands (https://github.com/pytorch/TensorRT/pull/1439). A user's ONNX model of an old opset
-   keeps its equations, because TensorRT 9 supports them.
+   keeps its equations, because the toolchain may be TensorRT 9, which supports them.
 
 Rules 4 and 5 are about parsers. So they also apply to a user's ONNX model that has an old opset (`adapt_to_old_parser`).
 """

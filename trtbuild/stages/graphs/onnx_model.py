@@ -104,7 +104,7 @@ def types(data: bytes) -> ModelTypes:
 
 
 def graph_text(data: bytes) -> str:
-    """The graph text of a blob (rule 2), of which the recipes of later steps have the digest."""
+    """The graph text of a blob (rule 2). The recipes of later steps contain its digest."""
     model = onnx.ModelProto.FromString(data)
     for node in model.graph.node:
         node.ClearField("metadata_props")

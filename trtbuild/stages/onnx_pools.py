@@ -1,6 +1,6 @@
 """Pooling operators of an ONNX model whose last window is left out: find them, and set ``ceil_mode=0``.
 
-With `ceil_mode`, a pooling has a last window that ends after its operand. ONNX leaves this window out if it begins in the
+With `ceil_mode`, the last window of a pooling may end after the padding. ONNX leaves this window out if it begins in the
 padding at the end. But onnx's shape inference counts the window, so it finds a size that is too large by one.
 """
 
@@ -46,8 +46,10 @@ def last_windows(node: onnx.NodeProto, known_sizes: Sequence[int | None] | None)
 
 
 def drop_ceil_modes(model: onnx.ModelProto) -> None:
-    """Set ``ceil_mode=0`` in place where a pooling leaves out the last windows of its axes. The results are the same, and
-    shape inference then finds the right sizes. Each such pooling changes the sizes of later ones."""
+    """Set ``ceil_mode=0`` in place where ONNX leaves out a pooling's last windows, and `ceil_mode` adds no other window.
+
+    The results are the same, and shape inference then finds the right sizes. Each such pooling changes the sizes of later
+    ones."""
     while any(_ceil_modes(node) for node in all_nodes(model.graph)):
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
         if not _drop_ceil_mode(model.graph, inferred.graph, {}):

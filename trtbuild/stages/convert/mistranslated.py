@@ -35,8 +35,8 @@
     PyTorch. In the mode bicubic with the padding border, TensorRT's results differ at most places. With five axes,
     TensorRT ends the process: it samples images only. (All measured with TensorRT 8.6.)
 21. signbit: the translation compares with 0, so the sign of a negative zero is lost.
-22. Variance with a correction above the number of elements, or below 0: PyTorch divides by a number of at least 0, and the
-    translation by a negative number. The translation ignores a correction below 0.
+22. Variance with a correction above the number of elements: PyTorch divides by a number of at least 0, and the translation
+    by a negative number. Variance with a correction below 0: the translation ignores the correction.
 """
 
 from __future__ import annotations

@@ -15,14 +15,15 @@ Rules
 4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them without an error (measured: a Reshape
    got 9 sizes instead of 4), so a Slice replaces them.
 5. ScatterElements and ScatterND have reductions since 16. NVIDIA's parser reads them since TensorRT 10.0 (onnx-tensorrt,
-   docs/Changelog.md), which also takes newer opsets. Older parsers may ignore a reduction, so it is rejected.
+   docs/Changelog.md). Since that release, it also takes newer opsets, so it needs no model in an old opset. Older parsers
+   may ignore a reduction, so it is rejected.
 6. Pad has the mode wrap since 19. The exporter writes it in 18, too. NVIDIA's parser reads it since TensorRT 10.0
    (onnx-tensorrt, docs/Changelog.md). TensorRT 8.6.0 refuses it (measured: "Unsupported pad mode").
 7. Some equations of Einsum stay in PyTorch: those with an ellipsis, and those with a letter twice in one operand. The
    parser of TensorRT 8.5 does not support them (onnx-tensorrt, docs/operators.md; the changelog of 8.6 names no change).
    8.6.0 refuses ``bii->bi`` (measured). The parser of 8.5 also refuses capital letters (builtin_op_importers.cpp), and its
    layer takes at most two operands (https://github.com/pytorch/TensorRT/pull/1439). A user's ONNX model of an old opset
-   keeps its equations, because TensorRT 9 supports them.
+   keeps its equations, because the toolchain may be TensorRT 9, which supports them.
 
 Rules 4 and 5 are about parsers. So they also apply to a user's ONNX model that has an old opset (`adapt_to_old_parser`).
 """
@@ -131,7 +132,8 @@ def _refuse_equation(node: onnx.NodeProto, equation: str) -> None:
 
 
 def _known_sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
-    """Value → its sizes; None for a size that shape inference does not find. Empty if no Split needs the sizes."""
+    """Value → its sizes; None for a size that shape inference does not find. Empty if no Split needs the sizes, or if the
+    inference fails."""
     if not any(_is_equal_split(node) for node in all_nodes(model.graph)):
         return {}
     try:

@@ -2,8 +2,8 @@
 
 Rules
 1. Parameters and buffers, which dynamo lifts to inputs, become weights again.
-2. Dynamo passes sizes as extra arguments; an engine reads them from its tensors. A symbol is *open* if it is not the size
-   of an axis (an integer argument), or if it has no upper bound. Each value of an open symbol gets a separate engine.
+2. Dynamo passes sizes as extra arguments; an engine reads them from its tensors. A symbol is *open* if it is an integer
+   argument and not the size of an axis, or if it has no upper bound. Each value of an open symbol gets a separate engine.
 3. The range of a dim comes from dynamo. It usually starts at 2 or later, because dynamo treats 0 and 1 as special.
    `Dim.marked_low` is the lower bound that the user gave to `mark_dynamic`. If this bound is 1, the trace also compares
    the program with the module at size 1.

@@ -53,7 +53,7 @@ class GraphHandler:
 
     #: Returns the blob that the trace stores.
     make_blob: Callable[..., bytes]
-    #: Blob → the graph text, of which keys have the digest.
+    #: Blob → the graph text. Keys contain its digest.
     graph_text: Callable[[bytes], str]
     #: Blob → (the user's name, operator, "") of each node. For other models, the third entry names modules.
     node_names: Callable[[bytes], list[tuple[str, str, str]]]

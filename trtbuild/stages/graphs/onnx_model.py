@@ -104,7 +104,7 @@ def types(data: bytes) -> ModelTypes:
 
 
 def graph_text(data: bytes) -> str:
-    """The graph text of a blob (rule 2), of which the recipes of later steps have the digest."""
+    """The graph text of a blob (rule 2). The recipes of later steps contain its digest."""
     model = onnx.ModelProto.FromString(data)
     for node in model.graph.node:
         node.ClearField("metadata_props")
@@ -131,8 +131,8 @@ def convert_to_opset(data: bytes, parser_opset: int) -> tuple[bytes, tuple[int, 
     """Return the model of a blob for a parser of `parser_opset`, in canonical form, without metadata.
 
     The second result has a number for each node of the returned model: the index of the blob's node that it came from, or
-    -1. Raises ConversionRefused if the model cannot be written in an opset of the parser, or if the conversion changes the
-    model's results.
+    -1 if that is not known. Raises ConversionRefused if the model cannot be written for the parser, or if the conversion
+    changes the model's results.
     """
     source = onnx.ModelProto.FromString(data)
     numbers = {node.name: number for number, node in enumerate(source.graph.node)}

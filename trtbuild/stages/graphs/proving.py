@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from trtbuild.errors import ConversionRefused
 
 #: Type → the largest allowed difference, relative to the largest absolute value in the output. The two models may compute
-#: in another order.
+#: in different orders.
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-9}
 _SEED = 0
 

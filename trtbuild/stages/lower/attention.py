@@ -9,8 +9,8 @@ Rules
    MatMul, so that the compiler can fuse the four operators.
 3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager.
 4. In float16 or bfloat16 modules, attention with float32 inputs is written out even without a mask, because the translation
-   would compute the softmax in half. Then the pass `precision` keeps sum and softmax in float32, and both products in
-   half. Attention in a nested graph is an exception, because nested graphs stay in float32.
+   would compute the softmax in half. Then the pass `precision` keeps the sum with the mask and the softmax in float32,
+   and both products in half. Attention in a nested graph is an exception, because nested graphs stay in float32.
 5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So float16 overflows
    less often. For a negative scale, the square root is that of its absolute value, and the query is negated.
 6. If the user's tensors are float16 or bfloat16, the scores are cast to float32, and the result of the softmax is cast

@@ -49,7 +49,7 @@ def explain(
     """Return the operators of a traced program with their modules, in the order of the graph. One entry counts the equal
     calls in one module.
 
-    The arguments are those of `trtbuild.stages.lower.run.lower`. Raises the same SourceErrors."""
+    The arguments are those of `trtbuild.stages.lower.run.lower`. Raises the same errors, except InconsistentShapes."""
     check_modules(program, precisions)
     earlier_passes = PASSES[: [step.function for step in PASSES].index(apply_precision)]
     prepared = run_passes(program, Request(precisions, decompositions, truncates_double), earlier_passes)

@@ -55,8 +55,8 @@ def functionalize(program: Program, request: Request) -> Program:
 def _add_decompositions(program: Program, request: Request) -> Request:
     """Return `request` with trtbuild's own decompositions.
 
-    Those of pooling are added only if the program pools dynamic axes, because PyTorch's are right only at the sizes of the
-    example. Those of quantizers are added only if the program has quantizers.
+    Those of pooling are added only if the program pools dynamic axes: there, PyTorch's decompositions are right only at the
+    sizes of the example. Those of quantizers are added only if the program has quantizers.
     """
     has_pooling = any(
         node.target in POOLING_DECOMPOSITIONS and _pools_dynamic_axes(node) for node in program.graph.nodes

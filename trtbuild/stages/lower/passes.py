@@ -147,7 +147,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "order-finite-keys",
         order_finite_keys,
-        "TensorRT's TopK gives the index -1 for an element that is infinite",
+        "TensorRT's TopK gives the index -1 for an infinity at the end of the order",
     ),
     Pass(
         "write-bounds",

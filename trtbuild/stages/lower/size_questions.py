@@ -32,7 +32,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import Point, points_of
 
-#: A question about one symbol is tried at no more sizes than this.
+#: A question about one symbol is tried at the smallest size of the symbol, and at most at this many of the next sizes.
 _MOST_SIZES = 256
 
 

@@ -1,8 +1,8 @@
 """Make each squeeze remove the same axes in ONNX as in PyTorch.
 
-PyTorch's ``squeeze`` ignores an axis whose size is not 1, and ONNX's Squeeze fails. So this pass removes such axes from the
-arguments. If no axis is left, it replaces the squeeze by a copy. The trace step has proven that a squeeze never removes a
-dynamic axis.
+PyTorch's ``squeeze`` ignores an axis whose size is not 1, and ONNX's Squeeze fails for it. So this pass removes such axes
+from the arguments. If no axis is left, it replaces the squeeze by a copy. The trace step has proven that a squeeze never
+removes a dynamic axis.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from trtbuild.stages.program.text import target_name
 
 
 @dataclass(frozen=True)
-class Candidate:
+class BuiltPiece:
     """A piece and its program."""
 
     piece: Piece
@@ -42,11 +42,11 @@ class PartitionResult:
 def make_result(
     program: Program,
     symbols: Symbols,
-    candidates: Sequence[Candidate],
+    built_pieces: Sequence[BuiltPiece],
     reasons: Mapping[int, str],
     plugins: Sequence[Plugin] = (),
 ) -> PartitionResult:
-    """Make partitions of the candidates, which are in an order in which they can run. `reasons`: number of a call that
+    """Make partitions of the pieces, which are in an order in which they can run. `reasons`: number of a call that
     stays in PyTorch → the reason. Raises SourceError if an output of the model is a constant."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     call_numbers = {node: number for number, node in enumerate(calls)}
@@ -55,22 +55,22 @@ def make_result(
     sources |= {node: f"input:{number}" for number, node in enumerate(program.input_nodes)}
     partitions: list[Partition] = []
     programs: dict[str, Program] = {}
-    names = partition_names([candidate.region for candidate in candidates])
-    for name, candidate in zip(names, candidates, strict=True):
-        piece, piece_program = candidate.piece, candidate.piece_program
-        digest = hashlib.sha256(candidate.text.encode()).hexdigest()
+    names = partition_names([built.region for built in built_pieces])
+    for name, built in zip(names, built_pieces, strict=True):
+        piece, piece_program = built.piece, built.piece_program
+        digest = hashlib.sha256(built.text.encode()).hexdigest()
         programs.setdefault(digest, piece_program.program)
         partitions.append(
             Partition(
                 name=name,
-                kind="torch" if candidate.region is None else "tensorrt",
+                kind="torch" if built.region is None else "tensorrt",
                 graph=digest,
                 weights=tuple(slots[node] for node in piece.weights),
                 inputs=tuple((sources[node], _tensor_type(node, symbols)) for node in piece.inputs),
                 outputs=tuple(_tensor_type(node, symbols) for node in piece.outputs),
                 calls=tuple(-1 if origin is None else call_numbers[origin] for origin in piece_program.origins),
-                reasons=_reasons(piece, reasons) if candidate.region is None else {},
-                plugins=() if candidate.region is None else _plugin_operators(piece_program.program, plugins),
+                reasons=_reasons(piece, reasons) if built.region is None else {},
+                plugins=() if built.region is None else _plugin_operators(piece_program.program, plugins),
             )
         )
         sources |= {node: f"{name}:{number}" for number, node in enumerate(piece.outputs)}

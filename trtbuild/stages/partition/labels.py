@@ -11,7 +11,7 @@ Rules
    plugin; those for other operators stay in PyTorch.
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units are one region.
 3. The label of a unit that stays in PyTorch has the reason for it.
-4. With ``truncate_double`` the casts between float64 and float32 stay in PyTorch. They do not count as a split of the
+4. With ``truncate_double``, the casts between float64 and float32 stay in PyTorch. They do not count as a split of the
    model.
 """
 

@@ -24,7 +24,7 @@ from trtbuild.core.model.plugins import Plugin
 from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.core.partition.partitioning import divide
 from trtbuild.errors import ConversionRefused
-from trtbuild.stages.partition.document import Candidate, PartitionResult, make_result
+from trtbuild.stages.partition.document import BuiltPiece, PartitionResult, make_result
 from trtbuild.stages.partition.empty_tensors import find_calls_on_empty_tensors
 from trtbuild.stages.partition.labels import Label, check_operators_exist, find_border_casts, label_units
 from trtbuild.stages.partition.pieces import Piece, make_pieces
@@ -73,7 +73,7 @@ def partition(
     points: Sequence[Sequence[int]] = (),
     plugins: Sequence[Plugin] = (),
 ) -> PartitionResult:
-    """Split a lowered program. At each of `points` (values of the symbols), sizes are compared, too.
+    """Split a lowered program. The sizes in the pieces are also checked at each of `points` (values of the symbols).
 
     Raises ConversionRefused under rule 4, and InconsistentShapes if a piece has other sizes than the whole program. Raises
     SourceError for a constant output, for a pattern of `granularity` that matches nothing, and for wrong entries of
@@ -126,11 +126,11 @@ class _Partitioner:
             refused |= newly_refused
         if settings.require_full_compilation:
             refuse_torch_units(self._units, labels)
-        candidates = [
-            Candidate(piece, final_labels[piece.units[0].call_number].region, *self._build(piece)) for piece in pieces
+        built_pieces = [
+            BuiltPiece(piece, final_labels[piece.units[0].call_number].region, *self._build(piece)) for piece in pieces
         ]
         reasons = {number: label.reason for number, label in final_labels.items()}
-        return make_result(self._program, self._symbols, candidates, reasons, self._plugins)
+        return make_result(self._program, self._symbols, built_pieces, reasons, self._plugins)
 
     def _build(self, piece: Piece) -> tuple[PieceProgram, str]:
         """The piece's program and its text. An unchanged piece is not built again after another split."""

@@ -1,7 +1,7 @@
 """Write and read archives of torch.export (zip files) without work that torch 2.13 repeats or does not use.
 
-Only this file changes the private module ``torch._export.serde.serialize``. The replaced names are tested in
-``tests/stages/program/test_archives.py``. The bytes of an archive do not change.
+This file replaces functions of the private module ``torch._export.serde.serialize``, and so does `trtbuild.stored_sizes`.
+``tests/stages/program/test_archives.py`` tests the names that this file replaces. The bytes of an archive do not change.
 
 Rules
 1. When torch reads an archive, it evaluates the annotations of a dataclass again for each instance. This takes a third of

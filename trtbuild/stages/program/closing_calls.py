@@ -23,7 +23,7 @@ from trtbuild.stages.program.symbols import Symbols
 
 
 @dataclass(frozen=True)
-class CallOutput:
+class OutputArgument:
     """An argument of a call: output `number` of the program without the calls. `is_contiguous` is whether the tensor was
     contiguous in the traced program (rule 4)."""
 
@@ -32,14 +32,14 @@ class CallOutput:
 
 
 @dataclass(frozen=True)
-class CallPlaceholder:
+class PlaceholderArgument:
     """An argument of a call: an input, a weight or a constant of the program, or the result of another call."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class CallSize:
+class SizeArgument:
     """An argument of a call: a number that follows from sizes (rule 3), an int or a SymInt."""
 
     value: Any
@@ -121,9 +121,9 @@ class _Closing:
         return [source for leaf in pytree.tree_leaves((call.args, call.kwargs)) for source in self._sources(leaf)]
 
     def _sources(self, leaf: Any) -> list[torch.fx.Node]:
-        if isinstance(leaf, CallOutput):
+        if isinstance(leaf, OutputArgument):
             return [self._lowered.output_nodes[leaf.number]]
-        return [self._placeholders[leaf.name]] if isinstance(leaf, CallPlaceholder) else []
+        return [self._placeholders[leaf.name]] if isinstance(leaf, PlaceholderArgument) else []
 
     def _copy(self, node: torch.fx.Node) -> None:
         self._copies[node] = copy = self._graph.node_copy(node, self._copies.__getitem__)
@@ -144,7 +144,7 @@ class _Closing:
             self._sizes.add_tensor(result)
 
     def _argument(self, leaf: Any, call: RemovedCall) -> Any:
-        if isinstance(leaf, CallSize):
+        if isinstance(leaf, SizeArgument):
             size = self._sizes.size(leaf.value)
             if size is None:
                 raise ConversionRefused(
@@ -156,7 +156,7 @@ class _Closing:
         if not sources:
             return leaf
         copy = self._copies[sources[0]]
-        if not (isinstance(leaf, CallOutput) and leaf.is_contiguous):
+        if not (isinstance(leaf, OutputArgument) and leaf.is_contiguous):
             return copy
         contiguous = self._graph.call_function(torch.ops.aten.contiguous.default, (copy,))
         value = copy.meta["val"]

@@ -37,7 +37,7 @@ class Signature:
 
 
 def read_program(data: bytes) -> Program:
-    """Read a stored program (rule 1). Raises InconsistentShapes."""
+    """Read a stored program (rule 1). Raises InconsistentShapes, and the errors of `Program.from_bytes`."""
     program = Program.from_bytes(data)
     for node in program.placeholders:
         for size in getattr(node.meta.get("val"), "shape", ()):

@@ -26,7 +26,13 @@ import torch
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
 from trtbuild.errors import ConversionRefused
-from trtbuild.stages.program.closing_calls import CallOutput, CallPlaceholder, CallSize, RemovedCall, close_calls
+from trtbuild.stages.program.closing_calls import (
+    OutputArgument,
+    PlaceholderArgument,
+    RemovedCall,
+    SizeArgument,
+    close_calls,
+)
 from trtbuild.stages.program.custom_operators import is_custom, overload_name
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.sizes import Point, PointEvaluator
@@ -151,7 +157,7 @@ class _Opening:
     def _argument(self, node: torch.fx.Node) -> Any:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt | int):
-            return CallSize(value)
+            return SizeArgument(value)
         if not isinstance(value, torch.Tensor):
             raise ConversionRefused(
                 f"an operator from outside PyTorch reads {type(value).__name__} {node.name}, which is not a tensor",
@@ -159,10 +165,10 @@ class _Opening:
             )
         copy = self._copies[node]
         if copy.op == "placeholder":
-            return CallPlaceholder(copy.name)
+            return PlaceholderArgument(copy.name)
         if node not in self._outputs:
             self._outputs.append(node)
-        return CallOutput(self._outputs.index(node), _is_contiguous(value, self._symbols))
+        return OutputArgument(self._outputs.index(node), _is_contiguous(value, self._symbols))
 
 
 def _input_spec(name: str) -> InputSpec:

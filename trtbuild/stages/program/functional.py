@@ -1,7 +1,7 @@
 """The functional form of an ExportedProgram: weights are its first inputs, and its outputs are a flat tuple.
 
 Rules
-1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. In the signature of
+1. The placeholders are, in this order: weights (parameters and buffers), lifted constants, inputs. In the signature of
    the ExportedProgram, weights are user inputs. So a program does not contain the values of its weights.
 2. A program contains its lifted constants (tensors that are neither parameters nor buffers).
 3. The metadata of a node keeps only ``val`` and the module paths of ``nn_module_stack``. Stack traces, file names and class

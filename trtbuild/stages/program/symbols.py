@@ -124,7 +124,7 @@ class Symbols:
         return interval(expression, [(low, UNBOUNDED if high is None else high) for low, high in self.ranges])
 
     def text(self, expr: Any) -> str:
-        """The text of an expression with numbered symbols. The expression is a condition or a float, not a size."""
+        """The text of an expression with numbered symbols. The expression may also be a condition or a float."""
         expr = sympy.sympify(expr)
         for symbol in sorted(expr.free_symbols, key=str):
             self._convert(symbol)

@@ -3,8 +3,8 @@
 Rules
 1. A call of ``fake_quantize`` is replaced by its input. A quantizer and its dequantizers are removed, if only
    operators of `_MOVES` are between them.
-2. A dequantizer of numbers that no quantizer has made stays. If the numbers are weights, the program has never had their
-   floats: PT2E and the trace store quantized weights as numbers of the quantized type.
+2. A dequantizer of numbers that no quantizer has made stays. If the numbers are weights, the program has no floats
+   for them: PT2E and the trace store quantized weights as numbers of the quantized type.
    `Unquantized.stored` lists these types.
 3. A quantizer whose numbers are used in another way stays, too (`Unquantized.left`).
 """

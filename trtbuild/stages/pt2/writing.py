@@ -239,7 +239,7 @@ def _make_forward(index: PackageIndex, run: Callable[[Sequence[torch.Tensor]], A
     keywords = [entry.name for entry in index.inputs if entry.keyword]
     parameters = ", ".join([*positional, *(["*"] if keywords else []), *keywords])
     namespace: dict[str, Any] = {"_run_": run}
-    # torch.export names inputs after parameters, and only `exec` can create a function with these names
+    # torch.export names inputs after parameters, and only `exec` can create parameters with these names
     exec(f"def forward({parameters}):\n    return _run_(({', '.join(names)},))", namespace)
     forward: Callable[..., Any] = namespace["forward"]
     return forward

@@ -1,7 +1,7 @@
 """Trace a module that exists in the memory of the user's program, inside this program.
 
 Rules
-1. The module is not changed. If some of its tensors are on another device, a copy with all tensors in main memory is
+1. The module is not changed. If some of its tensors are not in main memory, a copy with all tensors in main memory is
    traced. So the graph does not depend on the device, and neither do the keys that are computed from the graph. Tensors of
    ``torch.inference_mode`` are copied, too, because torch.export does not accept them.
 2. The gradient mode and the state of torch's CPU random generator are restored after the trace. Dependencies are not

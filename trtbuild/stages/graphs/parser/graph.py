@@ -13,7 +13,8 @@ from onnx import helper as h
 
 from trtbuild.stages.onnx_graphs import all_graphs
 
-#: The element type and the sizes of a value (None for what is not known).
+#: The element type of a value (UNDEFINED if it is not known), and its sizes. A size that is not known is None. If the
+#: number of axes is not known, None takes the place of all sizes.
 _Type = tuple[int, list[int | None] | None]
 _UNKNOWN: _Type = onnx.TensorProto.UNDEFINED, None
 

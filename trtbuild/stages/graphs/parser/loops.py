@@ -1,4 +1,4 @@
-"""Refuse recurrent operators and loops that TensorRT's parser reads in another way."""
+"""Refuse recurrent operators and loops that TensorRT's parser does not read as ONNX defines them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ class CastInserter:
         roles = {node: role_of(node) for node in graph.nodes if node.op == "call_function"}
         self._shape_nodes = {node for node, role in roles.items() if role is Role.SHAPE}
         self._scaling_nodes = {node for node, role in roles.items() if role is Role.SCALING}
-        #: (value, dtype, repeated module of the readers) → the cast. The module is "" for a cast that all readers share.
+        #: (value, dtype, repeated module of the readers) → the cast. The module is "" for a cast that all readers share,
+        #: and for readers that are in no repeated module.
         self._casts: dict[tuple[torch.fx.Node, torch.dtype, str], torch.fx.Node] = {}
         self._changed: set[torch.fx.Node] = set()
 

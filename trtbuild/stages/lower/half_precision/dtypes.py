@@ -96,7 +96,7 @@ class Dtypes:
     #: float32 only if an input is float32, too.
     rules: Mapping[torch.fx.Node, Rule]
     weights_and_constants: Set[torch.fx.Node]
-    #: The nodes that read an `UNSEEN` value without a cast (rule 4).
+    #: The nodes that read an `UNSEEN` value without a cast (rules 4 and 6).
     without_cast: Set[torch.fx.Node]
     #: Half type → the range of each node.
     ranges: Mapping[torch.dtype, Ranges]

@@ -14,7 +14,7 @@ Rules
 5. PyTorch decomposes ``diagonal_scatter`` into a write to a ``diagonal``. With rule 4, this would be a write to a copy,
    so `_diagonal_scatter` selects the new elements instead. The operator comes from ``x.diagonal().fill_(0)``, for example.
 6. PyTorch decomposes ``bucketize`` into a binary search. The number of its steps fits the example's boundaries only. So
-   `_bucketize` counts the boundaries before a value if their number is dynamic.
+   `_bucketize` counts the boundaries before a value if their number is dynamic, or if the value is a 0-d tensor.
 7. PyTorch decomposes ``isin`` into comparisons or into a sort, whichever is faster for the example. `_isin` compares all
    pairs if a size is dynamic, so the graph does not depend on the example.
 8. Neither PyTorch nor the exporter can write out ``searchsorted``. `_searchsorted` takes the steps of eager PyTorch's

@@ -95,7 +95,7 @@ def is_quantizer(target: object) -> bool:
 
 
 def quantizers() -> Mapping[Any, Callable[..., Any]]:
-    """Quantizer → its decomposition. Defines the operators ``quantized_decomposed``, if they are not defined yet."""
+    """Quantizer → its decomposition. Defines the operators that the quantizers call, if they are not defined yet."""
     register_operators()
     return {
         **_FAKE_QUANTIZERS,

@@ -4,7 +4,7 @@ Rules
 1. A mean or a softmax has an argument `dtype` (``x.mean(1, dtype=torch.float32)``). PyTorch casts the input first. The
    translations compute in the type of the input, and cast the result. So the mean of integers would be rounded, and a
    softmax of float16 values would be 0 instead of a small number.
-2. ``1.0 - mask`` and ``integers**floats`` are floats if the mask has integers. PyTorch casts the tensor first. For such a
+2. ``1.0 - integers`` and ``integers**floats`` give floats, so PyTorch casts the tensor of integers first. For such a
    difference, the exporter fails without naming the call. The translation of such a power would give integers.
 """
 

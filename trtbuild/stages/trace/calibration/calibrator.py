@@ -46,7 +46,8 @@ def import_for(discovery: Discovery, name: str) -> ModuleType:
     distributions with which Model Optimizer computes the scales become dependencies."""
     with _without_plugins(), _torch_compile_off():
         module = discovery.import_library(name, _DISTRIBUTIONS)
-        with contextlib.suppress(ImportError):  # version 0.47 imports this module, which also has plugins, to quantize
+        # `quantize` of version 0.47 imports this module, which has plugins, too
+        with contextlib.suppress(ImportError):
             discovery.import_library("modelopt.torch.export", _DISTRIBUTIONS)
     return module
 
@@ -55,8 +56,8 @@ def import_for(discovery: Discovery, name: str) -> ModuleType:
 def _torch_compile_off() -> Iterator[None]:
     """Enter a block in which the decorator `torch.compile` does nothing, so that it does not import TorchInductor.
 
-    Model Optimizer decorates functions that search for formats and that multiply quantized matrices. A calibration calls
-    none of them. ``torch._dynamo.eval_frame`` reads the variable."""
+    Model Optimizer decorates its functions that search for formats, and those that multiply quantized matrices. A
+    calibration calls none of them. ``torch._dynamo.eval_frame`` reads the variable TORCHDYNAMO_DISABLE."""
     before = os.environ.get("TORCHDYNAMO_DISABLE")
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     try:

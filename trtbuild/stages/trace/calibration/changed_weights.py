@@ -22,8 +22,8 @@ _TOLERANCE = 1e-2
 
 
 class ChangedWeights:
-    """Finds the weights that a method changes. Create an object before the method runs, and call `find` afterwards. `call`
-    calls the module with one sample."""
+    """Finds the weights that a quantization method changes. Create an object before the quantization, and call `find`
+    afterwards. `call` calls the module with one sample."""
 
     def __init__(self, module: torch.nn.Module, call: Callable[[], Any]) -> None:
         self._module, self._call = module, call

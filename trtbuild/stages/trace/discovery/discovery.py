@@ -43,9 +43,9 @@ class Discovery:
         loaded_modules: frozenset[str] = frozenset(),
     ) -> None:
         """`environment` contains the environment variables at the start of this process. `loaded_modules` are the modules
-        that this process imported before trtbuild imported torch. They are dependencies only if user code imports them."""
+        that this process imported before trtbuild imported torch. They are dependencies only if user code imports them.
+        But if torch is among them, user code may have run before trtbuild, so all of them are dependencies."""
         self._project = project
-        # if torch is among them, user code may have run before trtbuild: then all of these modules are dependencies
         self._loaded_modules = set() if "torch" in loaded_modules else set(loaded_modules)
         self._import_rules: ImportRules | None = None
         #: Files that are mapped into memory before user code runs, or by trtbuild's own work. They are not dependencies.

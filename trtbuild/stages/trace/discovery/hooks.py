@@ -1,5 +1,5 @@
-"""Record what code does, from Python's audit events: it opens, links, changes or removes files, lists directories, loads
-libraries, and forks.
+"""Record the audit events that Python raises when code opens, links, changes or removes a file, lists a directory, opens a
+database, loads a library or forks.
 
 Python cannot remove an audit hook. So a process installs one hook, which ignores events while no recorder is active.
 """

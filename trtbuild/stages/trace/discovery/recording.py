@@ -101,7 +101,7 @@ class Recorder:
         #: Files whose pin is the digest of the bytes that Python compiled.
         self._digest_pins: set[Dependency] = set()
         self._own_reads = _OwnReads()
-        #: Whether a block `dropping_records` is active. Hooks need not find out what they would record.
+        #: Whether a block `dropping_records` is active. Then hooks need not find out what they would record.
         self.drops_records = False
 
     def ignore_own_reads(self) -> AbstractContextManager[bool]:

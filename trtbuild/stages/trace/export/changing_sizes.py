@@ -98,7 +98,8 @@ def _hint(difference: Difference) -> str:
 
 
 def _place(difference: Difference, raw: ExportedProgram, job: TraceJob, frames: Frames) -> dict[str, Any]:
-    """The line of user code that computes the wrong value. Its node in `raw` has the same operator, and often its name."""
+    """The line of user code that computes the wrong value. Its node in `raw` has the same operator, and often the same
+    name."""
     same_operator = [
         node for node in raw.graph.nodes if node.op == "call_function" and node.target is difference.node.target
     ]

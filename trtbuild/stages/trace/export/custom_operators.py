@@ -57,7 +57,8 @@ def refuse_custom_calls(exported: ExportedProgram, job: TraceJob, frames: Frames
 
 
 def checked_program(program: Program, job: TraceJob) -> Program:
-    """A copy of `program` that checks the sizes of the results of operators from outside PyTorch.
+    """A copy of `program` that checks the sizes of the results of operators from outside PyTorch, or `program` itself if it
+    calls no such operator.
 
     Raises SourceError if an argument of such an operator is a computed number that is not a size, or if another operator
     gets the results of a call as one list or tuple."""

@@ -16,9 +16,9 @@ Rules
 6. If two symbols must be equal in the model, and are declared alike (`TraceJob.alike`), the model is traced again with one
    symbol for both: they are *tied*. If they are not declared alike, this is an error.
 7. If a guard fixes a symbol to the example's size, or sets an upper limit, the model is traced with larger examples. The
-   guard may be about a computed size that is 1 only in the example (``x[1:]`` with 2 rows). Or this size is 1 in the
-   example and at all smaller sizes (the number of windows, after padding to a whole window). The proof decides whether the
-   result is right.
+   guard may be about a computed size that is 1 only in the example (``x[1:]`` with 2 rows). Or the computed size
+   is 1 in the example and for every smaller value of the symbol (the number of windows, after padding to a whole window).
+   The proof decides whether the result is right.
 8. If the module is itself a program of torch.export, its keyword inputs must be in the program's order, because
    torch.export 2.13 reads them by position.
 9. torch.export 2.13 fails if forward takes an input in ``**kwargs``. So during the export, forward has a parameter with the
@@ -203,14 +203,14 @@ class _Exporter:
             return torch.export.export(self._module, args, kwargs, dynamic_shapes=dynamic, strict=False)
 
 
-def larger_examples(plan: ShapePlan, fixed: Collection[int]) -> Iterator[ShapePlan]:
-    """Yield the plan with larger examples for the symbols `fixed`, as far as their ranges and memory allow."""
+def larger_examples(plan: ShapePlan, limited: Collection[int]) -> Iterator[ShapePlan]:
+    """Yield the plan with larger examples for the symbols `limited`, as far as their ranges and memory allow."""
     tried = {plan.example_shapes}
     # first about twice the example, then the largest size of the range
     for enlarge in (lambda value: 2 * value + 1, lambda value: sys.maxsize):
         symbols = tuple(
             replace(symbol, example=min(enlarge(symbol.example // symbol.multiple_of) * symbol.multiple_of, symbol.max))
-            if number in fixed
+            if number in limited
             else symbol
             for number, symbol in enumerate(plan.symbols)
         )

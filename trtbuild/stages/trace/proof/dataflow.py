@@ -12,8 +12,8 @@ Rules
 3. Some operators only return their input (clone, detach, a view of the same shape). Their result is the same value. In a
    chain of reshapes only the last shape matters. Strides are not part of a value.
 4. An in-place operator is recorded as its form that is not in place, if no other tensor uses the memory. Other in-place
-   writes cannot be followed. The same is true for writes to a weight or an input, random numbers, reads of memory by
-   strides, and operators from outside PyTorch.
+   writes cannot be followed. Writes to a weight or an input, random numbers, reads of memory by strides, and operators
+   from outside PyTorch cannot be followed either.
 5. Weights are identified by their key in the program (`WeightKeys`), constants by their bytes. Values that depend only on
    constants (masks, positions) are computed, and are constants, too. An attention without a mask has the same flow as one
    with a mask of zeros, because some libraries build such a mask only while they are traced.

@@ -26,7 +26,7 @@ _CALLS = 2
 
 
 def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> None:
-    """Raise SourceError if the new forward and the original module, from the same state, have other results.
+    """Raise SourceError if the results of the new forward differ from those of the original module, from the same state.
 
     Afterwards the module has its original forward and a changed state: do not use the module again. The last inputs of
     `job` are the buffers of the state."""
@@ -58,13 +58,15 @@ def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> N
 
 
 def _results(
-    call: Callable[..., Any], calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], states: Callable[[], list[Any]]
+    forward: Callable[..., Any],
+    calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
+    states: Callable[[], list[Any]],
 ) -> list[list[torch.Tensor] | str]:
-    """For each call: its outputs and the states after it, or the type of its error."""
+    """For each of `calls` (arguments of `forward`): the outputs and the states after it, or the type of its error."""
     results: list[list[torch.Tensor] | str] = []
     for args, kwargs in calls:
         try:
-            outputs = call(*args, **kwargs)
+            outputs = forward(*args, **kwargs)
         except Exception as error:
             results.append(type(error).__name__)
             continue

@@ -1,9 +1,10 @@
 """Store quantized weights as numbers of the narrow type, such as int8, instead of floats.
 
 A model has weights as floats, and quantizers that read them. The trace computes the numbers to which such a quantizer
-rounds a weight, and stores them as a weight of the program. A dequantizer replaces a quantizer that returns floats. An int8
-quantizer is removed, and the dequantizer after it stays. So an engine contains 4 or 8 bits for each number.
-(TensorRT-RTX 1.7.1 does this itself for QuantizeLinear of int4 and float8 weights, but not for int8.)
+rounds a weight, and stores them as a weight of the program. A dequantizer replaces a quantizer that returns floats (int4,
+float8, float4). An int8 quantizer returns numbers of its type: it is removed, and the dequantizer after it stays. So an
+engine contains 4 or 8 bits for each number. (TensorRT-RTX 1.7.1 does this itself for QuantizeLinear of int4 and float8
+weights, but not for int8.)
 
 Rules
 1. The results of the dequantizer equal those of the quantizer in every bit: both call the same functions.

@@ -1,1 +1,2 @@
-"""Write pooling, transposed convolution and interpolation, because TensorRT computes other elements at the edges."""
+"""Write pooling, transposed convolution and interpolation, because TensorRT's elements at the edges differ from
+PyTorch's."""

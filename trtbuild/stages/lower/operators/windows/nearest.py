@@ -1,8 +1,8 @@
 """Write interpolation with the modes ``nearest`` and ``nearest-exact`` as a selection of elements.
 
 PyTorch (``UpSample.h``, ``nearest_neighbor_compute_source_index``) multiplies the index of an output element by a float32
-factor and rounds down. ONNX's Resize divides by another float32 number. If the exact result is a whole number, PyTorch and
-Resize may select different elements: with ``scale_factor=1.2``, PyTorch copies input element 15 to output element 18, and
+factor and rounds down. ONNX's Resize divides the index by the scale in float32. If the exact result is a whole number, the
+two may select different elements: with ``scale_factor=1.2``, PyTorch copies input element 15 to output element 18, and
 Resize copies 14. With TensorRT 8.6 on an H200, Resize by 1.7 selected other elements than PyTorch, probably because
 TensorRT used the quotient of the sizes.
 

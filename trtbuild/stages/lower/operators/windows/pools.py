@@ -2,8 +2,8 @@
 
 Rules
 1. PyTorch leaves out a last window that begins after the input. TensorRT computes this window, also in ONNX models. The
-   result then has one more element. A mean or a maximum over the result hides this difference. If PyTorch leaves out the
-   last window of every axis, `ceil_mode` changes nothing, so this pass removes it.
+   result then has one more element. A mean or a maximum over the result hides this difference. If `ceil_mode` adds no
+   window to any axis in PyTorch, this pass removes it.
 2. A last window may end after the padding. PyTorch divides its sum by the number of input and padding elements in the
    window. With TensorRT 8.6 on an H200, such averages were wrong by up to a third. Averages that count only input elements
    were right. So this pass makes the padding a part of the input.

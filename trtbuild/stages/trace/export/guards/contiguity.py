@@ -1,7 +1,8 @@
 """Answer torch's questions whether a tensor is contiguous, if the answer differs between the declared sizes.
 
 A model may pad a tensor to an even width, and later crop it to its old width. The result is contiguous only if nothing was
-padded. torch asks about this, and would assume a guard with the answer for the example. The width could not be dynamic.
+padded. torch asks about this, and would assume a guard with the answer for the example. Then the width could not be
+dynamic.
 
 Rules
 1. torch compares the strides of a tensor with expected ones. If they differ at some declared sizes and are equal at others,

@@ -3,7 +3,8 @@
 Rules
 1. A guard may compare two sums of products of sizes (``x.shape[0] + 17 == y.shape[0]``, ``h * w <= 4096``). If one symbol
    is in no product with itself, the difference of both sides is linear in this symbol. So for each size of the other
-   symbol, three sizes of this symbol suffice: the smallest, the largest, and the one where both sides are equal.
+   symbol, three sizes of this symbol suffice: the smallest, the largest, and the one where both sides are equal. The size
+   in the middle is tried, too, so that the result also has pairs that are not at the ends.
 2. For other guards (with ``//`` and ``%``), all sizes of one symbol are tried at once, as a tensor, for each size of the
    other.
 3. The result is None if neither rule applies, for example to ``and``, ``max`` and floats, or if there are too many sizes.
@@ -41,7 +42,7 @@ def failing_pairs(
 ) -> list[tuple[int, int]] | None:
     """Pairs at which `guard` fails, in ascending order; an empty list if it holds at every pair. None under rule 3.
 
-    `ranges` are all sizes of both symbols. Only a few of the pairs are in the result."""
+    `ranges` are all sizes of both symbols. The result has only a few of the pairs at which the guard fails."""
     for position in (0, 1):
         if _is_difference_linear(guard, names, position) and len(ranges[1 - position]) <= _MAX_ROWS:
             return sorted(_linear_failures(guard, evaluate, ranges, position))

@@ -69,8 +69,8 @@ def test_a_model_that_needs_files_of_the_project_is_not_sent(
     index = dataclasses.replace(INDEX, plugins=plugins)
     monkeypatch.setattr(provenance_file, "package_in_place", lambda *_: SimpleNamespace(index=index))
     called = tuple(CustomOperator(name, "mylib::roi(Tensor x) -> Tensor") for name in operators)
-    partitioning: Any = SimpleNamespace(targets=("ampere",), job=SimpleNamespace(operators=called))
+    cut: Any = SimpleNamespace(targets=("ampere",), verify_job=SimpleNamespace(operators=called))
     model: Any = SimpleNamespace(workspace=SimpleNamespace(project=None), plan=None)
     farm: Any = None  # the workers of a scheduler; nothing is sent to them
-    (result,) = OnWorkers(farm, threads).comparisons(model, partitioning, number=0)
+    (result,) = OnWorkers(farm, threads).comparisons(model, cut, number=0)
     assert result == NotRunHere("ampere", f"{reason}; verify it on a machine with the project")

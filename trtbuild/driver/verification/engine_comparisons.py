@@ -10,7 +10,7 @@ from trtbuild.core.model.comparisons import Report
 from trtbuild.driver.gpu_comparisons import engines as engines_here
 from trtbuild.driver.gpu_comparisons.job import reference_library
 from trtbuild.driver.packages import provenance_file
-from trtbuild.driver.verification.jobs import PartitioningJob
+from trtbuild.driver.verification.cuts import CutVerification
 from trtbuild.driver.verification.verified_model import NotRunHere, PendingComparison, VerifiedModel
 from trtbuild.runtime.packages.package import Package
 
@@ -22,40 +22,40 @@ class OnThisMachine:
     """Compares engines in this process, if a suitable GPU exists."""
 
     def comparisons(
-        self, model: VerifiedModel, partitioning: PartitioningJob, number: int
+        self, model: VerifiedModel, cut: CutVerification, number: int
     ) -> Iterator[PendingComparison | NotRunHere]:
         package = provenance_file.package_in_place(model.workspace.project, model.plan)
         if package is None:
-            yield from (NotRunHere(name, NO_PACKAGE) for name in partitioning.targets)
+            yield from (NotRunHere(name, NO_PACKAGE) for name in cut.targets)
             return
-        for name, gpu in engines_here.gpus_for_targets(package, partitioning.targets, model.options.device):
+        for name, gpu in engines_here.gpus_for_targets(package, cut.targets, model.options.device):
             if isinstance(gpu, str):
                 yield NotRunHere(name, gpu)
                 continue
             if (reason := engines_here.reason_without_torch()) is not None:
                 yield NotRunHere(name, reason)
                 continue
-            job = job_of_target(model, partitioning, number, package, name)
+            of_target = verification_of_target(model, cut, number, package, name)
             machine = engines_here.machine_facts(gpu, model.platform)
-            target, reference = package.index.targets[name], reference_library(job.job)
+            target, reference = package.index.targets[name], reference_library(of_target.verify_job)
             versions = {reference: model.versions[reference], target.toolchain: target.version}
-            recipe = model.recipe("engine", job, job.plans[name], versions, machine)
-            run: Callable[[], Report] = partial(_run, model, job, package, gpu)
-            yield PendingComparison((name,), partial(model.find_or_run, job, recipe, machine, run))
+            recipe = model.recipe("engine", of_target, of_target.plans[name], versions, machine)
+            run: Callable[[], Report] = partial(_run, model, of_target, package, gpu)
+            yield PendingComparison((name,), partial(model.find_or_run, of_target, recipe, machine, run))
 
 
-def job_of_target(
-    model: VerifiedModel, partitioning: PartitioningJob, number: int, package: Package, target: str
-) -> PartitioningJob:
-    """Return the job of comparing the engines of `target`. `number` is the index of `partitioning` in the model."""
-    # `partitioning.plans` may lack engines whose records are not in the cache
+def verification_of_target(
+    model: VerifiedModel, cut: CutVerification, number: int, package: Package, target: str
+) -> CutVerification:
+    """Return the verification of the engines of `target`. `number` is the index of `cut` in the model."""
+    # `cut.plans` may lack engines whose records are not in the cache
     plans = provenance_file.plans_of(package, target)
-    of_target = replace(partitioning, targets=(target,), plans={target: plans})
-    return model.job_of_runner(of_target, "engine", number, model.points, target)
+    of_target = replace(cut, targets=(target,), plans={target: plans})
+    return model.verification_by(of_target, "engine", number, model.points, target)
 
 
-def _run(model: VerifiedModel, partitioning: PartitioningJob, package: Package, gpu: engines_here.TargetGpu) -> Report:
-    model.fetch_blobs(partitioning)
-    job, workspace = partitioning.job, model.workspace
+def _run(model: VerifiedModel, cut: CutVerification, package: Package, gpu: engines_here.TargetGpu) -> Report:
+    model.fetch_blobs(cut)
+    job, workspace = cut.verify_job, model.workspace
     roots = [workspace.project / root for root in job.roots]
     return engines_here.compare(job, package, gpu, model.plan.shapes, workspace.store.get_bytes, roots)

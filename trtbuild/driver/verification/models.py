@@ -33,6 +33,7 @@ from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.verification import records
+from trtbuild.driver.verification.cuts import CutVerification, missing_steps, unique_points, verifications_of
 from trtbuild.driver.verification.document import (
     ADVICE_FOR_ONNX,
     ADVICE_FOR_PYTORCH,
@@ -41,7 +42,6 @@ from trtbuild.driver.verification.document import (
     verification_document,
 )
 from trtbuild.driver.verification.float_traces import NoFloatTrace, float_program
-from trtbuild.driver.verification.jobs import PartitioningJob, missing_steps, partitioning_jobs, unique_points
 from trtbuild.driver.verification.verified_model import (
     EngineComparisons,
     FinishedComparison,
@@ -214,9 +214,9 @@ class _ModelVerification:
         return records.comparison_entry(
             report,
             self._model.labels,
-            targets=compared.partitioning.targets,
-            toolchain=compared.partitioning.toolchain,
-            plans=compared.partitioning.plans,
+            targets=compared.cut.targets,
+            toolchain=compared.cut.toolchain,
+            plans=compared.cut.plans,
             machine=compared.machine,
             provenance=compared.record.provenance if compared.record is not None else {},
             key=compared.recipe.key,
@@ -227,27 +227,27 @@ class _ModelVerification:
     def _all_comparisons(self) -> Iterator[PendingComparison]:
         model = self._model
         replay = None if model.replay is None else str(model.replay)
-        partitionings = partitioning_jobs(
+        cuts = verifications_of(
             model.workspace, model.plan, model.points, replay=replay, float_program=self._float_program()
         )
-        for number, partitioning in enumerate(partitionings):
-            self._is_quantized = partitioning.quantized
-            if not partitioning.job.by_onnx:
-                yield self._onnxruntime_comparison(partitioning, number)
-            for found in self._engines.comparisons(model, partitioning, number):
+        for number, cut in enumerate(cuts):
+            self._is_quantized = cut.quantized
+            if not cut.verify_job.by_onnx:
+                yield self._onnxruntime_comparison(cut, number)
+            for found in self._engines.comparisons(model, cut, number):
                 if isinstance(found, NotRunHere):
                     self._not_run.append(NotRun(target=found.target, reason=found.reason))
                 else:
                     yield found
 
-    def _onnxruntime_comparison(self, partitioning: PartitioningJob, number: int) -> PendingComparison:
-        """The comparison of a partitioning's conversions. `number` is the index of the partitioning in the model."""
+    def _onnxruntime_comparison(self, cut: CutVerification, number: int) -> PendingComparison:
+        """The comparison of a cut's conversions. `number` is the index of the cut in the model."""
         model = self._model
-        job = model.job_of_runner(partitioning, "onnxruntime", number, unique_points(model.points))
+        by_onnxruntime = model.verification_by(cut, "onnxruntime", number, unique_points(model.points))
         machine: Mapping[str, str] = {"platform": model.platform}
-        recipe = model.recipe("onnxruntime", job, partitioning.job.onnx, model.versions, machine)
-        run: Callable[[], Report] = partial(self._run_in_worker, job)
-        return PendingComparison(partitioning.targets, partial(model.find_or_run, job, recipe, machine, run))
+        recipe = model.recipe("onnxruntime", by_onnxruntime, cut.verify_job.onnx, model.versions, machine)
+        run: Callable[[], Report] = partial(self._run_in_worker, by_onnxruntime)
+        return PendingComparison(cut.targets, partial(model.find_or_run, by_onnxruntime, recipe, machine, run))
 
     def _float_program(self) -> FloatProgram | None:
         """Return the float model of a model with ``quantize:``; None for other models, or without a float trace."""
@@ -259,10 +259,10 @@ class _ModelVerification:
             self._no_float_trace = f"; there is no trace of the model without `quantize:`: {error}"
             return None
 
-    def _run_in_worker(self, partitioning: PartitioningJob) -> Report:
-        self._model.fetch_blobs(partitioning)
-        task = "verify-with-operators" if partitioning.job.operators else "verify"
-        result = call(self._pool, task, partitioning.job).report
+    def _run_in_worker(self, cut: CutVerification) -> Report:
+        self._model.fetch_blobs(cut)
+        task = "verify-with-operators" if cut.verify_job.operators else "verify"
+        result = call(self._pool, task, cut.verify_job).report
         if result is None:
             raise AssertionError("the verify task returned no report")
         return result

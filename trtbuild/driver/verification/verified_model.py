@@ -17,8 +17,8 @@ from trtbuild.driver.gpu_comparisons.job import recipe_of
 from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.verification import records
+from trtbuild.driver.verification.cuts import CutVerification
 from trtbuild.driver.verification.document import Options
-from trtbuild.driver.verification.jobs import PartitioningJob
 from trtbuild.driver.verification.replay import replayed_point
 
 #: The folder for the inputs with the largest errors, relative to the project.
@@ -27,13 +27,13 @@ WORST_INPUTS_FOLDER = f"{STATE_FOLDER}/verify"
 
 @dataclass(frozen=True)
 class FinishedComparison:
-    """A finished comparison of one partitioning, which is the result of a partition step.
+    """A finished comparison of one cut, which is the result of a partition step.
 
     `machine` has the facts about the machine that compared. `record` is None if the report is not stored. `recorded` is
     whether the report was read from a record. `worker` is the Dask worker that compared, or None.
     """
 
-    partitioning: PartitioningJob
+    cut: CutVerification
     recipe: Recipe
     machine: Mapping[str, str]
     report: Report
@@ -67,9 +67,9 @@ class EngineComparisons(Protocol):
     """
 
     def comparisons(
-        self, model: VerifiedModel, partitioning: PartitioningJob, number: int
+        self, model: VerifiedModel, cut: CutVerification, number: int
     ) -> Iterator[PendingComparison | NotRunHere]:
-        """Yield the comparisons of a partitioning's engines. `number` is the index of the partitioning in the model."""
+        """Yield the comparisons of a cut's engines. `number` is the index of the cut in the model."""
 
 
 class VerifiedModel:
@@ -97,23 +97,23 @@ class VerifiedModel:
         profiles, dims = [profile.name for profile in model.profiles], [symbol.name for symbol in shapes.symbols]
         self.labels = records.Labels(profiles, dims, workspace.project)
 
-    def job_of_runner(
+    def verification_by(
         self,
-        partitioning: PartitioningJob,
+        cut: CutVerification,
         runner: verification.Runner,
         number: int,
         points: tuple[Point, ...],
         label: str = "",
-    ) -> PartitioningJob:
-        """Return the job of a partitioning for one runner: onnxruntime or engines.
+    ) -> CutVerification:
+        """Return the verification of a cut by one runner: onnxruntime or engines.
 
-        `number` is the index of the partitioning in the model. The file of the worst inputs is named after the model, and
-        after `label` or `number`. (For onnxruntime and the first partitioning, the model's name is enough.)"""
+        `number` is the index of the cut in the model. The file of the worst inputs is named after the model, and
+        after `label` or `number`. (For onnxruntime and the first cut, the model's name is enough.)"""
         name = self.name + ("" if runner == "onnxruntime" and not number else f"@{label or number}")
         return replace(
-            partitioning,
-            job=replace(
-                partitioning.job.at(points, self.plan.shapes),
+            cut,
+            verify_job=replace(
+                cut.verify_job.at(points, self.plan.shapes),
                 tolerances=verification.tolerances(runner, self.options.tolerance),
                 worst=str(self.workspace.project / WORST_INPUTS_FOLDER / f"{name}.safetensors"),
             ),
@@ -122,7 +122,7 @@ class VerifiedModel:
     def recipe(
         self,
         runner: verification.Runner,
-        partitioning: PartitioningJob,
+        cut: CutVerification,
         contents: Mapping[str, str],
         versions: Mapping[str, str],
         machine: Mapping[str, str],
@@ -130,45 +130,45 @@ class VerifiedModel:
         """Return the recipe of a comparison. `contents` has SHA-256s: ONNX models by graph, or engines by partition."""
         return recipe_of(
             runner,
-            partitioning.job,
-            partitioning.program_graph,
+            cut.verify_job,
+            cut.program_graph,
             contents,
             versions,
             machine,
-            quantized=partitioning.quantized,
+            quantized=cut.quantized,
         )
 
-    def fetch_blobs(self, partitioning: PartitioningJob) -> None:
+    def fetch_blobs(self, cut: CutVerification) -> None:
         """Fetch all blobs of a job into the local store.
 
         Raises StoreError, InsufficientResources, and SourceError if the weights file or the library of plugins has changed.
         """
-        blobs = list(dict.fromkeys(partitioning.job.blobs()))
+        blobs = list(dict.fromkeys(cut.verify_job.blobs()))
         project_blobs = [sha256 for sha256 in blobs if sha256 in self.plan.project_blobs]
         self.workspace.lookups.files.put_blobs(self.plan.model, project_blobs)
         self.workspace.store.fetch(blobs)
 
-    def find(
-        self, partitioning: PartitioningJob, recipe: Recipe, machine: Mapping[str, str]
-    ) -> FinishedComparison | None:
+    def find(self, cut: CutVerification, recipe: Recipe, machine: Mapping[str, str]) -> FinishedComparison | None:
         """Return the recorded result of a recipe; None without a usable record, or if records are not used."""
         if not self.reads_records:
             return None
         record, report = records.find_record(self.workspace.store, recipe)
-        return (
-            None if report is None else FinishedComparison(partitioning, recipe, machine, report, record, recorded=True)
-        )
+        return None if report is None else FinishedComparison(cut, recipe, machine, report, record, recorded=True)
 
     def find_or_run(
-        self, partitioning: PartitioningJob, recipe: Recipe, machine: Mapping[str, str], run: Callable[[], Report]
+        self,
+        cut: CutVerification,
+        recipe: Recipe,
+        machine: Mapping[str, str],
+        run: Callable[[], Report],
     ) -> FinishedComparison:
         """Return the recorded result, or run the comparison. Raises NotCompared or another TrtbuildError."""
-        found = self.find(partitioning, recipe, machine)
+        found = self.find(cut, recipe, machine)
         if found is not None:
             return found
         report = run()
         record = records.store_record(self.workspace.store, recipe, report) if self.is_stored(report) else None
-        return FinishedComparison(partitioning, recipe, machine, report, record, recorded=False)
+        return FinishedComparison(cut, recipe, machine, report, record, recorded=False)
 
     def is_stored(self, report: Report) -> bool:
         """Whether a report gets a record: it is not wrong, and its inputs do not come from a file."""

@@ -28,8 +28,8 @@ from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob, reference_library
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.project.folders import LOG_FOLDER
-from trtbuild.driver.verification.engine_comparisons import NO_PACKAGE, OnThisMachine, job_of_target
-from trtbuild.driver.verification.jobs import PartitioningJob
+from trtbuild.driver.verification.cuts import CutVerification
+from trtbuild.driver.verification.engine_comparisons import NO_PACKAGE, OnThisMachine, verification_of_target
 from trtbuild.driver.verification.verified_model import (
     EngineComparisons,
     FinishedComparison,
@@ -83,41 +83,39 @@ class OnWorkers:
         self._threads = threads
 
     def comparisons(
-        self, model: VerifiedModel, partitioning: PartitioningJob, number: int
+        self, model: VerifiedModel, cut: CutVerification, number: int
     ) -> Iterator[PendingComparison | NotRunHere]:
-        """Yield the comparisons of a partitioning's engines. `number` is the index of the partitioning in the model."""
+        """Yield the comparisons of a cut's engines. `number` is the index of the cut in the model."""
         package = provenance_file.package_in_place(model.workspace.project, model.plan)
         reason = NO_PACKAGE
         if package is not None:
-            reason = comparing.why_project_is_needed(package.index, partitioning.job.operators) or ""
-        for name in partitioning.targets:
+            reason = comparing.why_project_is_needed(package.index, cut.verify_job.operators) or ""
+        for name in cut.targets:
             if package is None or reason:
                 yield NotRunHere(name, reason)
             elif name not in package.index.targets:
                 yield NotRunHere(name, "the package does not have this target")
             else:
-                job = job_of_target(model, partitioning, number, package, name)
-                future = self._threads.submit(self._compare, model, job, package, name)
+                of_target = verification_of_target(model, cut, number, package, name)
+                future = self._threads.submit(self._compare, model, of_target, package, name)
                 yield PendingComparison((name,), future.result)
 
-    def _compare(
-        self, model: VerifiedModel, partitioning: PartitioningJob, package: Package, target: str
-    ) -> FinishedComparison:
+    def _compare(self, model: VerifiedModel, cut: CutVerification, package: Package, target: str) -> FinishedComparison:
         """Compare the engines of a target. Raises NotCompared or another TrtbuildError."""
         packed = package.index.targets[target]
         requirement = f"has a GPU that runs the engines of {packed.toolchain} {packed.version} for SM {packed.sm}"
-        reference = reference_library(partitioning.job)
+        reference = reference_library(cut.verify_job)
         try:
             kinds = self._farm.wait_for_gpus(partial(_fitting_kinds, package, target, reference), requirement)
         except NoWorker as error:
             raise NotCompared(error.text) from error
-        jobs = [_comparison_job(model, partitioning, package, target, kind) for kind in kinds]
+        jobs = [_comparison_job(model, cut, package, target, kind) for kind in kinds]
         for job in jobs:
-            found = model.find(partitioning, job.recipe, job.gpu.key_facts)
+            found = model.find(cut, job.recipe, job.gpu.key_facts)
             if found is not None:
                 return found
         try:
-            return self._compare_on_worker(model, partitioning, package, jobs[0])
+            return self._compare_on_worker(model, cut, package, jobs[0])
         except TrtbuildError as error:
             log_file = logs.keep(
                 model.workspace.project / LOG_FOLDER, f"{model.name}/verify/{target}", error.worker_log
@@ -127,11 +125,11 @@ class OnWorkers:
             raise
 
     def _compare_on_worker(
-        self, model: VerifiedModel, partitioning: PartitioningJob, package: Package, job: ComparisonJob
+        self, model: VerifiedModel, cut: CutVerification, package: Package, job: ComparisonJob
     ) -> FinishedComparison:
         """Let a worker do a job, and publish the report if `VerifiedModel.is_stored` accepts it."""
         store, recipe = model.workspace.store, job.recipe
-        model.fetch_blobs(partitioning)
+        model.fetch_blobs(cut)
         store.put_bytes(package.index_bytes)
         for path in package.index.targets[job.target].engines.values():
             if not store.local.has(package.index.files[path].sha256):
@@ -141,13 +139,13 @@ class OnWorkers:
         compared = self._farm.compare(job, replace=not model.reads_records)
         verified = compared.report
         record = verified.publish(store) if model.is_stored(verified.report) else None
-        report, path_of_worst = verified.report, partitioning.job.worst
+        report, path_of_worst = verified.report, cut.verify_job.worst
         if verified.worst is not None and path_of_worst is not None:
             Path(path_of_worst).parent.mkdir(parents=True, exist_ok=True)
             replace_file(path_of_worst, verified.worst)
             report = replace(report, worst_input=path_of_worst)
         return FinishedComparison(
-            partitioning, recipe, job.gpu.key_facts, report, record, recorded=False, worker=compared.worker
+            cut, recipe, job.gpu.key_facts, report, record, recorded=False, worker=compared.worker
         )
 
 
@@ -164,17 +162,17 @@ def _fitting_kinds(package: Package, target: str, reference: str, kinds: Sequenc
 
 
 def _comparison_job(
-    model: VerifiedModel, partitioning: PartitioningJob, package: Package, target: str, kind: GpuKind
+    model: VerifiedModel, cut: CutVerification, package: Package, target: str, kind: GpuKind
 ) -> ComparisonJob:
     packed = package.index.targets[target]
     return ComparisonJob(
-        job=replace(partitioning.job, worst=None, replay=None, roots=()),
-        program_graph=partitioning.program_graph,
-        quantized=partitioning.quantized,
+        job=replace(cut.verify_job, worst=None, replay=None, roots=()),
+        program_graph=cut.program_graph,
+        quantized=cut.quantized,
         index=package.digest,
         target=target,
         toolchain=packed.toolchain,
         version=packed.version,
-        plans=partitioning.plans[target],
+        plans=cut.plans[target],
         gpu=kind,
     )

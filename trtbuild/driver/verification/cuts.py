@@ -1,8 +1,7 @@
-"""Derive the jobs of a verification from a model's plan: one job for each partitioning of the model.
+"""Derive the verifications of a model from its plan: one for each cut of the model.
 
-A partitioning is the result of one partition step. The targets of one toolchain share it. (In the JSON of
-``trtbuild verify``, it is called a cut.) The jobs do not need engines, so a machine that cannot build engines can verify
-the conversions.
+A *cut* is one way in which a model is partitioned: the result of one partition step. The targets of one toolchain share it.
+The verifications do not need engines, so a machine that cannot build engines can verify the conversions.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ NEEDED_STAGES = ("trace", "lower", "partition", "convert")
 
 
 @dataclass(frozen=True)
-class PartitioningJob:
-    """The verification of one partitioning."""
+class CutVerification:
+    """The verification of one cut: what is compared, and with which values."""
 
-    #: The targets that share the partitioning.
+    #: The targets that share the cut.
     targets: tuple[str, ...]
     #: The name and version of the toolchain, for the JSON.
     toolchain: str
-    job: VerifyJob
+    verify_job: VerifyJob
     #: The SHA-256 of the traced program's text.
     program_graph: str
     partitions: Partitions
@@ -50,21 +49,21 @@ def missing_steps(plan: ModelPlan) -> list[Step]:
     ]
 
 
-def partitioning_jobs(
+def verifications_of(
     workspace: Workspace,
     plan: ModelPlan,
     points: tuple[Point, ...],
     *,
     replay: str | None,
     float_program: FloatProgram | None = None,
-) -> list[PartitioningJob]:
-    """Return the jobs of a model. The steps of its `NEEDED_STAGES` must have records.
+) -> list[CutVerification]:
+    """Return the verifications of a model. The steps of its `NEEDED_STAGES` must have records.
 
     `replay` is a file of inputs that replace the random inputs, or None."""
     model, contents = plan.model, plan.contents
     if contents is None:
         return []
-    # the facts that all partitionings of the model share
+    # the facts that all cuts of the model share
     trace, lower = (_record_of(plan.steps[f"{model.name}/{stage}"]) for stage in ("trace", "lower"))
     interface = Interface.from_bytes(workspace.lookups.blob(trace.outputs["interface"].sha256))
     state = interface.state_inputs
@@ -106,10 +105,10 @@ def partitioning_jobs(
             first_state=tuple(contents.weights[interface.program_slot_count :]),
         ).at(points, plan.shapes)
         jobs.append(
-            PartitioningJob(
+            CutVerification(
                 targets=targets,
                 toolchain=", ".join(sorted(toolchains)),
-                job=job,
+                verify_job=job,
                 program_graph=trace.outputs["graph"].sha256,
                 partitions=partitions,
                 plans=_plans_by_target(plan, targets),

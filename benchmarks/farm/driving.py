@@ -35,9 +35,11 @@ def main(address: str, steps: int, slots: int) -> None:
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, configuration)
     version = table.installed_version("tensorrt-rtx") or "none"
-    shared = exchanges(store, configuration)
+    stores_by_label = exchanges(store, configuration)
     with store.session(), connect(address, WorkersSettings(), project) as client:
-        farm = Farm(client, KnownWorkers(client, tuple(shared), wait_s=60.0, report=print), store, shared)
+        farm = Farm(
+            client, KnownWorkers(client, tuple(stores_by_label), wait_s=60.0, report=print), store, stores_by_label
+        )
 
         def step(number: int) -> None:
             # new bytes for each step, so that the store has no result

@@ -180,7 +180,7 @@ def test_servers_and_forked_workers_end_when_their_owner_is_killed(tmp_path: Pat
     wait_until_gone(started_pids)
 
 
-def test_does_not_fork_workers_with_other_variables_that_are_read_at_the_start(own_servers: Servers) -> None:
+def test_does_not_fork_a_worker_if_a_variable_that_python_or_torch_reads_early_differs(own_servers: Servers) -> None:
     assert own_servers.can_fork(dict(os.environ))
     assert own_servers.can_fork({**os.environ, "OF_A_MODEL": "1", "TORCHINDUCTOR_CACHE_DIR": "/somewhere"})
     for name in ("PYTHONPATH", "PYTHONHASHSEED", "TORCH_LOGS", "LD_PRELOAD", "OMP_NUM_THREADS", "LANG_"):

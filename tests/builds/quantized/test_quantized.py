@@ -211,7 +211,7 @@ def test_a_file_with_a_quantizer_that_tensorrt_lacks_is_refused_with_advice(
         ("fp8", "to float8e4m3fn, which begins with SM 89"),
         ("scale_of_zero", "a quantizer of the model has the scale 0"),
         ("negative_scale", "a quantizer of module 'round' has the scale -0.01"),
-        ("nvfp4_inputs", "quantizes a value to NVFP4 that is not a weight"),
+        ("nvfp4_inputs", "quantizes a value that is not a weight to NVFP4"),
     ],
 )
 def test_a_format_that_cannot_be_built_is_refused(command_line: CommandLine, model: str, problem: str) -> None:

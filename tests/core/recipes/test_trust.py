@@ -55,7 +55,9 @@ def test_golden_key_of_a_domain() -> None:
 
 
 def test_the_keys_under_which_a_record_may_be_stored() -> None:
-    """A machine that does not check signatures looks for a record only under the step's key."""
+    """A machine that does not check signatures looks for a record only under the step's key.
+
+    `TrustAll` holds the fields that `lookup_keys` reads."""
     policy = TrustAll(checks_signatures=True, own_domain="ci", read_domains=("release", "ci"))
     assert tuple(lookup_keys(policy, KEY)) == (KEY, domain_key("release", KEY), domain_key("ci", KEY))
     machine = TrustAll(checks_signatures=True, own_domain=f"{LOCAL_DOMAIN_PREFIX}1", read_domains=("ci",))

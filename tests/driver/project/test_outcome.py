@@ -26,7 +26,7 @@ def test_a_step_that_does_not_depend_on_a_failure_counts_as_not_begun() -> None:
     assert an_outcome(FIRST, LOWER, OTHER, failed=FIRST.id).not_begun == 1
 
 
-def test_steps_after_a_failure_finished_steps_and_unselected_stages_do_not_count() -> None:
+def test_dependents_of_a_failed_step_and_finished_steps_and_unselected_stages_do_not_count() -> None:
     assert an_outcome(FIRST, LOWER, failed=FIRST.id).not_begun == 0
     assert an_outcome(FIRST, OTHER, failed=FIRST.id, ran={OTHER.id: (NEW, cast("Any", None))}).not_begun == 0
     lower = a_step("b", "lower", "z")

@@ -226,6 +226,8 @@ def test_uses_the_driver_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_torch_and_cuda_python_the_error_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda", None)
-    with pytest.raises(EnvironmentFault, match="neither torch for CUDA nor cuda-python") as caught:
+    with pytest.raises(
+        EnvironmentFault, match="torch cannot use a GPU here, and cuda-bindings is not installed"
+    ) as caught:
         choose_memory(0)
     assert "pip install" in str(caught.value.hint)

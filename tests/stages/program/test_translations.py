@@ -101,7 +101,7 @@ def test_has_translation_returns_whether_the_exporter_can_translate_a_call() -> 
     assert has_translation(graph.call_function(operator.getitem, (x, 0)))
     assert has_translation(graph.call_function(torch.ops.aten._assert_async.msg, (x, "no")))
     assert not has_translation(graph.call_function(torch.ops.aten._cdist_forward.default, (x, x, 2.0, None)))
-    # rotary_embedding of torch.onnx.ops runs in PyTorch, like an operator from outside PyTorch
+    # trtbuild treats operators of torch.onnx.ops like operators from outside PyTorch: they stay in a Torch partition
     rotary = torch.ops.onnx.RotaryEmbedding.opset23
     assert not has_translation(graph.call_function(rotary, (x, x, x)))
 

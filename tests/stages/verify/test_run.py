@@ -358,7 +358,9 @@ def test_a_partition_that_fails_only_on_the_results_of_earlier_partitions_makes_
         """A runner whose second partition accepts PyTorch's values, but not the results of the first partition."""
 
         def __call__(self, part: Partition, values: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-            if self.points.count(point) == 2:
+            if (
+                self.points.count(point) == 2
+            ):  # the third call at a point: the second partition, on the first one's results
                 raise PartFailed("it breaks")
             return super().__call__(part, values, point)
 

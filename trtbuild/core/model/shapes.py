@@ -112,7 +112,8 @@ def proof_points(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[in
     torch.export assumes that no dynamic size is 1, and makes no guard for this. So a branch such as
     ``batch == 1 and length > 1`` differs from its trace only where one size is 1 and another is not. If a symbol begins at
     1 in a profile, there are two more points: the profile's max with only this symbol at 1, and the profile's max with all
-    such symbols except this one at 1. A symbol at 1 means that the dim has the size ``multiple_of``."""
+    such symbols except this one at 1. (torch counts in multiples: its symbol is the size divided by ``multiple_of``. So a
+    symbol at 1 is the size ``multiple_of``.)"""
     points: list[tuple[int, ...]] = []
     for profile in profiles:
         low, high = profile_sizes(plan, profile, "min"), profile_sizes(plan, profile, "max")

@@ -55,6 +55,7 @@ def export_models(request: Request, file: Path, progress: Progress) -> CacheExpo
                 )
             left_out: dict[str, str] = {}
             entries = _exportable_entries(store.local, selection.keys, left_out)
+            # a package that the selection itself has built may be left out, because any machine can build it
             refused_texts = [
                 f"{selection.record_name(key)}: {why}"
                 for key, why in left_out.items()
@@ -83,7 +84,8 @@ def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
 def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImport:
     """Copy the records of a bundle into the local store. `ok` is false if some of them are not trusted here.
 
-    A local record stays, unless the project's lock file refuses it and accepts the record of the bundle. Raises
+    A local record stays, with two exceptions: the project's lock file refuses it and accepts the record of the bundle, or
+    it is a pointer record and the bundle's pointer leads to another record. Raises
     BundleRefused if the file is not a valid bundle, or if a record in it is invalid. In the second case, the valid records
     are imported. Raises UsageError if the file cannot be read, LockFileError if the lock file cannot be read, and
     StoreUnavailable if the local store cannot be used.
@@ -129,7 +131,8 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
 
 
 def _replace_refused_records(remote: RemoteStore, local: LocalStore, lock: Lock, fetched: Fetched) -> None:
-    """Replace local records that the lock refuses by the bundle's records, if the lock accepts these. Changes `fetched`."""
+    """Replace local records that the lock refuses with the bundle's records, if the lock accepts these. Changes
+    `fetched`."""
     locked_keys = [key for key in fetched.present if key in lock.by_key]
     replaced = fetch_records(remote, locked_keys, local, lock_refusal=lambda key, record, _: lock.refusal(key, record))
     fetched.present = [key for key in fetched.present if key not in replaced.fetched]

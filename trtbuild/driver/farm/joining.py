@@ -93,7 +93,8 @@ async def _serve(
                 hint="check that it runs, and that it accepts this certificate",
             ) from error
         for process in processes:
-            report(f"{process.name}: {process.slots} at the same time")
+            jobs = "1 job" if process.slots == 1 else f"{process.slots} jobs"
+            report(f"{process.name}: {jobs} at the same time")
         await asyncio.gather(*(nanny.finished() for nanny in nannies))
     finally:
         await asyncio.gather(*(nanny.close(timeout=5) for nanny in nannies), return_exceptions=True)

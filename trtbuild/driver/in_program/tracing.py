@@ -75,7 +75,8 @@ def trace_job(model: Model, shapes: ShapePlan) -> TraceJob:
     from trtbuild.stages.trace.job import TraceJob
 
     place = f"{model.origin.file}:{model.origin.line}"
-    # If two symbols must be equal, the trace may use one symbol for both, except for `separate_pairs`.
+    # If the model requires two sizes to be equal, the trace may use one symbol for both. It may not do so for
+    # `separate_pairs`, because the sizes of such a pair differ in a profile.
     points, separate_pairs = proof_points(shapes, model.profiles), pairs_of_separate_symbols(shapes, model.profiles)
     return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, separate_pairs)
 

@@ -123,7 +123,8 @@ class Arguments:
         return values, decision, adopted
 
     def explain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Explain an error of torch: raise CallRefused if an argument is a tensor that engines cannot read."""
+        """Raise CallRefused if an argument is a tensor without a shape or a memory address. Call this after a RuntimeError
+        of torch, because such a tensor may be the cause."""
         for name, value in zip(self._names, self._in_package_order(args, kwargs), strict=True):
             if isinstance(value, tuple(self._own_types)):
                 self._arrays.materialize(value, f"input {name!r}")

@@ -11,7 +11,7 @@ from trtbuild.runtime.memory.device_memory import Memory
 def choose_memory(ordinal: int) -> Memory:
     """Return a `TorchMemory` if torch can use a GPU here, otherwise a `CudaMemory`.
 
-    Raises EnvironmentFault if torch cannot use a GPU and cuda-python is not installed, or if there is no GPU `ordinal`.
+    Raises EnvironmentFault if torch cannot use a GPU and cuda-bindings is not installed, or if there is no GPU `ordinal`.
     """
     if _torch_has_cuda():
         from trtbuild.runtime.memory.torch_memory import TorchMemory
@@ -21,7 +21,7 @@ def choose_memory(ordinal: int) -> Memory:
         from cuda.bindings import driver
     except ImportError as error:
         raise EnvironmentFault(
-            f"engines need device memory, but neither torch for CUDA nor cuda-python is installed ({error})",
+            f"engines need device memory, but torch cannot use a GPU here, and cuda-bindings is not installed ({error})",
             hint="pip install 'cuda-bindings>=12.6', or torch for CUDA",
         ) from error
     from trtbuild.runtime.memory.cuda_memory import CudaMemory

@@ -9,9 +9,10 @@ Rules
 2. Reductions have their axes as an input since 18 (ReduceSum since 13), and as an attribute before. Without axes, older
    reductions reduce over all axes. So ``noop_with_empty_axes`` has no older form.
 3. Pad, Resize, Split and LpPool got new attributes or inputs. The reductions of ScatterElements and ScatterND got new
-   values (max, min). Nodes without these additions stay unchanged, except Split without sizes: in 17 its outputs have
-   equal sizes, and in 18 the last one may be smaller. Such a Split is lowered only if the size of its axis is known, and
-   is a multiple of the number of outputs.
+   values (max, min). Nodes without these additions stay unchanged. An added attribute with its default value is removed.
+   Split without sizes has the number of its outputs as an attribute since 18, and its last output may be smaller. In 17,
+   the outputs have equal sizes. So such a Split is lowered only if the size of its axis is known, and is a multiple of
+   the number of outputs. Other additions are rejected.
 4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them without an error (measured: a Reshape
    got 9 sizes instead of 4), so a Slice replaces them.
 5. ScatterElements and ScatterND have reductions since 16. NVIDIA's parser reads them since TensorRT 10.0 (onnx-tensorrt,
@@ -19,13 +20,14 @@ Rules
    may ignore a reduction, so it is rejected.
 6. Pad has the mode wrap since 19. The exporter writes it in 18, too. NVIDIA's parser reads it since TensorRT 10.0
    (onnx-tensorrt, docs/Changelog.md). TensorRT 8.6.0 refuses it (measured: "Unsupported pad mode").
-7. Some equations of Einsum stay in PyTorch: those with an ellipsis, and those with a letter twice in one operand. The
-   parser of TensorRT 8.5 does not support them (onnx-tensorrt, docs/operators.md; the changelog of 8.6 names no change).
-   8.6.0 refuses ``bii->bi`` (measured). The parser of 8.5 also refuses capital letters (builtin_op_importers.cpp), and its
-   layer takes at most two operands (https://github.com/pytorch/TensorRT/pull/1439). A user's ONNX model of an old opset
-   keeps its equations, because the toolchain may be TensorRT 9, which supports them.
+7. Einsum stays in PyTorch if its equation has an ellipsis, a letter twice in one operand, a capital letter, or more than
+   two operands. The parser of TensorRT 8.5 does not support the first two (onnx-tensorrt, docs/operators.md; the changelog
+   of 8.6 names no change). 8.6.0 refuses ``bii->bi`` (measured). The parser of 8.5 refuses capital letters
+   (builtin_op_importers.cpp), and its layer takes at most two operands (https://github.com/pytorch/TensorRT/pull/1439). A
+   user's ONNX model of an old opset keeps its equations, because the toolchain may be TensorRT 9, which supports them.
 
-Rules 4 and 5 are about parsers. So they also apply to a user's ONNX model that has an old opset (`adapt_to_old_parser`).
+Rules 4 and 5 also apply to a user's ONNX model that has an old opset (`adapt_to_old_parser`): an old parser would ignore
+what it does not know.
 """
 
 from __future__ import annotations

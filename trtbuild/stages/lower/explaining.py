@@ -34,8 +34,8 @@ from trtbuild.stages.program.text import target_name
 _REASONS = {
     Rule.RANGE: "a value may not fit {type}, or needs more digits",
     Rule.READERS: "only operators in float32 read the result",
-    Rule.MASK: "it reads a value that may be a mask, whose lowest number half cannot hold",
-    Rule.MODEL_INPUT: "it normalizes an input of the model, which may not fit half",
+    Rule.MASK: "it reads a value that may be a mask, and {type} cannot hold the lowest number of a mask",
+    Rule.MODEL_INPUT: "it normalizes an input of the model, which may not fit {type}",
 }
 
 

@@ -9,8 +9,8 @@ Rules
    A question about one symbol is also tried at the smallest sizes of its range, one by one.
 2. With ``guard_or_false`` and ``guard_or_true``, a decomposition names the answer that is right for all sizes. A question
    does not count if torch gave this answer.
-3. Points with a size below 2 are left out. At such sizes, torch asks about strides and broadcasts for almost every
-   operator.
+3. Points at which a symbol is below 2 are left out. At such points, torch asks about strides and broadcasts for almost
+   every operator.
 4. A question belongs to the innermost operator that is being decomposed. A question outside of a decomposition does not
    count. A question also does not count if an operator asks it only to find the sizes of the operator's result, because
    such an answer does not change the graph.

@@ -64,6 +64,7 @@ class _Verification:
         onnx_runner = _onnxruntime_factory(read)(job, self._weights) if job.by_onnx else None
         self._reference = Reference(job, read, self._partitions, self._weights, onnx_runner)
         self._runner = runner(job, self._weights)
+        #: For each input, the smallest integer that is too large, for example because it is an index.
         self._integer_ends = self._reference.integer_ends()
         self._replayed = (
             verification_inputs.read_inputs(Path(job.replay), job.inputs, job.shapes[0])
@@ -208,8 +209,8 @@ class _Verification:
     ) -> Sequence[torch.Tensor]:
         """Return the results of a partition on the runner's results of earlier partitions.
 
-        PyTorch runs Torch partitions and unchecked partitions. It also runs a partition that has failed on PyTorch's values
-        (`has_failed`) and fails again. Raises PartFailed.
+        PyTorch runs Torch partitions and unchecked partitions. If the runner has failed on PyTorch's values (`has_failed`)
+        and fails on its own values, too, PyTorch takes its place. Raises PartFailed.
         """
         if part.kind == "tensorrt" and self._outcomes[part.name].unchecked is None:
             try:

@@ -9,9 +9,9 @@ Rules
    graph. With OBEY_PRECISION_CONSTRAINTS, a build fails if TensorRT cannot follow these constraints. Layers that only move
    float16 values get no constraint, because TensorRT 8.6 refuses such constraints in fused attention ("Mismatched type for
    tensor", "Could not find any implementation for node {ForeignNode…}"). So TensorRT may move float16 values as float32.
-3. The outer graph has no value for a layer that the parser adds, or for a layer in a nested graph. Such a layer computes
-   in the type of its first float input. The result of a cast has the type of the cast. If no type is known, the layer
-   computes in float32.
+3. A layer's values are found by their names in the main graph. The graph does not have them for a layer that the parser
+   adds, or for a layer of a nested graph. Such a layer computes in the type of its first float input. The result of a
+   cast has the type of the cast. If no type is known, the layer computes in float32.
 4. Constants, casts, quantizers and plugins get no constraint, because their types are fixed. Layers that compute integers
    or booleans get no constraint, because they have no precision.
 5. For a graph with quantizers, `BuilderFlag.INT8` is set, because TensorRT 8.6 refuses quantizers without it. The

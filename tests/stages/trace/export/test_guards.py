@@ -54,7 +54,8 @@ def test_a_known_point_with_size_1_is_not_the_only_failure(job_of: Callable[...,
 
 
 def test_a_sample_of_sizes_is_small_for_a_range_of_any_length(job_of: Callable[..., Any]) -> None:
-    """torch asks about strides hundreds of times, and an axis of audio may have a million sizes."""
+    """torch asks hundreds of questions about strides, each is tried at such a sample, and an axis of audio may have a
+    million sizes."""
     job = job_of({"x": ((1, 1), (8, 8), (900_000, 900_000))})
 
     def sample(code: str) -> Any:

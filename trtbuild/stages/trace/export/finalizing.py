@@ -163,7 +163,7 @@ def _merge_weights(
 
 def _two_levels_error(module: str, job: TraceJob) -> SourceError:
     return SourceError(
-        f"the module {module!r} quantizes a value to NVFP4 that is not a weight: its scales would be computed while the "
+        f"the module {module!r} quantizes a value that is not a weight to NVFP4: its scales would be computed while the "
         "model runs",
         code="quantization",
         hint="quantize weights only, with W4A16_NVFP4_CFG of Model Optimizer, or to fp8 or int8",

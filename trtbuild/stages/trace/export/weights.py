@@ -1,9 +1,9 @@
 """Find the weights of a module with all their names, and check whether a ``weights:`` file fits the module.
 
 Rules
-1. Tensors with the same memory, dtype, shape and strides are one weight with several names (a tied weight). The first name
-   in the order of ``state_dict`` identifies the weight. With a weights file, it is the first name that the file contains.
-   The other names are aliases.
+1. Tensors with the same memory, dtype, shape, strides and sign (`Identity`) are one weight with several names (a tied
+   weight). The first name in the order of ``state_dict`` identifies the weight. With a weights file, it is the first name
+   that the file contains. The other names are aliases.
 2. A weights file must fit as ``load_state_dict(strict=True)`` requires, and its dtypes must be those of the module. It
    needs only one name of a tied weight. The values of the file are never read here.
 3. With a weights file, a module that loads its weights in a special way is rejected, because its weights cannot be bound by
@@ -80,8 +80,8 @@ def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
             )
         elif tensor.device.type == "meta":
             problem, hint = "is on the meta device, which holds no values", "load the model's weights first"
-            if job.weights is not None:  # the file does not contain non-persistent buffers
-                hint = "create the model on the CPU: `weights:` replaces the values that its file contains"
+            if job.weights is not None:  # the file cannot set all values: it has no non-persistent buffers
+                hint = "create the model on the CPU, with any values: the file of `weights:` replaces those that it contains"
         elif tensor.is_conj():
             problem, hint = (
                 "is the conjugate of another tensor, and is not computed yet",
@@ -205,7 +205,7 @@ def _refuse_custom_loading(module: torch.nn.Module, weights: ModuleWeights, job:
     problem = (
         f"state_dict() has entries that are not parameters or buffers: {', '.join(extra_names[:_MAX_LISTED])}"
         if extra_names
-        else f"these change what they load: {', '.join(custom_modules[:_MAX_LISTED])}"
+        else f"these change what they load or save: {', '.join(custom_modules[:_MAX_LISTED])}"
     )
     raise SourceError(
         f"weights: binds a file to the model by name, but {problem}",

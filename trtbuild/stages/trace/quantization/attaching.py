@@ -21,19 +21,22 @@ def attach_quantizers(module: torch.nn.Module, quantizers: bytes, job: TraceJob)
     the calibration to it.
 
     From now on, this process does not use the fast path of nn.TransformerEncoderLayer, because that path calls no inner
-    layer. Raises SourceError if the model does not have the layers that were calibrated."""
+    layer. Raises SourceError if a calibrated layer or a changed weight is missing, or if such a weight has another
+    shape."""
     stored = StoredQuantizers.from_bytes(quantizers)
     torch.backends.mha.set_fastpath_enabled(False)
     layers, parameters = dict(module.named_modules()), dict(module.named_parameters(remove_duplicate=False))
     missing = [path for path in stored.layers if path not in layers]
-    missing += [
-        name
+    missing += [name for name in stored.weights if name not in parameters]
+    problems = [f"the model has no {name!r}, which the calibration has found in it" for name in missing]
+    problems += [
+        f"{name!r} has the shape {list(parameters[name].shape)}, and had {list(value.shape)} in the calibration"
         for name, value in stored.weights.items()
-        if name not in parameters or parameters[name].shape != value.shape
+        if name in parameters and parameters[name].shape != value.shape
     ]
-    if missing:
+    if problems:
         raise SourceError(
-            f"the model has no {missing[0]!r}, which the calibration has found in it",
+            problems[0],
             code="quantization",
             hint="the function that builds the model must return the same modules in every process",
             **job.place("quantize", "source"),

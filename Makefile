@@ -11,8 +11,8 @@ TORCHVISION := $(VENV)/torchvision
 build: $(READY)
 	$(BIN)/trtbuild build
 
-# Three processes take a file of tests at a time, in the order of tests/conftest.py. Tests often wait for a disk or a server,
-# so this is faster than two, also on two cores. The tests start thousands of processes, which import trtbuild from .pyc files.
+# Each of three processes takes one file of tests at a time, in the order of tests/conftest.py. Tests often wait for a disk or a
+# server, so three are faster than two, even on two cores. The tests start thousands of processes, which import .pyc files of trtbuild.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: lint
@@ -27,7 +27,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Random modules, built and compared with eager PyTorch; a second or two each. `make fuzz N=200 SEED=7` tries others. Each
+# Random modules, built and compared with eager PyTorch. A module takes one or two seconds. `make fuzz N=200 SEED=7` tries others. Each
 # failure is printed with its seed, and `.venv/bin/python -m tests.fuzz --only SEED` tries the module again.
 N    := 1000
 SEED := 0
@@ -45,8 +45,8 @@ site: $(READY)
 	$(BIN)/python -m mkdocs build --strict
 
 # Benchmarks of trtbuild and of other tools (the peers): about 40 minutes on two cores. `make bench ONLY="null
-# plan"` runs some of them, and `ONLY=--help` says more. The peers are in a virtual environment of their own: dvc alone brings
-# 90 distributions.
+# plan"` runs some of them, and `ONLY=--help` lists them. The peers are in a separate virtual environment, because dvc alone
+# needs 90 distributions.
 PEERS := benchmarks/.work/peers
 bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python -m benchmarks $(ONLY)
@@ -57,8 +57,8 @@ $(PEERS)/.ready: benchmarks/peers.txt
 	touch $@
 
 # Public architectures with random weights, built and verified; writes the tables of docs/zoo.md. It takes long, and 40 GB of
-# disk. `make zoo ONLY=gpt2,yolo11n SIZE=small` builds some of them. The libraries of the models are in a virtual environment
-# of their own: 8 GB.
+# disk. `make zoo ONLY=gpt2,yolo11n SIZE=small` builds some of them. The libraries of the models are in a separate virtual
+# environment of 8 GB.
 ZOO  := benchmarks/zoo/.work/venv
 SIZE := published
 zoo: $(ZOO)/.ready

@@ -81,7 +81,7 @@ def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
         elif tensor.device.type == "meta":
             problem, hint = "is on the meta device, which holds no values", "load the model's weights first"
             if job.weights is not None:  # the file cannot set all values: it has no non-persistent buffers
-                hint = "create the model on the CPU, with any values: the file of `weights:` replaces those that it contains"
+                hint = "create the model on the CPU, with any values: `weights:` replaces those that its file contains"
         elif tensor.is_conj():
             problem, hint = (
                 "is the conjugate of another tensor, and is not computed yet",

@@ -220,8 +220,8 @@ RULES: dict[str, dict[str, list[str]]] = {
     "8 runtime: TensorRT-RTX's kernels are stored for each GPU, and a start never fails because of them": {
         "runtime/engines/test_runtime_cache.py": [
             "test_another_gpu_driver_or_library_has_another_file",
-            "test_a_damaged_cache_is_not_used",
-            "test_a_cache_that_other_users_may_write_is_not_read",
+            "test_a_damaged_kernel_file_is_not_used",
+            "test_a_kernel_file_that_other_users_may_write_is_not_read",
         ],
     },
 }

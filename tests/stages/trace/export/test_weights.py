@@ -208,7 +208,8 @@ def test_rejects_a_weights_file_for_a_module_that_changes_loading(
             super()._load_from_state_dict(*args, **kwargs)
 
     model = LoadsItself()
-    assert "change what they load: the model (LoadsItself)" in error_of(traced, job_of, model, weight_table(model)).text
+    error = error_of(traced, job_of, model, weight_table(model))
+    assert "change what they load or save: the model (LoadsItself)" in error.text
 
 
 def test_rejects_a_module_on_the_meta_device_also_with_a_weights_file(

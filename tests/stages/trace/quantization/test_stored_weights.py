@@ -124,7 +124,7 @@ def test_an_int8_weight_beside_quantized_inputs_stays_float() -> None:
 
 def test_inputs_in_nvfp4_are_an_error() -> None:
     module = Linear(INT8, inputs=Quantizer(NVFP4, torch.tensor(0.001)))
-    with pytest.raises(SourceError, match="'input_quantizer' quantizes a value to NVFP4 that is not a weight"):
+    with pytest.raises(SourceError, match="'input_quantizer' quantizes a value that is not a weight to NVFP4"):
         build(ModuleCase(module.eval(), [("float32", [(1, 3, 8), 64])]))
 
 

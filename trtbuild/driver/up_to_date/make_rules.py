@@ -1,4 +1,4 @@
-"""Write make rules without recipes, as ``gcc -MD -MP`` does.
+"""Write make rules without recipes, as ``gcc -MMD -MP`` does.
 
 How GNU make 4.3 reads names (tests/driver/up_to_date/test_make_rules.py checks these statements with make itself)
 1. A space, ``#``, ``:`` and the wildcards ``*?[`` need a backslash before them. ``$`` has to be doubled.

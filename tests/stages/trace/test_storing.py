@@ -14,6 +14,7 @@ import torch
 from trtbuild.errors import InsufficientResources
 from trtbuild.stages.trace import storing
 from trtbuild.stages.trace.export.weights import ModuleWeights
+from trtbuild.stages.trace.quantization.quantizer import Quantizer, QuantizerLayout
 from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.owners import FileOwners
@@ -118,10 +119,13 @@ def test_without_room_for_unused_weights_only_the_used_weights_are_stored(trace:
 
 def test_storing_a_quantized_model_does_not_begin_before_the_export(job_of: Any) -> None:
     observer = torch.ao.quantization.MovingAverageMinMaxObserver
-    quantizer = torch.ao.quantization.FakeQuantize(observer, quant_min=-128, quant_max=127, dtype=torch.qint8)
+    quantizers = (
+        torch.ao.quantization.FakeQuantize(observer, quant_min=-128, quant_max=127, dtype=torch.qint8),
+        Quantizer(QuantizerLayout("int8", None, -127), torch.tensor(0.1)),
+    )
     plain = torch.nn.Sequential(torch.nn.Linear(4, 3)).eval()
-    quantized = torch.nn.Sequential(torch.nn.Linear(4, 3), quantizer).eval()
-    for module, begins_early in ((plain, True), (quantized, False)):
+    quantized = [torch.nn.Sequential(torch.nn.Linear(4, 3), quantizer).eval() for quantizer in quantizers]
+    for module, begins_early in ((plain, True), *((module, False) for module in quantized)):
         with storing.WeightStorage(lambda weights: [], lambda weights: None) as storage:
             storage.begin_early(module, ModuleWeights(module), job_of(SHAPES))
             assert (storage._early is not None) is begins_early

@@ -6,9 +6,9 @@ Rules
    All other weights are stored after the export.
 2. User code may change a weight during the export. So the early copy also computes the XXH3 digest of each weight. Its
    results are used only if the weights have the same digests after the export.
-3. Nothing is stored before the export for a model with a ``weights:`` file, or with quantizers of Model Optimizer or of
-   ``prepare_qat``. Its program has other weights than the module: those of the file, or weights in the element type of
-   their quantizer, such as int8.
+3. Nothing is stored before the export for a model with a ``weights:`` file, or with modules that quantize (`Quantizer`, or
+   those of ``prepare_qat``). Its program has other weights than the module: those of the file, or weights in the element
+   type of their quantizer, such as int8.
 4. If a copy fails, the caller stores all weights itself. This is not an error.
 """
 
@@ -29,7 +29,7 @@ from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.proof.background import ForkedCall
 from trtbuild.stages.trace.proof.proving import LARGE_WEIGHTS_BYTES
 from trtbuild.stages.trace.quantization.ao_quantizers import has_fake_quantizers
-from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers
+from trtbuild.stages.trace.quantization.quantizer import Quantizer
 
 #: A function that stores tensors and returns a JSON value for each. It runs in a forked copy of this process.
 StoreWeights = Callable[[Sequence[torch.Tensor]], "list[Any]"]
@@ -42,6 +42,11 @@ _MOST_EARLY_BYTES = 4 << 30
 
 #: If a copy has not stored its weights after this many seconds, the caller stores all weights.
 _PATIENCE_S = 3600.0
+
+
+def _has_quantizers(module: torch.nn.Module) -> bool:
+    """Whether a module has quantizers (rule 3). Model Optimizer's quantizers were replaced when the model was read."""
+    return has_fake_quantizers(module) or any(isinstance(each, Quantizer) for each in module.modules())
 
 
 class WeightStorage:
@@ -63,7 +68,7 @@ class WeightStorage:
 
     def begin_early(self, module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
         """Begin to store the weights of `module` if this is worthwhile (rules 1 and 3)."""
-        if self._store is None or job.weights is not None or has_fake_quantizers(module) or has_quantizers(module):
+        if self._store is None or job.weights is not None or _has_quantizers(module):
             return
         tensors = [weight.value for weight in weights.all()]
         tensors = [tensor for tensor in tensors if _has_stored_form(tensor)]

@@ -42,7 +42,7 @@ def test_advice_names_the_first_wrong_operator_and_where_the_fault_begins() -> N
     (line,) = advice_lines(a_partition_entry(place=Place(first, since=first, error=0.5, text="")))
     assert line == "first wrong: aten.add.Tensor in layers.2, 5.0e-01 away (ONNX nodes n0, n1, n2 and 3 more)"
     lines = advice_lines(a_partition_entry(place=Place(first, since, error=None, text="dtype")))
-    assert "between aten.mul.Tensor in the model itself and there" in lines[1]
+    assert "may begin at aten.mul.Tensor in the model itself: the values from there to the operator above" in lines[1]
 
 
 def test_tf32_is_suggested_if_it_explains_the_error() -> None:

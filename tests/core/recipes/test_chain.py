@@ -271,6 +271,8 @@ def test_the_first_new_link_lists_all_later_dependencies_so_that_their_links_can
         read,
         state_of.__getitem__,
         lambda link: hints[link.key],
-        lambda likely: prefetched.extend(recipe.key for recipe in likely()),
+        lambda likely_links: prefetched.extend(recipe.key for recipe in likely_links()),
     )
-    assert requested[1:] == prefetched, "all links except the first, and the end of the chain"
+    assert requested[1:] == prefetched, (
+        "each link after the first, and the lookup at the end of the chain, which finds no link"
+    )

@@ -253,7 +253,9 @@ def test_a_worker_refuses_a_job_that_contradicts_its_key_or_needs_files_of_the_p
     local = driver.store.local
     message = FarmJob(PROTOCOL, job.recipe.key, job, "", blob_files(local, job.blobs()))
     wrong = performing._answer(dataclasses.replace(message, key="0" * 64).to_text(), "w1")
-    assert wrong.outcome == "unfit" and wrong.error is not None and "not the job of its key" in wrong.error["text"]
+    assert (
+        wrong.outcome == "unfit" and wrong.error is not None and "this worker computes the key" in wrong.error["text"]
+    )
     operator = CustomOperator("mylib.roi.default", "mylib::roi(Tensor x) -> Tensor", "mylib")
     with_operator = comparison_job(driver, operators=(operator,))
     refused = performing._answer(dataclasses.replace(message, job=with_operator).to_text(), "w1")

@@ -65,7 +65,7 @@ def test_refuses_a_job_with_an_unknown_field(job: FarmJob) -> None:
 
 
 def test_refuses_a_job_that_contradicts_its_key(job: FarmJob) -> None:
-    assert "not the job of its key" in refusal(job, key="0" * 64)
+    assert "this worker computes the key" in refusal(job, key="0" * 64)
 
 
 def test_refuses_another_version_of_the_toolchain(job: FarmJob) -> None:

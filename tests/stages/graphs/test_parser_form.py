@@ -109,8 +109,8 @@ def test_a_pooling_that_may_have_a_window_outside_is_refused(node: onnx.NodeProt
 @pytest.mark.parametrize(
     ("mode", "padding", "shape", "problem"),
     [
-        ("bicubic", "border", ["n", 3, 8, 8], "cubic interpolation and the padding border"),
-        ("cubic", "border", ["n", 3, 8, 8], "cubic interpolation and the padding border"),
+        ("bicubic", "border", ["n", 3, 8, 8], "mode=cubic and padding_mode=border"),
+        ("cubic", "border", ["n", 3, 8, 8], "mode=cubic and padding_mode=border"),
         ("bilinear", "zeros", ["n", 3, 4, 8, 8], "its input has four axes"),
         ("bicubic", "zeros", ["n", 3, 8, 8], ""),
         ("bilinear", "border", ["n", 3, 8, 8], ""),

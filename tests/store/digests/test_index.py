@@ -1,4 +1,6 @@
-"""The index stores and forgets facts. It unpickles no value, and uses no file that a row names."""
+"""A project's index stores and forgets facts, such as digests of files. It unpickles no value, and uses no file that a row
+names.
+"""
 
 from __future__ import annotations
 

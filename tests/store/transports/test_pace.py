@@ -48,7 +48,7 @@ def test_a_rate_above_the_limit_never_counts_as_silence(clock: Clock) -> None:
         assert pace.remaining_s() > 0
 
 
-def test_the_window_of_the_body_ends_with_the_window_of_the_attempt(clock: Clock) -> None:
+def test_the_window_of_the_body_ends_when_the_first_window_would_have_ended(clock: Clock) -> None:
     pace = Pace(Traffic(), patience_s=4.0, clock=clock)
     clock.now += 1.0
     pace.count_received(100)

@@ -175,7 +175,7 @@ _CHANGED: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize("name", _CHANGED)
-def test_accepts_each_setting_and_puts_it_into_the_plan_if_the_plan_depends_on_it(name: str, mlp_job: Any) -> None:
+def test_accepts_each_setting_and_the_plan_changes_for_those_that_are_marked_so(name: str, mlp_job: Any) -> None:
     value, changes_plan = _CHANGED[name]
     settings = replace(BuilderSettings(), **{name: value})
     compiled = compile_engine(replace(mlp_job.job, settings=settings), mlp_job.read)

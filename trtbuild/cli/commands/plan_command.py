@@ -27,14 +27,14 @@ from trtbuild.errors import UsageError
     "--matrix",
     "matrix_form",
     type=click.Choice(["github"]),
-    help="Instead of the plan, print the engines that have to be built, as the matrix of a CI job (JSON).",
+    help="Instead of the plan, print the CI jobs that build the missing engines, as a matrix (JSON).",
 )
 @click.option(
     "--job-duration",
     "job_duration_s",
     type=click.IntRange(min=1),
     metavar="S",
-    help="With --matrix: the estimated seconds of one job, which determine the number of jobs. Default: 600.",
+    help="With --matrix: the seconds of work that one job gets, by estimate. Fewer seconds make more jobs. Default: 600.",
 )
 @common_flags
 def plan(models: tuple[str, ...], matrix_form: str | None, job_duration_s: int | None, flags: dict[str, Any]) -> int:

@@ -72,7 +72,8 @@ def _fault_lines(entry: Entry) -> list[str]:
     lines = [f"first wrong: {_operator_text(place.first)}, {difference} (ONNX nodes {node_names or 'none'})"]
     if place.since != place.first:
         lines.append(
-            f"the fault is between {_operator_text(place.since)} and there: the values between cannot be compared"
+            f"the fault may begin at {_operator_text(place.since)}: the values from there to the operator above cannot be "
+            "compared"
         )
     return lines
 

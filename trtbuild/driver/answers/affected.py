@@ -8,8 +8,8 @@ Rules
    have changed or, without such dependencies, the reason why the step would run.
 3. In doubt, a model counts as affected, because an unnecessary build has only hits, but a missing build may stay
    undetected.
-4. An untracked file counts as changed, because git reports it as new. git does not report ignored files. The document
-   lists dependencies in the project that are ignored (`AffectedModel.untracked`).
+4. A new file counts as changed, also before ``git add``, because git reports it. git does not report changes of ignored
+   files. The document lists the dependencies in the project whose changes git does not report (`AffectedModel.untracked`).
 """
 
 # Paths are strings here, as in recipes.
@@ -42,7 +42,7 @@ def _affected_model(workspace: Workspace, plan: ModelPlan, changes: Changes) -> 
     project = os.path.realpath(workspace.project)
     observations = dict.fromkeys(_dependencies(workspace, plan))
     changed = dict.fromkeys(entry.dependency.name for entry in observations if _has_changed(project, entry, changes))
-    untracked = [entry.dependency.name for entry in observations if _is_untracked(project, entry, changes)]
+    untracked = [entry.dependency.name for entry in observations if _is_unreported(project, entry, changes)]
     to_run = next((step for step in _user_code_steps(plan) if step.verdict != "hit"), None)
     code: AffectedCode = "unchanged"
     text = "no file that it depends on has changed"
@@ -99,10 +99,10 @@ def _has_changed(project: str, observation: Observation, changes: Changes) -> bo
     return False
 
 
-def _is_untracked(project: str, observation: Observation, changes: Changes) -> bool:
+def _is_unreported(project: str, observation: Observation, changes: Changes) -> bool:
     """Whether git never reports changes of a file of the project, for example because it ignores the file."""
     kind, name = observation.dependency.kind, observation.dependency.name
     if kind != "file" or observation.state in (ABSENT, DIRECTORY) or os.path.isabs(name):
         return False
     path = os.path.realpath(os.path.join(project, name))
-    return os.path.exists(path) and path not in changes.tracked and path not in changes.paths
+    return os.path.exists(path) and not changes.reports(path)

@@ -117,8 +117,11 @@ def _check(message: FarmJob) -> None:
     if isinstance(message.job, ComparisonJob):
         comparing.check(message.job, message.key)
         return
-    if keys.engine(message.job, ENGINE_ENVIRONMENT).key != message.key:
-        raise EnvironmentFault(f"the job is not the job of its key {message.key}", hint="use one release of trtbuild")
+    if (own_key := keys.engine(message.job, ENGINE_ENVIRONMENT).key) != message.key:
+        raise EnvironmentFault(
+            f"the job was sent with the key {message.key}, and this worker computes the key {own_key} for it",
+            hint="use one release of trtbuild",
+        )
     target, planned = message.job.target, message.job.toolchain_version
     installed = table.installed_version(target.toolchain)
     if installed != planned:

@@ -44,6 +44,12 @@ class Changes:
         """Whether a directory above `path` is a changed path, such as a changed submodule."""
         return any(str(parent) in self.paths for parent in Path(path).parents)
 
+    def reports(self, path: str) -> bool:
+        """Whether git reports a change of the file `path`. It does this for a tracked file, for a file of a tracked
+        submodule, and for a new file that it does not ignore."""
+        is_known = path in self.tracked or path in self.paths
+        return is_known or any(str(parent) in self.tracked for parent in Path(path).parents)
+
     def has_other_entries(self, directory: str) -> bool:
         """Whether entries of `directory` may have been added or removed since the commit."""
         for path, letter in self.paths.items():

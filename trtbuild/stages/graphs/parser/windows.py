@@ -80,7 +80,7 @@ def refuse_grids(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeP
         and attribute_of(node, "padding_mode", b"") == b"border"
     ):
         raise ConversionRefused(
-            "TensorRT's GridSample with cubic interpolation and the padding border gives other results than ONNX",
+            "TensorRT's GridSample with mode=cubic and padding_mode=border gives other results than ONNX",
             hint="use linear interpolation, or another padding",
         )
     yield node

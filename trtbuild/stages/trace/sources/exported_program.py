@@ -50,7 +50,7 @@ class ExportedProgramSource(SourceReader):
             raise SourceError(
                 f"{job.source.target} was exported with another default dtype: {error}",
                 code="source",
-                hint="call torch.set_default_dtype(torch.float32) before the export, and write this dtype in the model",
+                hint="export with the default dtype torch.float32, and name the other dtype in the model (dtype=…)",
                 **place,
             ) from error
         return module

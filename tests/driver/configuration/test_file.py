@@ -99,6 +99,18 @@ def test_a_group_may_write_the_file_only_if_the_user_is_its_only_member(
                 config_file.read(str(path), must_exist=True)
 
 
+def test_a_user_whose_primary_group_may_write_the_file_is_a_member(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group lists only the members for which it is a secondary group (group(5))."""
+    path.chmod(0o660)
+    user = pwd.getpwuid(os.geteuid())
+    gid = path.stat().st_gid
+    monkeypatch.setattr(grp, "getgrgid", lambda _: grp.struct_group((user.pw_name, "x", gid, [])))
+    eve = pwd.struct_passwd(("eve", "x", user.pw_uid + 4711, gid, "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwall", lambda: [user, eve])
+    with pytest.raises(ConfigurationError, match="other users can write it"):
+        config_file.read(str(path), must_exist=True)
+
+
 def test_a_file_of_another_user_is_refused_but_not_by_root(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = path.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 4711)

@@ -177,7 +177,10 @@ def _is_only_member(gid: int) -> bool:
         group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:
         return False
-    return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+    if group.gr_name != user.pw_name or not set(group.gr_mem) <= {user.pw_name}:
+        return False
+    # `gr_mem` does not have the users whose primary group this is (group(5))
+    return all(other.pw_gid != gid or other.pw_uid == user.pw_uid for other in pwd.getpwall())
 
 
 def _parse(path: str, text: str) -> Mapping[str, Any]:

@@ -110,7 +110,9 @@ def test_works_on_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "link", refuse)
     share = remote(tmp_path)
+    assert share.decides_races
     assert share.put("ac", KEY, b"first", once=True)
+    assert not share.decides_races, "the later of two simultaneous writers replaces the file"
     assert not share.put("ac", KEY, b"second", once=True)
     assert share.get("ac", KEY, LIMIT) == b"first"
     assert len(tried) == 2 and unfinished_files(tmp_path) == []

@@ -216,8 +216,10 @@ def test_does_not_replace_an_existing_object(server: Callable[..., Server]) -> N
 def test_looks_before_it_writes_if_a_service_cannot_write_once(server: Callable[..., Server]) -> None:
     service = server(answer("501 Not Implemented", error("NotImplemented")))
     store = remote("s3://cache")
+    assert store.decides_races
     with pytest.raises(RemoteDown):  # the lookup fails, because this server implements nothing
         store.put("ac", KEY, b"x", once=True)
+    assert not store.decides_races
     with pytest.raises(RemoteDown):
         store.put("ac", KEY, b"x", once=True)
     assert [request.split()[0] for request in service.requests] == ["PUT", "HEAD", "HEAD"]

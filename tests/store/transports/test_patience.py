@@ -379,3 +379,15 @@ def test_waiting_retries_end_when_the_circuit_opens() -> None:
         assert len(server.requests) >= 2
     assert len(faults) == 4
     assert lost_s < 1.8
+
+
+def test_a_transport_may_learn_from_a_write_that_it_does_not_decide_races() -> None:
+    class Learns(Scripted):
+        def put(self, *_: object, **__: object) -> bool:
+            self.decides_races = False
+            return True
+
+    patient = PatientTransport(Learns())
+    assert patient.decides_races
+    assert patient.put("ac", NAME, b"x", once=True)
+    assert not patient.decides_races

@@ -121,7 +121,9 @@ class DirectoryTransport(Transport):
             try:
                 if attempt:
                     self._shared.make(*path[:-1])
-                return self._shared.write(path, data, is_kept=is_kept)
+                is_written = self._shared.write(path, data, is_kept=is_kept)
+                self.decides_races = self._shared.has_hard_links
+                return is_written
             except OSError as error:
                 if error.errno not in _RACE_ERRORS or attempt + 1 == _MAX_WRITE_ATTEMPTS:
                     raise self._fault(error, "write") from error

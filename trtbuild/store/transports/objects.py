@@ -163,6 +163,7 @@ class ObjectTransport(Transport):
             if not isinstance(error, NotSupportedError) and _status(str(error)) != 501:
                 raise
         self._can_write_once = False
+        self.decides_races = False
         return None
 
     def _put(self, kind: Kind, name: str, data: bytes | memoryview, mode: Any) -> None:

@@ -134,6 +134,7 @@ class PatientTransport(Transport):
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         is_written = self._call("write", lambda: self._transport.put(kind, name, data, once=once))
+        self.decides_races = self._transport.decides_races  # a transport may learn from a write that it does not
         if is_written:
             with self._lock:
                 self._counts.bytes_up += memoryview(data).nbytes

@@ -37,6 +37,8 @@ class SharedFolder:
 
     def __init__(self, root: str) -> None:
         self.root = root
+        #: False after a write has found that the file system cannot make hard links.
+        self.has_hard_links = True
 
     @contextlib.contextmanager
     def folder(self, *path: str) -> Iterator[int]:
@@ -111,13 +113,41 @@ class SharedFolder:
                 while view:
                     view = view[os.write(descriptor, view) :]
                 os.fsync(descriptor)
-                published = _publish(descriptor, fresh, tmp, path[-1], folder, is_kept)
+                published = self._publish(descriptor, fresh, tmp, path[-1], folder, is_kept)
             finally:
                 os.close(descriptor)
                 with contextlib.suppress(OSError):
                     os.unlink(fresh, dir_fd=tmp)
             sync_descriptor(folder)
         return published
+
+    def _publish(
+        self,
+        descriptor: int,
+        fresh: str,
+        tmp: int,
+        name: str,
+        folder: int,
+        is_kept: Callable[[os.stat_result], bool] | None,
+    ) -> bool:
+        """Give the file `fresh` in the directory `tmp` its final `name` in `folder` (rule 3). Returns False if an existing
+        file stays."""
+        if is_kept is not None:
+            try:
+                os.link(fresh, name, src_dir_fd=tmp, dst_dir_fd=folder, follow_symlinks=False)
+                return True
+            except OSError as error:
+                if error.errno not in (*_NO_LINK_ERRORS, errno.EEXIST):
+                    raise
+                if error.errno != errno.EEXIST:
+                    self.has_hard_links = False
+            if os.fstat(descriptor).st_nlink > 1:  # rule 3
+                return True
+            with contextlib.suppress(FileNotFoundError):
+                if is_kept(os.stat(name, dir_fd=folder, follow_symlinks=False)):
+                    return False
+        os.rename(fresh, name, src_dir_fd=tmp, dst_dir_fd=folder)
+        return True
 
     def _set_permissions(self, descriptor: int, bits: int, min_bits: int) -> None:
         """Give a new file or directory the root's group. Its mode has the bits that the root's mode shares with `bits`, and
@@ -128,27 +158,6 @@ class SharedFolder:
                 os.fchown(descriptor, -1, root.st_gid)
         with contextlib.suppress(PermissionError):  # some file systems have fixed modes
             os.fchmod(descriptor, root.st_mode & bits | min_bits)
-
-
-def _publish(
-    descriptor: int, fresh: str, tmp: int, name: str, folder: int, is_kept: Callable[[os.stat_result], bool] | None
-) -> bool:
-    """Give the file `fresh` in the directory `tmp` its final `name` in `folder` (rule 3). Returns False if an existing file
-    stays."""
-    if is_kept is not None:
-        try:
-            os.link(fresh, name, src_dir_fd=tmp, dst_dir_fd=folder, follow_symlinks=False)
-            return True
-        except OSError as error:
-            if error.errno not in (*_NO_LINK_ERRORS, errno.EEXIST):
-                raise
-        if os.fstat(descriptor).st_nlink > 1:  # rule 3
-            return True
-        with contextlib.suppress(FileNotFoundError):
-            if is_kept(os.stat(name, dir_fd=folder, follow_symlinks=False)):
-                return False
-    os.rename(fresh, name, src_dir_fd=tmp, dst_dir_fd=folder)
-    return True
 
 
 def sync_descriptor(folder: int) -> None:

@@ -60,7 +60,8 @@ class ParsedNetwork:
         self._addresses: set[int] = set()
 
     def parse(self, model: bytes, weights: Mapping[str, Bytes]) -> list[NodeError]:
-        """Parse `model`. Returns the reasons why the parser refuses it. `weights`: name of an external weight → its data.
+        """Parse `model`. Returns the reasons why the parser refuses it; if there are none, the parser has accepted it.
+        `weights`: name of an external weight → its data.
 
         Raises KeyError for a missing weight, ValueError for a weight of the wrong size.
         """
@@ -150,7 +151,8 @@ class ParsedNetwork:
         ]
 
     def _node_errors(self, lines_before: int, nodes: Sequence[Node], default: Node | None = None) -> list[NodeError]:
-        """The parser's errors. `default` is the node of an error that names no node."""
+        """The parser's errors. `default` is the node of an error that names no node. If the parser has no errors, they are
+        the errors in the log after `lines_before` lines."""
         errors = []
         for index in range(self._parser.num_errors):
             error = self._parser.get_error(index)

@@ -9,11 +9,13 @@ float32 parameters, too, so they need no rewriting (8.6, on an H200: ResNet-50 t
 
 Rules
 1. If the parameters are external and float32, the factor and the term are computed here in float64, and rounded to half.
-   They become the new scale and shift. The mean becomes 0, the variance 1, and epsilon 0. The term is computed with the
-   rounded factor. So for an input equal to the old mean, the rounding of the factor does not change the result.
-2. A rounded term fits half if it is finite. A rounded factor fits if it is finite and not subnormal. If one of them does
-   not fit, the normalization is computed in float32, between casts. The same happens if the parameters are not external
-   or not float32. If all parameters have the input's type, nothing changes.
+   The factor becomes the new scale, and the term the new shift. The mean becomes 0, the variance 1, and epsilon 0. The term
+   is computed with the rounded factor. So for an input equal to the old mean, the rounding of the factor does not change
+   the result.
+2. A rounded term fits half if it is finite. A rounded factor fits if it is finite and not subnormal; 0 fits. If one of
+   them does not fit, the normalization is computed in float32, between casts. The same happens if the parameters are not
+   external or not float32. Nothing changes if all parameters have the input's type, if the float type of an operand is not
+   known, or if the normalization has several outputs.
 3. Nodes in nested graphs are not changed, because the lower step leaves them in float32
    (`trtbuild.stages.lower.half_precision.precision`).
 """

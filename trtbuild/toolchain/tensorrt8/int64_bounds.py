@@ -237,7 +237,8 @@ def _product(bounds: list[Bounds]) -> Bounds:
 
 
 def _symmetric_bounds(bounds: Bounds) -> Bounds:
-    """Bounds of values whose magnitude is at most that of `bounds`, and which are negative only if `bounds` are."""
+    """Bounds of values whose magnitude is at most that of values within `bounds`. They are negative only if `bounds` allow
+    negative values."""
     magnitude = max(abs(bounds[0]), abs(bounds[1]))
     return (0 if bounds[0] >= 0 else -magnitude), magnitude
 

@@ -9,7 +9,8 @@ Rules
 3. Samples slow the measured processes. On two cores, they made a build with several processes a tenth slower. So
    `measure_alternately` measures memory in a separate run, and takes the times from the other runs.
 4. The CPU time includes processes that run a moment longer than the command. They become children of this process
-   (prctl(2), PR_SET_CHILD_SUBREAPER). This process waits for them after it has read the clock.
+   (prctl(2), PR_SET_CHILD_SUBREAPER). This process waits at most `_ORPHANS_S` seconds for them, after the wall time has
+   been read.
 5. A command that fails ends the benchmark, because a failed run is not a measurement.
 """
 

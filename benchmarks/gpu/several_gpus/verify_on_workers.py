@@ -79,7 +79,8 @@ def _engine_cuts(document: Any) -> list[tuple[str, Any]]:
 def _verdicts(document: Any, here: Any) -> Iterator[Row]:
     """Yield a row for each model, and print errors and warnings.
 
-    Both documents must have equally many comparisons of a model's engines. An entry of `cuts` is such a comparison.
+    Both documents must have equally many comparisons of a model's engines. An entry of `cuts` whose `by` is "engine" is
+    such a comparison.
     """
     for model, model_here in zip(document["models"], here["models"], strict=True):
         cuts, cuts_here = ([cut for cut in each["cuts"] if cut["by"] == "engine"] for each in (model, model_here))

@@ -113,7 +113,8 @@ def _error_of_job(module: Any, file: Path) -> float:
 def relative_error(actual: Any, expected: Any) -> float:
     """Return max|actual - expected| / max|expected|.
 
-    The result is infinite if shapes or dtypes differ, or if `actual` has values that are not finite.
+    The result is infinite if shapes or dtypes differ, or if `actual` has values that are not finite. It is also infinite if
+    all values of `expected` are 0, and those of `actual` are not.
     """
     import numpy as np
 

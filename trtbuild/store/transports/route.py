@@ -30,6 +30,7 @@ class Addresses:
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._lock = threading.Lock()
+        #: None before the first call of `get`.
         self._lookup_finished: threading.Event | None = None
         self._addresses: list[Any] = []
         self._error: OSError | None = None

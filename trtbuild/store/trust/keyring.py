@@ -126,6 +126,7 @@ class Keyring:
         self._builder = builder
         self._now = now
         self._trusted_keys: dict[bytes, list[TrustedKey]] = {}
+        #: (key of a record, its document, signature) → whether the signature is valid for the record.
         self._checked_signatures: dict[tuple[str, Output, Signature], bool] = {}
         for key in trusted:
             self._trusted_keys.setdefault(key.public_key, []).append(key)

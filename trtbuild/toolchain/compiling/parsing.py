@@ -6,8 +6,8 @@ Rules
    True for operators that the parser then refuses.
 2. The values of weights are not known during partitioning, so the parser reads placeholders (`placeholder_weights`). A
    weight that is a shape, axes or a repeat count is then zero, which has another meaning: a Reshape to (0, 0) keeps the
-   sizes of its input. So the answer may be wrong. But then the compiler, which has the true values, raises an error with
-   the node. A wrong answer never leads to a wrong engine.
+   sizes of its input. So the answer may be wrong. If the parser accepts a node by mistake, the compiler, which has the true
+   values, raises an error with the node. A wrong answer never leads to a wrong engine.
 3. A refusal names every node that is known to be refused: the nodes in the parser's errors, and the nodes that
    `supports_model_v2` (in older releases: `supports_model`) leaves out of its subgraphs. If the error of a parse has no
    node, it belongs to the node that the log names last. TensorRT-RTX has such errors for ScatterElements with a reduction.

@@ -1,8 +1,8 @@
 """Parse an ONNX model and its weights into a TensorRT network.
 
 Rules
-1. The parser gets pointers to the weights, because protobuf would take 3 to 7 s for 340 MB. Parsers before TensorRT 10.13
-   read the weights from the files that the model names.
+1. The parser gets pointers to the weights. With 340 MB of weights inside the model, protobuf would take 3 to 7 s. Parsers
+   before TensorRT 10.13 read the weights from the files that the model names.
 2. TensorRT's objects have pointers to one another and to the weights, but Python does not know these pointers. So a
    `ParsedNetwork` frees its parser, its network and its weights in this order, which TensorRT needs. After that, the caller
    frees the builder and the logger.

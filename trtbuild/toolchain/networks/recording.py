@@ -97,6 +97,7 @@ class _Recorder:
         self._tensors: dict[int, TensorProxy] = {}
         #: Number of an input in the manifest → its proxy.
         self._inputs: dict[int, TensorProxy] = {}
+        #: The tensors that are marked as outputs, in the order of the calls.
         self.outputs: list[TensorProxy] = []
         #: Index of a layer in the network → index of its proxy in `_objects`.
         self.layer_numbers: dict[int, int] = {}

@@ -60,7 +60,7 @@ class ParsedNetwork:
         self._addresses: set[int] = set()
 
     def parse(self, model: bytes, weights: Mapping[str, Bytes]) -> list[NodeError]:
-        """Parse `model`. Returns the reasons why the parser refuses it; if there are none, the parser has accepted it.
+        """Parse `model`. Returns the reasons why the parser refuses it, or an empty list if it accepts it.
         `weights`: name of an external weight → its data.
 
         Raises KeyError for a missing weight, ValueError for a weight of the wrong size.

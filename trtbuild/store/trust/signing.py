@@ -39,9 +39,10 @@ _PUBLIC_KEY_HINT = "it is name:base64, as `trtbuild cache keygen` prints it"
 
 @dataclass(frozen=True)
 class TrustedKey:
-    """A trusted public key (32 bytes). It is trusted until the end of the day `expires` (UTC), or always if this is None.
+    """A trusted public key (32 bytes). It is trusted until the end of the day `expires` (UTC).
 
-    A domain is the origin of a record, such as ``ci``. If `domains` is not empty, the key counts for these domains only.
+    If `expires` is None, the key does not expire. A domain is the origin of a record, such as ``ci``. If `domains` is not
+    empty, the key counts for these domains only.
     """
 
     name: str

@@ -95,7 +95,7 @@ class ParsedNetwork:
             )
 
     def changed_types(self, model_outline: Outline) -> list[NodeError]:
-        """List the inputs and outputs whose element type the parser has changed, with the nodes that use them."""
+        """List the inputs and outputs whose element type the parser has changed, with the nodes that read or write them."""
         tensors = {tensor.name: tensor for tensor in map(self.network.get_input, range(self.network.num_inputs))}
         tensors |= {tensor.name: tensor for tensor in map(self.network.get_output, range(self.network.num_outputs))}
         errors = []

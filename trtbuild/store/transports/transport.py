@@ -42,7 +42,9 @@ class Transport(ABC):
     #: The URL without credentials, for people (`credentials.public_place`).
     place: str
     #: Whether `put` with `once` returns True for exactly one of several simultaneous writers. A server that first looks for
-    #: the entry and then writes it (WebDAV) may accept several writers. The last writer's entry then stays.
+    #: the entry and then writes it (WebDAV) may accept several writers. The last writer's entry then stays. Two transports
+    #: have True here, although this can also happen to them: in an object store without ``If-None-Match`` (objects.py,
+    #: rule 3), and in a directory on a file system without hard links.
     decides_races: bool = False
     #: Warnings for the user, for example that this remote gets a password without encryption.
     warnings: Sequence[str] = ()
@@ -51,7 +53,8 @@ class Transport(ABC):
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         """The entry's bytes, or None if there is no such entry. `timed` limits the total time (rule 3).
 
-        Raises RemoteRefused, RemoteDown, and RemoteLied for more than `limit` bytes.
+        Raises RemoteRefused, RemoteDown, and RemoteLied for an answer that cannot be the entry, for example one with more
+        than `limit` bytes, a page of HTML, or something that is not a regular file.
         """
 
     @abstractmethod

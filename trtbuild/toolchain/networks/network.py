@@ -122,8 +122,8 @@ class ParsedNetwork:
     def supported_pieces(
         self, model: bytes, scales: Mapping[str, memoryview]
     ) -> tuple[list[list[int]], list[NodeError]]:
-        """Ask the parser which pieces of `model` it would accept (`supports_model_v2`). Returns the node indexes of each
-        piece, and the parser's errors.
+        """Ask the parser which pieces of `model` it would accept (`supports_model_v2`, in older releases `supports_model`).
+        Returns the node indexes of each piece, and the parser's errors.
 
         `scales` maps names of weights to values. The parser reads zeros in place of the other weights. Afterwards the
         network cannot be used.

@@ -1,7 +1,7 @@
 """Rewrite batch normalizations with half-precision input and float32 parameters, for parsers of strongly typed networks.
 
-In this module, "half" is float16 or bfloat16. A `BatchNormalization` multiplies each channel by a factor and adds a term,
-which both follow from its four parameters. If the input is half and the parameters are float32, the parser of TensorRT 10
+In this module, "half" is float16 or bfloat16. A `BatchNormalization` multiplies each channel by a factor and adds a term.
+Both follow from its four parameters. If the input is half and the parameters are float32, the parser of TensorRT 10
 (seen in TensorRT-RTX 1.7) casts the parameters to half, and computes factor and term in half. In float16, a variance of
 65520 or more is then infinite, and an epsilon of 1e-5 has two significant digits. If the parameters are half, the parser
 creates one Scale layer, which TensorRT folds into the convolution before it. Releases before 9 create this Scale layer from
@@ -44,7 +44,7 @@ def rewrite_norms(
     """Apply the rules to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX.
 
     `converts_half_norm_to_scale_layer` is a property of the release (`trtbuild.toolchain.libraries.releases`). If it is
-    False, all these normalizations are computed in float32.
+    False, all normalizations that the rules change are computed in float32.
     """
     model_outline = read_outline(model)
     if not any(entry.operator == _OPERATOR for entry in model_outline.nodes):

@@ -2,9 +2,9 @@
 
 Rules
 1. The commands of a comparison run alternately (`run_alternately`), so that other load of the machine slows all of
-   them. The reported number is the median of the runs.
+   them. The medians over the runs are reported.
 2. Memory is PSS (proportional set size), summed over all processes of the tree. PSS divides a shared page among its
-   processes, so the sum counts the page once. The reported number is the largest of the samples, which are taken every
+   processes, so the sum counts the page once. The memory of a run is the largest of its samples, which are taken every
    `SAMPLE_S` seconds. A peak between two samples is missed.
 3. Samples slow the measured processes. On two cores, they made a build with several processes a tenth slower. So
    `measure_alternately` measures memory in a separate run, and takes the times from the other runs.

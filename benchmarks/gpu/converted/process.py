@@ -91,7 +91,7 @@ def _build(gpu: Gpu, model: bytes, cases: list[dict[str, npt.NDArray[Any]]]) -> 
     """Return the network of a model, and its engine. Raises ValueError with the message of TensorRT."""
     trt = gpu.trt
     builder = trt.Builder(gpu.log)
-    # TensorRT 10 and later have only this kind of network. A release without the flag needs no flag.
+    # TensorRT 10 and later have only networks with explicit batch, so the flag may be missing.
     flag = getattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
     network = builder.create_network(0 if flag is None else 1 << int(flag))
     parser = trt.OnnxParser(network, gpu.log)

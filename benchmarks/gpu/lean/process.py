@@ -87,7 +87,10 @@ def _write_results(module: Any, results: Path) -> None:
 
 
 def _error_at(module: Any, results: Path, point: tuple[int, int, int]) -> float:
-    """Return the largest max|a-b| / max|b| of all outputs, where b is stored. Infinite if the number of outputs differs."""
+    """Return the largest max|a-b| / max|b| of all outputs (b: the stored output).
+
+    The result is infinite if the number of outputs differs.
+    """
     import numpy as np
 
     from benchmarks.gpu.subjects.without_torch import relative_error

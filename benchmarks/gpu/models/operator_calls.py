@@ -1,4 +1,4 @@
-"""Models with operator calls whose direct translation into ONNX is wrong, or which TensorRT may compute in another way.
+"""Models of operator calls whose direct translation into ONNX is wrong, or which TensorRT may not compute as PyTorch does.
 
 Each model has one dynamic size. Its inputs are values for which a wrong translation gives wrong results: ties, rows that
 are masked entirely, numbers near 0, large integers, and negative indices.

@@ -4,7 +4,8 @@
    the packages from these traces, and records the traces in the lock file (``trtbuild lock``). So the Python with torch
    does not trace again.
 2. One process verifies on one GPU. Then ``verify --workers`` verifies on one worker for each GPU. Both run all comparisons.
-   The results must have the same keys, because GPU, driver and versions are the same.
+   The results must have the same keys, because GPU, driver and versions are the same. At the end, a second
+   ``verify --workers`` must find these results.
 """
 
 from __future__ import annotations

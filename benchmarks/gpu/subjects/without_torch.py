@@ -1,8 +1,8 @@
 """Load and run the examples' packages with a Python that has no torch.
 
 This process writes inputs and eager PyTorch's outputs to files. The other Python runs
-``python -m benchmarks.gpu.subjects.without_torch FOLDER``: it runs each package, and compares the outputs with those of
-eager PyTorch. A package with a Torch partition must be rejected with a message that names torch.
+``python -m benchmarks.gpu.subjects.without_torch FOLDER``. This command runs each package, and compares the outputs with
+those of eager PyTorch. A package with a Torch partition must be rejected with a message that names torch.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.workspace import Request, Workspace
 
-#: Stage → the outputs to which `_outputs` adds bytes, so that the later steps of a new model have new keys.
+#: Stage → the outputs to which `_outputs` adds bytes, so that the later steps of a new model have new keys. The outputs of
+#: the partition step change in another way (see `_outputs`).
 _CHANGED_OUTPUTS = {"trace": ("graph",), "lower": ("graph",), "partition": (), "convert": ("onnx",)}
 
 
@@ -67,7 +68,8 @@ def _clone(workspace: Workspace, original: ModelPlan, name: str) -> None:
 def _extend_chain(workspace: Workspace, original: ModelPlan, plan: ModelPlan) -> None:
     """Write the links (`trtbuild.core.recipes.chain`) that lead from the manifest to the record of the model's trace.
 
-    A link names files that the trace read. The links of `original` are copied with the name of the new source file.
+    A link names dependencies of the trace, such as files that it read. The dependencies of `original` are copied, with the
+    name of the new source file.
     """
     old, new = (f"models/{each.model.name}" for each in (original, plan))
     lookups = workspace.lookups

@@ -34,6 +34,7 @@ from tests.runtime.fake_tensorrt.samples import SAMPLES, Sample
 
 SCHEMA = "trtbuild.tensorrt-answers/1"
 _DTYPES = {"float32": "FLOAT", "float16": "HALF", "int32": "INT32", "bool": "BOOL"}
+#: The question, its next call and its answers so far, if no call was noted (`_note_call`).
 _NO_CALL: tuple[str, str, dict[str, Any]] = "", "", {}
 #: The recorded status of a process that did not end in time, as the program `timeout` returns it.
 _TIMED_OUT = 124

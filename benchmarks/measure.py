@@ -2,14 +2,15 @@
 
 Rules
 1. The commands of a comparison run alternately (`run_alternately`), so that other load of the machine slows all of
-   them. The reported number is the median of the runs.
+   them. The medians over the runs are reported.
 2. Memory is PSS (proportional set size), summed over all processes of the tree. PSS divides a shared page among its
-   processes, so the sum counts the page once. The reported number is the largest of the samples, which are taken every
+   processes, so the sum counts the page once. The memory of a run is the largest of its samples, which are taken every
    `SAMPLE_S` seconds. A peak between two samples is missed.
 3. Samples slow the measured processes. On two cores, they made a build with several processes a tenth slower. So
    `measure_alternately` measures memory in a separate run, and takes the times from the other runs.
 4. The CPU time includes processes that run a moment longer than the command. They become children of this process
-   (prctl(2), PR_SET_CHILD_SUBREAPER). This process waits for them after it has read the clock.
+   (prctl(2), PR_SET_CHILD_SUBREAPER). This process waits at most `_ORPHANS_S` seconds for them, after the wall time has
+   been read.
 5. A command that fails ends the benchmark, because a failed run is not a measurement.
 """
 

@@ -1,12 +1,12 @@
 """Read and write programs whose sizes torch alone cannot read or write: ``s - s//2``, ``math.ceil(s / 4)``.
 
-torch (2.13) checks that the sizes of a tensor are not negative when it reads a stored program. It needs an example of each
-symbol, if the ranges of the symbols do not prove this. A program contains the example of a symbol only if the symbol alone
-is the size of a tensor that is read earlier. Otherwise torch fails, although it has written the program. A partition
-that gets the second half of an axis is such a program.
+When torch (2.13) reads a stored program, it checks that the sizes of each tensor are not negative. If the ranges of the
+symbols do not prove this, torch needs an example (a number) of each symbol. It has the example of a symbol only if the
+symbol alone is the size of a tensor that was read earlier. Otherwise torch fails, although it has written the program. A
+partition that gets the second half of an axis is such a program.
 
-Inside a block of `solve_sizes`, the missing examples are computed from the examples of the tensor's sizes, which the
-program contains. Tensors that torch alone can read are read as usual.
+Inside a block of `solve_sizes`, the missing examples are computed from the examples of the tensor's sizes and strides. The
+program contains these examples. Tensors that torch alone can read are read as usual.
 
 torch (2.13) writes and reads calls of ``math.trunc``, but not those of ``math.floor`` and ``math.ceil``. Inside a block of
 `solve_sizes`, it writes and reads these, too. torch is imported when a function runs.
@@ -54,8 +54,9 @@ solve_sizes = ProcessWideChange(_change_torch)
 
 
 def _add_examples(reader: Any, tensor: Any) -> None:
-    """Give an example to each symbol in the sizes and strides of a stored tensor. With these examples, the sizes and
-    strides are equal to their own stored examples. If no such numbers are found, no symbol gets an example."""
+    """Give an example to each symbol in the sizes and strides of a stored tensor, if the symbol has no example yet. With
+    these examples, the sizes and strides are equal to their own stored examples. If no such numbers are found, no symbol
+    gets an example."""
     ranges = reader.shape_env.var_to_range
     # torch also stores the examples of expressions in this table
     known = {expr: number for expr, number in reader.shape_env.backed_var_to_val.items() if expr.is_Symbol}

@@ -90,7 +90,7 @@ class Case:
         return module.to(device)
 
     def _take_weights(self, module: Any) -> None:
-        """Copy the package's weights into `module`.
+        """Copy the package's weights into the parameters of `module` with the same name, shape and dtype.
 
         Otherwise the random weights may differ: other versions of torch and transformers may draw other random numbers.
         """
@@ -132,7 +132,10 @@ def import_file(path: Path) -> Any:
 
 
 def cases(project: Path) -> Iterator[Case]:
-    """Yield every model of the project in the folder `project`, in the order of its manifests."""
+    """Yield every model of the project in the folder `project`, in the order of its manifests.
+
+    Raises ValueError if the shapes of a model are not valid.
+    """
     from trtbuild.manifest.project import load_project
 
     for model in load_project(project).models:

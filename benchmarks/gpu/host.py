@@ -75,7 +75,10 @@ class Host:
         cache: Path | None = None,
         timeout_s: float = 580,
     ) -> subprocess.CompletedProcess[str]:
-        """Run Python in `folder`. It inherits no variables ``TRTBUILD_*``. `cache` is the folder of trtbuild's cache."""
+        """Run Python in `folder`. It inherits no variables ``TRTBUILD_*``. `cache` is the folder of trtbuild's cache.
+
+        Raises ValueError if `without_torch` is True, and there is no Python without torch.
+        """
         if without_torch and self.python_without_torch is None:
             raise ValueError("name a Python without torch: --python-without-torch")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}

@@ -17,6 +17,7 @@ from benchmarks.projects import VIT_MODEL, write
 _EXAMPLES = Path(__file__).parents[2] / "manifests"
 #: The source files of models, which the functions below copy into the projects.
 _MODELS = Path(__file__).parent / "models"
+#: The targets in the manifests of the examples. `write_examples` replaces this text.
 _TARGETS = re.compile(r"targets: \[ampere, ada, blackwell\]")
 
 #: TensorRT's own kernels for convolutions (tactic sources), for hosts without cuDNN.
@@ -35,7 +36,7 @@ class Hardware:
     tactic_sources: tuple[str, ...] | None = None
 
     def builder(self, *settings: str) -> str:
-        """Return the manifest's `builder` field, or an empty text if there are neither `settings` nor tactic sources."""
+        """Return the manifest's `builder` field. Empty if there are no `settings`, and `tactic_sources` is None."""
         if self.tactic_sources is not None:
             settings = (*settings, f"tactic_sources: [{', '.join(self.tactic_sources)}]")
         return f"builder: {{{', '.join(settings)}}}" if settings else ""
@@ -96,7 +97,10 @@ def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int
 
 
 def write_resnet(folder: Path, hardware: Hardware) -> Path:
-    """Write ResNet-50 in float32 and float16. On a host without cuDNN, TensorRT uses its own convolutions."""
+    """Write ResNet-50 in float32 and float16.
+
+    If `tactic_sources` is not None, the host has no cuDNN. Then TensorRT may use only its own convolutions.
+    """
     if hardware.tactic_sources is not None:
         hardware = replace(hardware, tactic_sources=BUILT_IN_CONVOLUTIONS)
     write(folder / "manifests" / "targets.yaml", hardware.manifest())

@@ -5,7 +5,7 @@ Rules
 2. `host_times_us` measures how long a call keeps the host busy. Calls are made in short bursts, because a full queue would
    slow the host down. The wait for the GPU is not timed. One call before each burst is not timed either, because
    the previous burst may have used other shapes. The result is the median of the bursts' mean times.
-3. The candidates of a comparison run alternately, after a warm-up of all of them.
+3. The candidates of a comparison run alternately, in bursts of `BURST` calls, after a warm-up of all of them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Build an engine of ViT-B in a new process with an empty cache, and compare the build with a script without trtbuild.
 
+A second project builds ViT-B with an engine for each layer, and is compared with the same script.
 The script, `straight_vit.py`, uses the documented calls of PyTorch and TensorRT-RTX. The script and trtbuild import the
 same `models/vit.py`, build for the same SM and profile with the builder's default settings, and write the engine's plan.
 The time of imports counts for both. trtbuild also compares the traced program with the eager model, fills its cache and

@@ -1,9 +1,9 @@
 """Measure the seconds that a dead remote (a cache server that fails) adds to a build with an empty cache.
 
 There are five dead remotes: a port that refuses connections, a server that never answers, a server that sends a byte a
-second, an unknown host name, and a host name whose lookup hangs. All traffic stays on the loopback, because a stub replaces
-`socket.getaddrinfo` in the build's process. The servers count connections and the stub counts lookups, which proves that
-the build tried the remote. The refused port has no count.
+second, an unknown host name, and a host name whose lookup hangs. All traffic stays on the loopback: the servers listen
+there, and for the two host names a stub replaces `socket.getaddrinfo` in the build's process. The servers count connections
+and the stub counts lookups, which proves that the build tried the remote. The refused port has no count.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from benchmarks.figure import Ratio, Row, Value
 from benchmarks.measure import run
 from benchmarks.session import Session
 
+#: The plain hashes read the file in pieces of this many bytes.
 _PIECE = 1 << 20
 
 
@@ -48,7 +49,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def measure(path: str, repeats: int) -> None:
-    """Print, as JSON, name → [wall time, CPU time]: medians in seconds over `repeats` alternating runs."""
+    """Print, as JSON, name → [wall time, CPU time]: medians in seconds over `repeats` runs each. The names alternate."""
     import hashlib
     import shutil
     import tempfile

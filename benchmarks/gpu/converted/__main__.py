@@ -24,7 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+#: The time limit for one model, in seconds.
 _TIMEOUT_S = 300
+#: The progress is printed each time that this many models have ended.
 _PROGRESS_MODELS = 50
 
 
@@ -57,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 def measure(models: Sequence[Path], process_count: int, file: Path | None) -> int:
     """Run each model in its own process, at most `process_count` at a time.
 
-    Prints each difference, and the number of equal outputs.
+    Prints each difference, refusal and failure, and their numbers. Returns the exit code.
     """
     found: list[dict[str, Any]] = []
     with ThreadPoolExecutor(process_count) as pool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-#: The largest allowed error of float32 models, and of models that compute in float16, relative to the largest number.
+#: The largest allowed error of float32 models, and of models that compute in float16, relative to the largest magnitude.
 TOLERANCE, HALF_TOLERANCE = 1e-4, 1e-2
 
 
@@ -91,7 +91,7 @@ def _build(gpu: Gpu, model: bytes, cases: list[dict[str, npt.NDArray[Any]]]) -> 
     """Return the network of a model, and its engine. Raises ValueError with the message of TensorRT."""
     trt = gpu.trt
     builder = trt.Builder(gpu.log)
-    # TensorRT 10 and later have no other kind of network
+    # TensorRT 10 and later have only networks with explicit batch, so the flag may be missing.
     flag = getattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
     network = builder.create_network(0 if flag is None else 1 << int(flag))
     parser = trt.OnnxParser(network, gpu.log)
@@ -147,7 +147,7 @@ def _dtype(gpu: Gpu, engine: Any, name: str) -> Any:
 def difference(actual: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float) -> str:
     """Return how two arrays differ, or an empty text if they agree.
 
-    Integers must be equal. Floats may differ by `tolerance`, relative to the largest finite number in `expected`.
+    Integers must be equal. Floats may differ by `tolerance`, relative to the largest finite magnitude in `expected`.
     """
     if actual.shape != expected.shape:
         return f"the shape {actual.shape}, not {expected.shape}"

@@ -3,9 +3,10 @@
 Rules
 1. The models are the results of the convert steps of ``trtbuild build --until convert``. Equal models are written once.
 2. Each model runs several times with seeded inputs. In one run (a *case*), all dynamic axes have the same size, one of
-   `SIZES`. Floats are normally distributed, or multiples of 0.5, so that many are equal. Integers are 0, 1 or 2.
-3. A model is left out if onnxruntime has no kernel for it, or if its weights are not in the file. A case is left out if
-   onnxruntime fails, for example because a model allows no such sizes.
+   `SIZES`. Floats are normally distributed, or multiples of 0.5, so that many are equal. Integers are 0, 1 or 2;
+   bools are 0 or 1.
+3. A case is left out if onnxruntime fails, for example because a model allows no such sizes. A model is left out if it has
+   no case. This also happens if onnxruntime has no kernel for it, or if its weights are not in the file.
 """
 
 from __future__ import annotations

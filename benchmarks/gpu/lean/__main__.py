@@ -6,8 +6,9 @@ a folder with wheels of the runtimes, ``tensorrt_lean`` and ``tensorrt_dispatch`
 version of the full TensorRT. Torch is not needed.
 
 The full TensorRT builds one network in three ways (`benchmarks.gpu.lean.project`), and runs all packages. Then each runtime
-gets a process without the full TensorRT. It runs the packages with trtbuild, and their outputs are compared. Other
-processes ask the Python bindings of each runtime about each plan. If a process crashes, its row says so.
+gets a process without the full TensorRT. This process runs the packages with trtbuild, and the outputs are compared. Other
+processes ask the Python bindings of the full TensorRT and of each runtime about each plan. If a process crashes, its row
+shows this.
 
 The exit code is 1 if the packages could not be built. Otherwise it is 0, even if a check is not met.
 """
@@ -111,7 +112,7 @@ class Lean:
         self.details: dict[str, Any] = {}
 
     def rows(self) -> Iterator[Row]:
-        """Build, run with the full TensorRT, and run with each runtime."""
+        """Build, run with the full TensorRT and with each runtime, and ask the bindings of all of them about each plan."""
         yield from self._build()
         yield from self._packages(_FULL, self._process(["write", *self._paths()]), MODELS)
         runtimes = [runtime for runtime in self.runtimes if runtime.is_for_this_python]

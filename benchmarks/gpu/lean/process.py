@@ -27,12 +27,12 @@ _KEPT: list[Any] = []
 def run(packages: Path, results: Path, *, writes: bool = False, any_version: bool = False) -> Iterator[dict[str, Any]]:
     """Load each package, run it at all points, and compare the outputs with the files in `results`.
 
-    Only one version of TensorRT can run the package ``exact``. With `writes`, its outputs are first written to these
-    files. With `any_version`, trtbuild also tries runtimes whose versions NVIDIA's documentation does not name for these
-    plans.
+    Only the TensorRT version that built the package ``exact`` can run it. With `writes`, the outputs of this package are
+    first written to these files. With `any_version`, trtbuild also tries runtimes whose versions NVIDIA's documentation
+    does not name for these plans.
 
-    Yields a value for each package: the library that ran it, its worst error and the seconds of a call; or the error of
-    trtbuild. The last value has the imported TensorRT modules.
+    Yields a value for each package: the library that ran it, the largest error of its outputs, and the seconds of a call;
+    or the error of trtbuild. The last value has the imported TensorRT modules.
     """
     import trtbuild
     from benchmarks.gpu.lean.project import MODELS
@@ -87,7 +87,10 @@ def _write_results(module: Any, results: Path) -> None:
 
 
 def _error_at(module: Any, results: Path, point: tuple[int, int, int]) -> float:
-    """Return the largest max|a-b| / max|b| of all outputs."""
+    """Return the largest max|a-b| / max|b| of all outputs (b: the stored output).
+
+    The result is infinite if the number of outputs differs.
+    """
     import numpy as np
 
     from benchmarks.gpu.subjects.without_torch import relative_error
@@ -116,7 +119,10 @@ def _call_s(module: Any) -> float:
 
 
 def answers(module: str, plan: Path, *, host_code: bool) -> Iterator[dict[str, Any]]:
-    """Ask a library's bindings about a plan, without trtbuild. Yields each call with its result and its log lines."""
+    """Ask a library's bindings about a plan, without trtbuild. Yields each call with its result and its log lines.
+
+    Most calls are also yielded before they are made, so that the last line of a crashed process names the call.
+    """
     trt = importlib.import_module(module)
     log: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Models with operator calls whose direct translation into ONNX is wrong, or which TensorRT may compute differently.
+"""Models of operator calls whose direct translation into ONNX is wrong, or which TensorRT may not compute as PyTorch does.
 
 Each model has one dynamic size. Its inputs are values for which a wrong translation gives wrong results: ties, rows that
 are masked entirely, numbers near 0, large integers, and negative indices.
@@ -174,7 +174,10 @@ def _log_sums(x: torch.Tensor) -> Tensors:
 
 
 def _infinite_keys(x: torch.Tensor) -> Tensors:
-    """Return the elements at the indices, not the indices: PyTorch does not define the order of equal elements."""
+    """Return the elements at the indices, with 0 in place of infinite elements.
+
+    The indices are not compared, because PyTorch does not define the order of equal elements.
+    """
     searches = (torch.topk(x, 6, 1), torch.topk(x, 6, 1, largest=False), torch.sort(x, 1), torch.sort(x, 1, True))
     places = (x.argmax(1, keepdim=True), x.argmin(1, keepdim=True), x.max(1, True)[1], x.min(1, True)[1])
     indices = (*(search.indices for search in searches), *places)

@@ -17,8 +17,8 @@ _VOCABULARY, _LENGTH = 2048, 128
 def images(count: int, batch: int, seed: int = 0, size: int = 224) -> Iterator[tuple[torch.Tensor]]:
     """Yield `count` samples of shape (batch, 3, size, size), float32.
 
-    As in photographs, the amplitude of a frequency falls with the frequency, and the colors are correlated. Images differ
-    in brightness and contrast. Over all images, values have about the mean 0 and the deviation 1, as normalized images do.
+    As in photographs, higher frequencies have smaller amplitudes, and the colors are correlated. Images differ in
+    brightness and contrast. Over all images, values have about the mean 0 and the deviation 1, as normalized images do.
     """
     random = torch.Generator().manual_seed(seed)
     vertical, horizontal = torch.fft.fftfreq(size)[:, None], torch.fft.rfftfreq(size)[None]
@@ -36,7 +36,7 @@ def images(count: int, batch: int, seed: int = 0, size: int = 224) -> Iterator[t
 def texts(count: int, batch: int, seed: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield `count` samples: token ids and a mask, int32 of shape (batch, 128). The mask is 0 after the end of a text.
 
-    The frequency of a token falls with its id (Zipf's law), and texts have different lengths.
+    Tokens with larger ids are rarer (Zipf's law), and texts have different lengths.
     """
     random = torch.Generator().manual_seed(seed)
     frequencies = 1 / torch.arange(1, _VOCABULARY + 1, dtype=torch.float64)

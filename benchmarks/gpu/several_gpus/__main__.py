@@ -31,12 +31,16 @@ PARTS = ("one", "all", "workers", "verify")
 
 
 def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PARTS) -> Iterator[Row]:
-    """Build the same engines in three ways, compare the wall times of the builds, and verify the engines."""
+    """Build the same engines in three ways, compare the wall times of the builds, and verify the engines.
+
+    `parts` may leave out some of this. `models` are the models to build; if it is empty, all models are built.
+    """
     count = len(_gpus())
     yield Check("the host has several GPUs", count > 1, f"{count} GPUs")
     on_one_gpu = None
     with_torch = machine
-    # Another version of torch may have traced the models. With the installed torch, a build would trace them again.
+    # Another version of torch may have traced the models. With the installed torch, a build would trace them again. So the
+    # builds use a Python without torch.
     if find_spec("torch") is not None:
         machine = verify_on_workers.without_torch(machine)
     if "one" in parts:

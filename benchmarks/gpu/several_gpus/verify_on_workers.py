@@ -4,7 +4,8 @@
    the packages from these traces, and records the traces in the lock file (``trtbuild lock``). So the Python with torch
    does not trace again.
 2. One process verifies on one GPU. Then ``verify --workers`` verifies on one worker for each GPU. Both run all comparisons.
-   The results must have the same keys, because GPU, driver and versions are the same.
+   The results must have the same keys, because GPU, driver and versions are the same. At the end, a second
+   ``verify --workers`` must find these results.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def _engine_cuts(document: Any) -> list[tuple[str, Any]]:
 def _verdicts(document: Any, here: Any) -> Iterator[Row]:
     """Yield a row for each model, and print errors and warnings.
 
-    Both documents must have equally many comparisons of a model's engines. An entry of `cuts` is such a comparison.
+    Both documents must have equally many comparisons of a model's engines. An entry of `cuts` whose `by` is "engine" is
+    such a comparison.
     """
     for model, model_here in zip(document["models"], here["models"], strict=True):
         cuts, cuts_here = ([cut for cut in each["cuts"] if cut["by"] == "engine"] for each in (model, model_here))

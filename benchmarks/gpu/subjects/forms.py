@@ -22,6 +22,7 @@ from benchmarks.gpu.timing import latencies
 
 #: The model of all measurements of this file. CUDA graphs are measured with two more models, too.
 _MODEL = "class_token"
+#: The number of threads, and of the calls in each thread.
 _THREADS, _CALLS = 8, 25
 
 _LOAD_PT2_PROGRAM = """\

@@ -62,7 +62,7 @@ def _candidates(
 ) -> dict[str, Callable[[], object]]:
     """Return name → function, which runs the package, eager PyTorch or torch.compile.
 
-    PyTorch gets the inputs in the model's precision.
+    PyTorch gets the inputs in the model's precision. If torch.compile fails, it is left out.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Compare `trtbuild.load` of ViT-B's package with reading and hashing the same bytes."""
+"""Compare the time of `trtbuild.load` for ViT-B's package with the time to read and hash the package's plan."""
 
 from __future__ import annotations
 

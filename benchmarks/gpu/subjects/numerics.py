@@ -42,7 +42,8 @@ def rows(host: Host) -> Iterator[Row]:
 def verify_rows(host: Host, project: Path, title_ending: str, names: list[str]) -> Iterator[Row]:
     """Verify the models or packages `names` of a project. The title of each row ends with `title_ending`.
 
-    Each entry of `cuts` is one comparison. A cut is one way to divide a model into partitions.
+    Each entry of `cuts` is one comparison of the model in one cut (a way to divide a model into partitions). Entries for
+    onnxruntime are left out.
     """
     process = host.trtbuild(project, "verify", "--json", *names)
     (host.work / f"verify-{project.name}.json").write_text(process.stdout)

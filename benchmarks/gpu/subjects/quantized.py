@@ -31,7 +31,8 @@ from benchmarks.gpu.timing import latencies
 FAMILIES: Mapping[str, Callable[..., Iterator[tuple[Any, ...]]]] = {"resnet": samples.images, "bert": samples.texts}
 #: The precision whose times and results all other precisions are compared with.
 _FLOAT = "float32"
-#: The number, the size and the seed of the batches for errors. The calibration uses the seed 0.
+#: The number, the size and the seed of the batches for errors. Timed batches have this seed, too. The calibration uses the
+#: seed 0.
 _BATCHES, _BATCH, _SEED = 4, 4, 1
 #: The batch sizes that are timed: min and opt of the profile.
 _TIMED_BATCHES = (1, 16)

@@ -1,8 +1,9 @@
 """Compare every package with eager PyTorch on the same GPU, at min, opt, max and random shapes of every profile.
 
-For an ONNX file, onnxruntime on the CPU takes the place of eager PyTorch. Eager computes in float32 without TF32. The row
-of a float32 model also shows the error of eager with TF32, except for ONNX files. The worst error over outputs and shapes
-may be at most 1e-3 in float32 (TensorRT uses TF32) and 1e-2 in float16. Integers and bools must be equal.
+For an ONNX file, onnxruntime on the CPU takes the place of eager PyTorch. Eager uses the precision of the original model,
+without TF32. The row of a float32 model also shows the error of eager with TF32, except for ONNX files. The worst error
+over outputs and shapes may be at most 1e-3 in float32 (TensorRT uses TF32) and 1e-2 in float16. Integers and bools must be
+equal.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def _allow_tf32(allowed: bool) -> None:
 def error_of(actual: Any, expected: Any) -> float:
     """Return the largest max|a-b| / max|b| (b: `expected`) over all outputs.
 
-    The result is infinite if the number of outputs, a dtype, a shape or the keys of a dict differ.
+    The result is infinite if the number of outputs, a dtype, a shape or the keys of a dict differ. It is also infinite if
+    an integer or bool differs, or if a value is infinite or NaN on one side only.
     """
     import torch.utils._pytree as pytree
 

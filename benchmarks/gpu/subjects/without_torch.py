@@ -1,8 +1,8 @@
 """Load and run the examples' packages with a Python that has no torch.
 
 This process writes inputs and eager PyTorch's outputs to files. The other Python runs
-``python -m benchmarks.gpu.subjects.without_torch FOLDER``: it runs each package, and compares the outputs with those of
-eager PyTorch. A package with a Torch partition must be rejected with a message that names torch.
+``python -m benchmarks.gpu.subjects.without_torch FOLDER``. This command runs each package, and compares the outputs with
+those of eager PyTorch. A package with a Torch partition must be rejected with a message that names torch.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def _error_of_job(module: Any, file: Path) -> float:
 def relative_error(actual: Any, expected: Any) -> float:
     """Return max|actual - expected| / max|expected|.
 
-    The result is infinite if shapes or dtypes differ, or if `actual` has values that are not finite.
+    The result is infinite if shapes or dtypes differ, or if `actual` has values that are not finite. It is also infinite if
+    all values of `expected` are 0, and those of `actual` are not.
     """
     import numpy as np
 

@@ -22,17 +22,22 @@ class Proxy:
 
 
 class Addresses:
-    """The addresses of a host. A thread looks them up once, because getaddrinfo cannot be interrupted."""
+    """The addresses of a host. They are looked up only once.
+
+    getaddrinfo cannot be interrupted, so it runs in a separate thread. The callers of `get` can then stop waiting.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._lock = threading.Lock()
+        #: None before the first call of `get`.
         self._lookup_finished: threading.Event | None = None
         self._addresses: list[Any] = []
         self._error: OSError | None = None
 
     def get(self, wait_s: float) -> list[Any]:
-        """The results of getaddrinfo. Raises its error, or Silence if it takes longer than `wait_s` seconds."""
+        """The results of getaddrinfo. Raises OSError if the lookup fails, and Silence if it has not ended after `wait_s`
+        seconds."""
         with self._lock:
             if self._lookup_finished is None:
                 self._lookup_finished = threading.Event()
@@ -46,7 +51,7 @@ class Addresses:
         return self._addresses
 
     def prefer(self, address: Any) -> None:
-        """Put an address first, because it works."""
+        """Put an address first. The caller has connected to this address."""
         self._addresses = [address, *(other for other in self._addresses if other != address)]
 
     def _look_up(self, finished: threading.Event) -> None:
@@ -60,7 +65,7 @@ class Addresses:
 
 
 class Route:
-    """The route to one host. Its only credentials are the proxy's."""
+    """The route to one host. With a proxy, `addresses` are those of the proxy. A route has no credentials of the host."""
 
     def __init__(self, host: str, port: int, *, tls: bool, proxy: Proxy | None) -> None:
         self.host, self.port, self.tls, self.proxy = host, port, tls, proxy
@@ -68,7 +73,8 @@ class Route:
 
     @cached_property
     def context(self) -> ssl.SSLContext:
-        """The TLS context, with the certificates in $SSL_CERT_FILE or of the system, otherwise those of certifi."""
+        """The TLS context. Its certificates are in $SSL_CERT_FILE, in $SSL_CERT_DIR, or in the system's places. If there
+        is no such file or folder, they are those of certifi, if it is installed."""
         paths = ssl.get_default_verify_paths()
         if paths.cafile is None and paths.capath is None:
             try:

@@ -1,12 +1,12 @@
 """Writes files and directories in a directory that several users share.
 
 Rules
-1. No symbolic link below the root is followed, because each directory is opened relative to its parent.
+1. No symbolic link below the root is followed: each directory is opened relative to its parent, with O_NOFOLLOW.
 2. The root's mode and group determine who may use a file. The umask of the file's writer does not matter. A file or
    directory gets its permissions before it gets its final name.
-3. A file gets its name after all its bytes are written and synced. If an existing file may stay (`is_kept`), ``link`` gives
-   the new file its name, and fails if the name exists. NFS may repeat a ``link`` whose answer was lost, and then report
-   that the name exists. In this case the new file has two names, so the ``link`` was successful.
+3. A file gets its final name after all its bytes are written and synced. If an existing file may stay (`is_kept`), ``link``
+   gives the new file its final name, and fails if a file has this name. NFS may repeat a ``link`` whose answer was lost,
+   and then report that the name exists. In this case the new file has two names, so the ``link`` was successful.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -25,6 +25,7 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe waits for its other end.
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
+#: Errors of ``link`` if the file system cannot make a hard link to the new file.
 _NO_LINK_ERRORS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 

@@ -12,9 +12,9 @@ Rules
    `TIMED_FACTOR` times `patience_s`, because a plan waits for the call.
 4. An entry appears complete or not at all.
 5. No error, log or repr contains credentials. Credentials are sent only to the host that they are configured for.
-6. Several threads may call all methods at once.
-7. Every user of a remote may read the entries of all others. If entries are files, they have the group of the shared
-   directory, and its read and write permissions. The umask of the writer does not matter (shared_folder.py).
+6. Several threads may call the methods at the same time.
+7. Every user of a remote may read the entries of all other users. In a shared directory, entries are files. They have the
+   directory's group, and its read and write permissions. The umask of the writer does not matter (shared_folder.py).
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ class Transport(ABC):
 
     #: The URL without credentials, for people (`credentials.public_place`).
     place: str
-    #: Whether `put` with `once` returns True for exactly one of several simultaneous writers. A server that first looks and
-    #: then writes (WebDAV) may accept several writers. The last writer's entry then stays.
+    #: Whether `put` with `once` returns True for exactly one of several simultaneous writers. A server that first looks for
+    #: the entry and then writes it (WebDAV) may accept several writers. The last writer's entry then stays. Two transports
+    #: have True here, although this can also happen to them: in an object store without ``If-None-Match`` (objects.py,
+    #: rule 3), and in a directory on a file system without hard links.
     decides_races: bool = False
     #: Warnings for the user, for example that this remote gets a password without encryption.
     warnings: Sequence[str] = ()
@@ -51,7 +53,8 @@ class Transport(ABC):
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         """The entry's bytes, or None if there is no such entry. `timed` limits the total time (rule 3).
 
-        Raises RemoteRefused, RemoteDown, and RemoteLied for more than `limit` bytes.
+        Raises RemoteRefused, RemoteDown, and RemoteLied for an answer that cannot be the entry, for example one with more
+        than `limit` bytes, a page of HTML, or something that is not a regular file.
         """
 
     @abstractmethod

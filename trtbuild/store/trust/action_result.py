@@ -81,7 +81,7 @@ class ActionResult:
 
     @property
     def document(self) -> Output | None:
-        """The record document, if this is a record's entry."""
+        """The digest and size of the record's document, or None if this is not a record's entry."""
         return next((file for path, file in self.files if path == DOCUMENT_PATH), None)
 
     def blobs(self) -> dict[str, tuple[Output, ...]]:
@@ -237,7 +237,7 @@ def list_entry(sha256: str, chunks: Sequence[Output]) -> ActionResult:
 
 
 def parse_chunk_list(data: bytes, sha256: str) -> tuple[Output, ...]:
-    """The chunks in `data`. Raises ValueError if `data` is not the chunk list of blob `sha256`."""
+    """The chunks in `data`, at least two. Raises ValueError if `data` is not the chunk list of blob `sha256`."""
     blobs = ActionResult.from_bytes(data).blobs()
     if list(blobs) != [sha256] or len(blobs[sha256]) < 2:
         raise ValueError(f"not the chunk list of {sha256}")

@@ -5,9 +5,9 @@ Rules
    addition, this machine must read the signature's domain (the origin of the record, such as ``ci``), and the key must be
    allowed to sign for this domain.
 2. A machine that signs trusts its own key, for its own domain. So its own records are hits.
-3. A machine that verifies signatures, but has no signing key, has a machine key, which only this machine trusts
-   (core/recipes/trust.py, rule 5). The key is created when it is needed. While there is a signing key, the machine key is
-   not trusted. So records that were built before the signing key was configured are built again.
+3. A machine that verifies signatures, but has no usable signing key (rule 5), has a machine key. Only this machine trusts
+   it (core/recipes/trust.py, rule 5). The key is created for the first signature. While there is a usable signing key, the
+   machine key is not trusted. So records that were built before the signing key was configured are built again.
 4. Keys expire by this machine's clock (UTC). The time in a signature is ignored, because the thief of a key can choose it.
 5. A signing key that is revoked or expired is not used. This causes a warning, and not an error.
 """
@@ -47,7 +47,7 @@ class MachineKey:
         self._path = path
         self._key: Signer | None = None
         self._lock = threading.Lock()
-        #: Why the key is not in the file, for people. Empty if it is.
+        #: Why the key of this process is not the one in the file, for people. Empty if there is no problem.
         self.problem = ""
 
     def find(self) -> Signer | None:
@@ -126,6 +126,7 @@ class Keyring:
         self._builder = builder
         self._now = now
         self._trusted_keys: dict[bytes, list[TrustedKey]] = {}
+        #: (key of a record, its document, signature) → whether the signature is valid for the record.
         self._checked_signatures: dict[tuple[str, Output, Signature], bool] = {}
         for key in trusted:
             self._trusted_keys.setdefault(key.public_key, []).append(key)
@@ -222,7 +223,7 @@ class Keyring:
             )
         if not self._is_valid(key, document, signature):
             return "its signature does not fit (altered, or another record's)"
-        # A local domain is this machine's domain here, because `_trusted_keys_of` finds no key for another machine's.
+        # A local domain is this machine's local domain here: `_trusted_keys_of` finds no key for those of other machines.
         if signature.domain not in self.read_domains and not signature.domain.startswith(LOCAL_DOMAIN_PREFIX):
             return f"signed for domain {signature.domain}; this machine reads {', '.join(self.read_domains)}"
         permitted_keys = [
@@ -272,7 +273,7 @@ class Keyring:
 
 
 def trust_from_json(policy: Mapping[str, Any] | None) -> Trust:
-    """The policy of a worker, from the `to_json` of its parent's policy. It does not sign."""
+    """The policy of a worker process, from the `to_json` of its parent's policy. The worker's policy does not sign."""
     if policy is None:
         return TrustAll()
     keyring = Keyring(

@@ -41,7 +41,8 @@ _PUBLIC_KEY_HINT = "it is name:base64, as `trtbuild cache keygen` prints it"
 class TrustedKey:
     """A trusted public key (32 bytes). It is trusted until the end of the day `expires` (UTC).
 
-    A domain is the origin of a record, such as ``ci``. If `domains` is not empty, the key counts for these domains only.
+    If `expires` is None, the key does not expire. A domain is the origin of a record, such as ``ci``. If `domains` is not
+    empty, the key counts for these domains only.
     """
 
     name: str
@@ -95,7 +96,10 @@ def parse_trusted(text: str) -> TrustedKey:
 
 
 def parse_revoked(text: str) -> bytes:
-    """The public key in ``ci:<base64>`` or ``<base64>``. Raises ConfigurationError, without a file or line."""
+    """The public key in ``ci:<base64>`` or ``<base64>``. Options after ``;`` are ignored.
+
+    Raises ConfigurationError, without a file or line.
+    """
     if text.strip().startswith(PRIVATE_PREFIX):
         return parse_trusted(text).public_key  # raises the error for a private key
     name, _, encoded = text.strip().partition(";")[0].rpartition(":")
@@ -163,7 +167,7 @@ class Signer:
 
     @classmethod
     def new(cls, name: str) -> Signer:
-        """A new key. Raises ConfigurationError for an invalid name."""
+        """A new random key. Raises ConfigurationError for an invalid name."""
         if not _KEY_NAME.fullmatch(name):
             raise ConfigurationError(
                 f"{name!r:.80} is not a name of a key", hint="it is letters, digits and ._@+-, at most 64"
@@ -188,8 +192,8 @@ class Signer:
 
     @classmethod
     def load(cls, path: Path) -> Signer:
-        """The key in a file. Raises ConfigurationError if the file cannot be read or is not a key, or if other users may
-        read or write this user's file."""
+        """The key in a file. Raises ConfigurationError if the file cannot be read or is not a key. It is also raised if the
+        file belongs to this user, and other users may read or write it."""
         try:
             with open(path, "rb") as file:
                 status, text = os.fstat(file.fileno()), file.read(4096).decode("ascii", "replace")

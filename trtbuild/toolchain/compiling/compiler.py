@@ -1,11 +1,13 @@
 """Compile an engine job to a plan.
 
 Rules
-1. The job's toolchain version, which is in the key, must be the version of the loaded library.
-2. No key depends on equal bytes of two plans. With TensorRT-RTX, equal jobs normally give equal bytes
+1. The job's toolchain version, which is in the key, must be the version of the loaded library. `Flavour.library_versions`
+   has the exceptions.
+2. No key assumes that two builds of one job give equal bytes. With TensorRT-RTX, equal jobs normally give equal bytes
    (`Flavour.reproducible`), but on a busy machine the bytes differed once.
-3. The network must have the inputs and outputs of the partition (`declared`). Otherwise nothing is compiled.
-4. If the model has quantizers, the statistics say whether the engine stores or multiplies floats nevertheless
+3. The network must have the inputs and outputs of the partition (`declared`), if the job has them. Otherwise nothing is
+   compiled.
+4. If an ONNX model has quantizers, the statistics show whether the engine stores or multiplies floats nevertheless
    (`float_fallbacks`).
 5. If the parser or the builder refuses the network, the text of the ToolchainError is the reason, and its `log` has all
    lines of the library's log. After a successful build, the warnings are in the statistics.
@@ -81,7 +83,7 @@ def compile_to(
     """Compile `job`, and call `write` with the pieces of the plan, in order.
 
     `read` returns a blob's bytes by its SHA-256. Weights that the model does not use are not read. `timings` is the
-    directory for timing caches, if the toolchain has them.
+    directory for timing caches, if the toolchain has them. With None, no timings are stored.
 
     Raises EnvironmentFault if something is missing: the library in the right version, the lean runtime that the plan must
     contain, or the GPU that the library needs. Raises ToolchainError if the library refuses the model, its settings or its

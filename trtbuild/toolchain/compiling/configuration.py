@@ -2,9 +2,9 @@
 
 Rules
 1. Every field of `BuilderSettings` that is not None is applied, even if it has its default value, because a default of the
-   library may change.
-2. If TensorRT refuses a setting, it only logs an error and continues. So every setting is read back, and another value
-   than the one that was set is an error.
+   library may change. If `workspace` is None, the toolchain's `default_workspace` is applied, if there is one.
+2. If TensorRT refuses a setting, it only logs an error and continues. So every setting is read back. If its value differs
+   from the value that was set, an error is raised.
 3. A setting that the library lacks is ignored if its value is the default. Otherwise an error is raised. If the release is
    known to lack it, `trtbuild.toolchain.libraries.table.check_release` has raised the error before any work.
 """
@@ -23,8 +23,10 @@ from trtbuild.toolchain.libraries.table import FLAVOURS, built_sms
 
 
 def configure(trt: Any, builder: Any, network: Any, job: EngineJob) -> Any:
-    """Create the IBuilderConfig of `job` for its `network`. Raises ToolchainError if the library refuses a setting, the
-    target or a profile."""
+    """Create the IBuilderConfig of `job` for its `network`.
+
+    Raises ToolchainError if the library refuses a setting, the target or a profile. Also raises it if the inputs of the
+    network are not those of the job, or if the values of an input decide shapes."""
     config = builder.create_builder_config()
     _apply_settings(trt, config, job)
     _apply_target(trt, config, job)

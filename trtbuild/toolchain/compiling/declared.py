@@ -2,7 +2,8 @@
 
 Rules
 1. A size that is known in both the network and the partition must be equal in both. A size that is dynamic in the
-   partition must also be dynamic in the network. Otherwise a conversion has fixed the size by mistake.
+   partition must also be dynamic in the network. Otherwise a conversion has fixed the size by mistake. If the network
+   does not know the rank of a tensor before the build, its rank and sizes are not compared.
 2. The network is compared, not the engine, because an engine can be opened only on its GPU.
 """
 
@@ -21,7 +22,8 @@ _TENSORRT_TYPES = {name: ELEMENT_TYPES[name].tensorrt for name in ENGINE_TYPES}
 def interface_differences(
     network: Any, inputs: Sequence[DeclaredType], outputs: Sequence[DeclaredType]
 ) -> list[tuple[str, str]]:
-    """List the differences between `network` and the declared `inputs` and `outputs`: pairs (``i0`` or ``o0``, text)."""
+    """List the differences between `network` and the declared `inputs` and `outputs`: pairs (a name such as ``i0`` or
+    ``o0``, text)."""
     differences = []
     for kind, declared, count, get_tensor in (
         ("i", inputs, network.num_inputs, network.get_input),

@@ -5,9 +5,9 @@ accepts some of them. In TensorRT-RTX 1.7.1 (measured), it changes float64 to fl
 treats int8 values as quantized values, and quantizes to int8 where the model quantizes to uint8.
 
 Rules
-1. The model declares the types of its inputs, outputs and initializers, and types in attributes of nodes. The results of an
-   operator have the foreign types of its operands and attributes. The operands do not count if the operator itself
-   determines the type (``Less`` always returns bool).
+1. The model declares the types of its inputs, outputs and initializers, and types in attributes of nodes. If an operand or
+   an attribute of an operator has a foreign type, the results of the operator are of a foreign type, too. The operands do
+   not count if the operator itself determines the type (``Less`` always returns bool).
 2. A node that reads or produces a value of a foreign type is refused. A nested graph counts as a part of its node.
 3. Only QuantizeLinear and DequantizeLinear of the outer graph may read or produce values of quantized types. Quantizers to
    uint8 are refused.

@@ -4,8 +4,8 @@ Rules
 1. The builder opens the library by its name (``libnvinfer_lean.so.8``) and copies the file that it gets. Without the file,
    the plan of 8.6.0 is empty.
 2. trtbuild opens the file before the build, from the first of these places: the folder of TensorRT's own library (NVIDIA's
-   archives and packages), the wheel of the lean runtime, and the places where the loader looks. The builder then gets the
-   same file, because a library of this name is already open (tried with TensorRT-RTX 1.7.1).
+   archives and packages), the wheel of the lean runtime (except for 8.6.0, rule 3), and the places where the loader looks.
+   The builder then gets the same file, because a library of this name is already open (tried with TensorRT-RTX 1.7.1).
 3. The builder of 8.6.0 opens ``libnvinfer_lean.so.8.6.0``, but the wheel's file has the name ``libnvinfer_lean.so.8``. The
    loader does not accept a file that is open under another name (tried on an H100), so the user has to make a link.
 4. The library must have the version of the toolchain, because its bytes become a part of the engine. The key of the engine

@@ -6,15 +6,15 @@ Rules
    True for operators that the parser then refuses.
 2. The values of weights are not known during partitioning, so the parser reads placeholders (`placeholder_weights`). A
    weight that is a shape, axes or a repeat count is then zero, which has another meaning: a Reshape to (0, 0) keeps the
-   sizes of its input. So the answer may be wrong. But then the compiler, which has the true values, raises an error with
-   the node. A wrong answer never leads to a wrong engine.
+   sizes of its input. So the answer may be wrong. If the parser accepts a node by mistake, the compiler, which has the true
+   values, raises an error with the node. A wrong answer never leads to a wrong engine.
 3. A refusal names every node that is known to be refused: the nodes in the parser's errors, and the nodes that
    `supports_model_v2` (in older releases: `supports_model`) leaves out of its subgraphs. If the error of a parse has no
    node, it belongs to the node that the log names last. TensorRT-RTX has such errors for ScatterElements with a reduction.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).
 5. The parser of `tensorrt` needs a GPU. Without a GPU, the parser of TensorRT-RTX is its stand-in. The stand-in also
    refuses the element types and operators that the `tensorrt` release is known to refuse (`trtbuild.core.model.stand_in`).
-   If the toolchain's own parser refuses other nodes, the engine step raises an error with the node.
+   If the toolchain's own parser refuses a node that the stand-in accepts, the engine step raises an error with the node.
 6. With ``truncate_double``, a float64 weight that is cast to float32 counts as a float32 weight, as in the engine step
    (`trtbuild.toolchain.compiling.double_weights`).
 """
@@ -46,7 +46,8 @@ class Refusal:
     #: The names of the refused ONNX nodes, in graph order. Without names, the model as a whole is refused.
     nodes: tuple[str, ...]
     messages: tuple[str, ...]
-    #: Name of a node → the first message about it. Nodes without a message are left out. Empty for TensorRT-RTX.
+    #: Name of a node → the first message about it. Nodes without a message are left out. A message without a node has the
+    #: name "". For TensorRT-RTX, `reasons` is empty.
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -87,9 +88,9 @@ class Parser:
     ) -> Refusal | None:
         """Parse `model`. Returns None if the parser accepts it.
 
-        `largest_sizes` maps inputs to the largest size of their axes, as far as it is known. The compiler later checks the
-        other inputs. `declared` has the types and sizes of the model's inputs and outputs. If those of the network differ,
-        the model counts as refused. Raises ToolchainMissing if the parser cannot run here.
+        `largest_sizes` maps inputs to the largest size of their axes, as far as it is known. The compiler later repeats
+        the check with the sizes of the profiles. `declared` has the types and sizes of the model's inputs and outputs. If
+        those of the network differ, the model counts as refused. Raises ToolchainMissing if the parser cannot run here.
         """
         if self._truncates_double:
             model, _ = narrow_doubles(model, placeholder_weights(read_outline(model)))
@@ -128,8 +129,8 @@ class Parser:
         refused = {error.node for error in errors} | set(left_out)
         texts = (f"{error.node}: {error.text}" if error.node else error.text for error in errors)
         nodes = tuple(node.name for node in model_outline.nodes if node.name in refused)
-        # For TensorRT-RTX the caller gives all messages to every node. This must not change, because package keys contain
-        # the messages.
+        # For TensorRT-RTX `reasons` is empty, so the caller gives all messages to every node. This must not change, because
+        # package keys contain the messages.
         reasons = {error.node: error.text for error in reversed(errors)} if self._has_reasons_by_node else {}
         return Refusal(nodes, tuple(dict.fromkeys(texts)), reasons)
 

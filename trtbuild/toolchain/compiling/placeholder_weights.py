@@ -2,8 +2,8 @@
 
 All values are 0, except the scales of quantizers. Scales are 1, because the parser refuses a scale that is not positive.
 
-To save memory, all weights of zeros are windows of one block. The scales of each type share another block. Each weight has
-its own address, because TensorRT identifies weights by their address.
+To save memory, all weights of zeros are windows of one block. All scales of one type are
+windows of a block of ones. Each weight has its own address, because TensorRT identifies weights by their address.
 """
 
 from __future__ import annotations

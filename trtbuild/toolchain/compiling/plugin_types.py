@@ -16,8 +16,8 @@ from trtbuild.toolchain.onnx_files.plugin_nodes import PluginNode
 def check_plugin_results(network: Any, plugins: Sequence[PluginNode]) -> None:
     """Raise PluginError if a plugin has a result of another type, rank or size than its operator declares.
 
-    Such a result is wrong, because the operators after the plugin were converted for the declared one. A size that is
-    unknown in the network or in the declaration is not compared. A result whose name is not in the network is skipped."""
+    Such a result is wrong, because the operators after the plugin were converted for the declared one. A type, a
+    rank or a size that is unknown on one side is not compared. A result whose name is not in the network is skipped."""
     if not plugins:
         return
     tensors = {}

@@ -16,7 +16,10 @@ _NAMES = {17: "float8e4m3fn", 19: "float8e5m2", 22: "int4", 23: "float4e2m1"}
 
 
 def check_quantized_types(model: Outline, target: Target, version: str | None = None) -> None:
-    """Raise ToolchainError if `model` has a quantized type that the target's GPU, or `version` of its toolchain, lacks."""
+    """Raise ToolchainError if `model` has a quantized type that the target's GPU, or `version` of its toolchain, lacks.
+
+    Without a version, the newest release counts."""
+    # An engine with compatibility ampere_plus must also run on the oldest of these GPUs.
     sm = table.AMPERE_SM if target.compatibility == "ampere_plus" else target.sm
     types = {element for _, element in model.initializers} | {element for node in model.nodes for element in node.types}
     for element in sorted(types & _NAMES.keys()):

@@ -2,7 +2,7 @@
 
 TensorRT-RTX 1.7 gives pieces of at most 64 MiB (IBuilder::buildSerializedNetworkToStream). Python copies each piece. The
 plan of a network with less than `PIECE_BYTES` of weights would be one piece. So it is built in memory, without the copy. A
-library without IStreamWriter builds every plan in memory. The bytes are the same.
+library without IStreamWriter builds every plan in memory. The bytes of the plan are the same in both ways.
 """
 
 from __future__ import annotations

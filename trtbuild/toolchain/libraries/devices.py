@@ -77,7 +77,9 @@ def use_gpu(ordinal: int) -> Device | None:
 
 
 def describe_gpu(ordinal: int) -> Device | None:
-    """Return the GPU with this ordinal, or None if there is no such GPU. Creates no CUDA context."""
+    """Return the GPU with this ordinal. Creates no CUDA context.
+
+    Returns None if there is no such GPU, or if the driver does not describe it."""
     driver = _driver()
     if driver is None or ordinal >= len(device_sms()):
         return None

@@ -104,8 +104,8 @@ _UNUSED_BUILDERS: dict[tuple[str, int], Any] = {}
 def capture_log(trt: Any) -> Iterator[tuple[Any, Log]]:
     """Yield the ILogger of library `trt`, and a log. The log gets the lines that this thread's calls write in the block.
 
-    All calls share one logger, because TensorRT uses only the first logger of a process. Lines from TensorRT's own threads
-    go into every open log.
+    All calls for one library share one logger, because TensorRT uses only the first logger of a process. Lines from threads
+    without an open log, such as TensorRT's own threads, go into every open log.
     """
     log, thread = Log(), threading.get_ident()
     entry = (thread, log)

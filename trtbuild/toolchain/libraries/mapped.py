@@ -30,7 +30,8 @@ _DELETED_SUFFIX = " (deleted)"
 
 
 def check_mapped_versions(flavour: Flavour, version: str) -> None:
-    """Raise EnvironmentFault if a loaded library of `flavour` does not have the distribution's `version`."""
+    """Raise EnvironmentFault if a loaded library or ONNX parser of `flavour` does not belong to `version` of its
+    distribution (rules 1 to 3)."""
     libraries = library_files(flavour.library)
     allowed = allowed_versions(flavour, version)
     for library in libraries:

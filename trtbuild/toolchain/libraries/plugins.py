@@ -2,7 +2,7 @@
 
 Rules
 1. Most libraries register their plugins when a process loads them (``REGISTER_TENSORRT_PLUGIN``). If a library registers
-   nothing, but has the function ``getCreators`` or ``getPluginCreators``, then TensorRT registers its plugins
+   nothing, but has the function ``getCreators`` or ``getPluginCreators``, this module asks TensorRT to register its plugins
    (``IPluginRegistry::loadLibrary``, since 8.6).
 2. A library stays loaded until the process ends, because engines may use it. It is refused if another library has already
    registered one of the required plugins. TensorRT keeps the first plugin of a name, so the engine would run the code of

@@ -28,7 +28,8 @@ class Release:
 
     #: The ONNX opset of the models for its parser.
     opset: int
-    #: The element types (torch's names) in which engines compute. A TensorRT partition has no other types.
+    #: The element types (torch's names) in which engines compute. A TensorRT partition has no other types, except the
+    #: quantized types between quantizers.
     dtypes: tuple[str, ...]
     #: `NetworkDefinitionCreationFlag`s for new networks.
     network_flags: tuple[str, ...] = ("STRONGLY_TYPED",)
@@ -57,10 +58,11 @@ class Release:
 #: The opset is the default of torch 2.13. In this opset Gelu is one operator, which the parser accepts.
 #:
 #: float64 and int8 are left out of `dtypes`. The parser changes float64 to float32 without an error (measured, 1.7.1), and
-#: treats int8 values as quantized. Both would change the model. The parser accepts uint8 only as the input of a cast.
+#: treats int8 values as quantized. Both would change the model. uint8 is in `dtypes`, but the parser accepts it only as the
+#: input of a cast.
 #:
 #: TensorRT-RTX ignores the hardware compatibility level. A plan is for one or several SMs instead. For ampere_plus, it has
-#: every SM from 80 on (measured: the plan is not larger than for one SM).
+#: every SM from 80 on for which the library builds (measured: the plan is not larger than for one SM).
 _RTX = Release(
     opset=20,
     dtypes=ENGINE_TYPES,

@@ -32,8 +32,8 @@ class RuntimeLibrary:
 
     @property
     def version_distributions(self) -> tuple[str, ...]:
-        """The distributions that have the version of the library. From 8.6.1 on, the bindings are a separate distribution.
-        From 10 on, there is one for each major version of CUDA."""
+        """The distributions that may have the version of the library. From 8.6.1 on, the bindings are a separate
+        distribution. From 10 on, each major version of CUDA has its own distribution of the bindings."""
         stem = self.distribution
         return (*(f"{stem}{cuda}-bindings" for cuda in ("-cu13", "-cu12", "-cu11", "")), stem)
 

@@ -18,7 +18,7 @@ from trtbuild.errors import TargetUnsupported, ToolchainMissing
 from trtbuild.toolchain.libraries import distributions
 from trtbuild.toolchain.libraries.releases import has_default, lacks_setting, oldest_release, release, version_numbers
 
-#: The SM of Ampere, the first architecture of ``ampere_plus``.
+#: The lowest SM of Ampere, the first architecture of ``ampere_plus``.
 AMPERE_SM = 80
 
 
@@ -145,7 +145,7 @@ def check_target(
 
     `version` is the version of the installed toolchain, if there is one. `devices` are the SMs of this machine's GPUs, and
     `host` is this machine's platform. Raises ToolchainMissing if the toolchain or its pinned version is not installed.
-    Raises TargetUnsupported if the toolchain cannot build for the target.
+    Raises TargetUnsupported if the toolchain cannot build for the target, or not with these settings.
     """
     flavour = FLAVOURS[target.toolchain]
     label = f"target {target.name!r}"

@@ -1,8 +1,8 @@
 """Parse an ONNX model and its weights into a TensorRT network.
 
 Rules
-1. The parser gets pointers to the weights, because protobuf would take 3 to 7 s for 340 MB. Parsers before TensorRT 10.13
-   read the weights from the files that the model names.
+1. The parser gets pointers to the weights. With 340 MB of weights inside the model, protobuf would take 3 to 7 s. Parsers
+   before TensorRT 10.13 read the weights from the files that the model names.
 2. TensorRT's objects have pointers to one another and to the weights, but Python does not know these pointers. So a
    `ParsedNetwork` frees its parser, its network and its weights in this order, which TensorRT needs. After that, the caller
    frees the builder and the logger.
@@ -60,7 +60,8 @@ class ParsedNetwork:
         self._addresses: set[int] = set()
 
     def parse(self, model: bytes, weights: Mapping[str, Bytes]) -> list[NodeError]:
-        """Parse `model`. Returns the reasons why the parser refuses it. `weights`: name of an external weight → its data.
+        """Parse `model`. Returns the reasons why the parser refuses it, or an empty list if it accepts it.
+        `weights`: name of an external weight → its data.
 
         Raises KeyError for a missing weight, ValueError for a weight of the wrong size.
         """
@@ -94,7 +95,7 @@ class ParsedNetwork:
             )
 
     def changed_types(self, model_outline: Outline) -> list[NodeError]:
-        """List the inputs and outputs whose element type the parser has changed, with the nodes that use them."""
+        """List the inputs and outputs whose element type the parser has changed, with the nodes that read or write them."""
         tensors = {tensor.name: tensor for tensor in map(self.network.get_input, range(self.network.num_inputs))}
         tensors |= {tensor.name: tensor for tensor in map(self.network.get_output, range(self.network.num_outputs))}
         errors = []
@@ -121,8 +122,8 @@ class ParsedNetwork:
     def supported_pieces(
         self, model: bytes, scales: Mapping[str, memoryview]
     ) -> tuple[list[list[int]], list[NodeError]]:
-        """Ask the parser which pieces of `model` it would accept (`supports_model_v2`). Returns the node indexes of each
-        piece, and the parser's errors.
+        """Ask the parser which pieces of `model` it would accept (`supports_model_v2`, in older releases `supports_model`).
+        Returns the node indexes of each piece, and the parser's errors.
 
         `scales` maps names of weights to values. The parser reads zeros in place of the other weights. Afterwards the
         network cannot be used.
@@ -150,7 +151,8 @@ class ParsedNetwork:
         ]
 
     def _node_errors(self, lines_before: int, nodes: Sequence[Node], default: Node | None = None) -> list[NodeError]:
-        """The parser's errors. `default` is the node of an error that names no node."""
+        """The parser's errors. `default` is the node of an error that names no node. If the parser has no errors, they are
+        the errors in the log after `lines_before` lines."""
         errors = []
         for index in range(self._parser.num_errors):
             error = self._parser.get_error(index)

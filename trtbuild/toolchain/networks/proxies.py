@@ -1,7 +1,8 @@
 """Proxies of TensorRT's objects, which a user's function calls when it defines a network.
 
 A read returns TensorRT's own answer, or a proxy of it. A change of the network goes to the recorder
-(`trtbuild.toolchain.networks.recording`). All other calls raise an error at the caller's line.
+(`trtbuild.toolchain.networks.recording`). Names and metadata are only set in the network. All other calls raise an error at
+the caller's line.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trtbuild.core.partition.network_document import NotRecorded
 _TENSOR_ATTRIBUTES = ("dtype", "allowed_formats")
 #: The prefix of the only methods ``add_…`` that cannot be recorded.
 _PLUGIN_PREFIXES = ("add_plugin",)
-#: The recorded methods of layers and conditionals.
+#: The recorded methods whose names do not begin with ``add_``. They belong to layers and conditionals.
 _RECORDED_CALLS = ("set_input", "set_condition", "set_output_type")
 #: The prefixes of methods that only read.
 _READ_PREFIXES = ("get_", "is_", "are_", "num_")

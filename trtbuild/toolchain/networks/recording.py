@@ -4,11 +4,11 @@ Rules
 1. The function gets TensorRT's real module, and a proxy of a real network (`trtbuild.toolchain.networks.proxies`). So it
    reads TensorRT's own shapes, types and numbers of layers.
 2. Changes of the network are recorded: ``add_…``, ``mark_output``, ``unmark_output``, ``set_input``, ``set_condition``,
-   ``set_output_type``, assignments to attributes. Reads are not recorded. All other calls (plugins, debug tensors, refit
-   marks) raise `NotRecorded` at the caller's line.
+   ``set_output_type``, assignments to attributes (except those of rule 4). Reads are not recorded. All other calls
+   (plugins, debug tensors, refit marks) raise `NotRecorded` at the caller's line.
 3. If TensorRT refuses a call or a read, it logs an error and continues. Here, such an error raises `NotRecorded`. For an
    index without a tensor, ``get_input`` and ``get_output`` return None.
-4. Names that the function sets are in the network, but not in the document, because they are only labels.
+4. Names and metadata that the function sets are in the network, but not in the document, because they are only labels.
 5. TensorRT-RTX records the networks for all toolchains, because only TensorRT-RTX can define networks without a GPU.
 """
 
@@ -97,6 +97,7 @@ class _Recorder:
         self._tensors: dict[int, TensorProxy] = {}
         #: Number of an input in the manifest → its proxy.
         self._inputs: dict[int, TensorProxy] = {}
+        #: The tensors that are marked as outputs, in the order of the calls.
         self.outputs: list[TensorProxy] = []
         #: Index of a layer in the network → index of its proxy in `_objects`.
         self.layer_numbers: dict[int, int] = {}

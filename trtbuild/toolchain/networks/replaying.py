@@ -1,12 +1,12 @@
 """Define a recorded network (`trtbuild.core.partition.network_document`) again, with any toolchain.
 
 Rules
-1. No user code runs here. The document may call only methods ``add_…`` and ``set_…``, and its enumeration values must be
-   members of TensorRT's enumerations.
+1. No user code runs here. The document may call only methods ``add_…`` and ``set_…``, and may set attributes. Its
+   enumeration values must be members of TensorRT's enumerations.
 2. The names of inputs are ``i0…``, of outputs ``o0…``, and of layers ``n0…``, as in converted models.
 3. With a toolchain that is not strongly typed (TensorRT before 9), only networks of float32, int32 and bool are built. Such
    a toolchain keeps these types as long as no precision flag is set.
-4. If the toolchain lacks a recorded method or refuses a call, the error names the method.
+4. If the toolchain lacks a recorded method or attribute, or refuses a call, the error names the method or attribute.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class ReplayedNetwork:
         """Define the network of the document `data`. `weights`: name → bytes. The weight ``w3`` has the index 3 in the
         document's list of weights.
 
-        Raises ToolchainError for a call or a type that the toolchain lacks or refuses, KeyError for a missing weight.
+        Raises ToolchainError for a call or a type that the toolchain lacks or refuses, and for a weight of the wrong size.
+        Raises KeyError for a missing weight.
         """
         document = network_document.parse(data)
         unsafe_type = None if strongly_typed else _first_unsafe_type(document)

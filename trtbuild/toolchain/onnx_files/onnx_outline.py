@@ -53,9 +53,10 @@ class Node:
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    #: Element types (TensorProto.DataType) in its attributes.
+    #: Element types (TensorProto.DataType) that its attributes name, and those of tensors in its attributes.
     types: tuple[int, ...]
-    #: The smallest and largest int64 number in its attributes, or None without such numbers.
+    #: The smallest and largest number in its int64 tensors and in the attributes `_INT64_ATTRIBUTES`, without those of
+    #: nested graphs. None if there are no such numbers.
     int64_range: tuple[int, int] | None = None
     #: Element types of the outputs of its first nested graph; 0 for a type that is not declared. The last of these outputs
     #: are the node's own outputs. For example, the first output of a Loop's nested graph is the condition.

@@ -30,7 +30,10 @@ DeclaredResult = tuple[str, int, tuple[int | None, ...]]
 
 @dataclass(frozen=True)
 class PluginNode:
-    """A node that is a plugin. `results` are its results that the model declares."""
+    """A node that calls a plugin. `node` is the node's name. `results` are those of its results that the model declares.
+
+    `plugin`, `version` and `namespace` identify the plugin in TensorRT's registry.
+    """
 
     node: str
     plugin: str

@@ -12,7 +12,7 @@ _MOVES = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity",
 
 def quantized_parts(model: Outline) -> QuantizedParts:
     """Count the quantized weights, and the products of two quantized operands. Weights have external data. Other
-    initializers are small constants."""
+    initializers are small constants. A weight with fewer than two axes, such as a bias, is not counted."""
     #: Value that is computed from initializers alone → the largest number of axes of a weight among them.
     ranks = {name: 0 for name, _ in model.initializers} | {entry.name: len(entry.shape) for entry in model.weights}
     dequantized: set[str] = set()

@@ -6,9 +6,9 @@ Rules
 2. A plan (a serialized engine) is deserialized from the caller's verified buffer, without a copy.
 3. TensorRT's objects have pointers to one another that Python does not know. So an engine refers to its runtime here, and a
    context refers to its engine.
-4. If TensorRT refuses a call, an EngineError with TensorRT's errors is raised. Kernel caches are an exception, because they
-   only save time. `set_shape`, `set_address` and `enqueue` return the library's result without a check, because every run
-   calls them. If the result is False, the caller reads the errors with `take_errors`.
+4. If TensorRT refuses a call, an EngineError with TensorRT's errors is raised. There are two exceptions. Errors of kernel
+   caches are ignored, because these caches only save time. `set_shape`, `set_address` and `enqueue` return the library's
+   result without a check, because every run calls them. If it is False, the caller reads the errors with `take_errors`.
 5. ``infer_shapes`` and ``set_optimization_profile_async`` raise Python errors without the GIL, so SIGSEGV ends the process
    if such a call fails. (This was seen with 8.6. The published bindings of early releases of 10 have this fault, too.) So
    shapes come from ``get_tensor_shape``. ``set_optimization_profile_async`` is called only if `profile_sharing` finds that

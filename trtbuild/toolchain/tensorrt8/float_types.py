@@ -18,7 +18,8 @@ def float_types(model: Outline) -> dict[str, int]:
     """Map the name of each float value to its element type.
 
     The first of these that exists determines the type: the declaration of the value, the output of the node's nested graph,
-    the node's type attribute (Cast, RandomNormal), the node's first float operand."""
+    a float type in the node's attributes (Cast, Constant, RandomNormal), the node's first float operand. The operand of a
+    Cast does not count."""
     types = {
         name: element_type
         for name, element_type in (*model.inputs, *model.initializers, *model.outputs)

@@ -1,7 +1,7 @@
 """Rewrite batch normalizations with half-precision input and float32 parameters, for parsers of strongly typed networks.
 
-In this module, "half" is float16 or bfloat16. A `BatchNormalization` multiplies each channel by a factor and adds a term,
-which both follow from its four parameters. If the input is half and the parameters are float32, the parser of TensorRT 10
+In this module, "half" is float16 or bfloat16. A `BatchNormalization` multiplies each channel by a factor and adds a term.
+Both follow from its four parameters. If the input is half and the parameters are float32, the parser of TensorRT 10
 (seen in TensorRT-RTX 1.7) casts the parameters to half, and computes factor and term in half. In float16, a variance of
 65520 or more is then infinite, and an epsilon of 1e-5 has two significant digits. If the parameters are half, the parser
 creates one Scale layer, which TensorRT folds into the convolution before it. Releases before 9 create this Scale layer from
@@ -9,11 +9,13 @@ float32 parameters, too, so they need no rewriting (8.6, on an H200: ResNet-50 t
 
 Rules
 1. If the parameters are external and float32, the factor and the term are computed here in float64, and rounded to half.
-   They become the new scale and shift. The mean becomes 0, the variance 1, and epsilon 0. The term is computed with the
-   rounded factor. So for an input equal to the old mean, the rounding of the factor does not change the result.
-2. A rounded term fits half if it is finite. A rounded factor fits if it is finite and not subnormal. If one of them does
-   not fit, the normalization is computed in float32, between casts. The same happens if the parameters are not external
-   or not float32. If all parameters have the input's type, nothing changes.
+   The factor becomes the new scale, and the term the new shift. The mean becomes 0, the variance 1, and epsilon 0. The term
+   is computed with the rounded factor. So for an input equal to the old mean, the rounding of the factor does not change
+   the result.
+2. A rounded term fits half if it is finite. A rounded factor fits if it is finite and not subnormal; 0 fits. If one of
+   them does not fit, the normalization is computed in float32, between casts. The same happens if the parameters are not
+   external or not float32. Nothing changes if all parameters have the input's type, if the float type of an operand is not
+   known, or if the normalization has several outputs.
 3. Nodes in nested graphs are not changed, because the lower step leaves them in float32
    (`trtbuild.stages.lower.half_precision.precision`).
 """
@@ -42,7 +44,7 @@ def rewrite_norms(
     """Apply the rules to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX.
 
     `converts_half_norm_to_scale_layer` is a property of the release (`trtbuild.toolchain.libraries.releases`). If it is
-    False, all these normalizations are computed in float32.
+    False, all normalizations that the rules change are computed in float32.
     """
     model_outline = read_outline(model)
     if not any(entry.operator == _OPERATOR for entry in model_outline.nodes):

@@ -5,9 +5,9 @@ casts the weight in each run, and fuses fewer layers, because the weight is not 
 model (of Torch-TensorRT's guide) takes 92 µs with the casts, 54 µs without them, and 56 µs in float32.
 
 Rules
-1. A float32 weight that a Cast converts to float16 becomes a float16 weight with the name of the Cast's output. It is
-   rounded to the nearest, ties to even. Magnitudes from 65520 become infinite, as PyTorch and ONNX define the Cast.
-2. If no other node reads the float32 weight, and it is not an output of the model, it is removed from the model.
+1. A new float16 weight replaces each Cast of a float32 weight to float16. It has the name of the Cast's output. The values
+   are rounded to the nearest, ties to even. Magnitudes from 65520 become infinite, as PyTorch and ONNX define the Cast.
+2. If no other node reads the float32 weight, and the weight is not an output of the model, it is removed.
 3. Casts in nested graphs, and casts whose results are outputs of the model, stay in the graph.
 """
 

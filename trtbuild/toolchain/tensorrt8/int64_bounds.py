@@ -30,8 +30,8 @@ _BOOL, _FLOATS = 9, frozenset((1, 10, 11, 16))
 _MAX_ELEMENTS = 2**31 - 1
 #: The assumed largest size of an input, if the largest size is not known.
 LIKELY_SIZE = 2**24
-#: For a number that was computed as a float, the bounds grow by the fraction 1 / `_ROUNDING_SHARE`, because floats are
-#: rounded. This is enough, because float16 has 11 bits, and few operators follow one another.
+#: When a float is cast to an integer, the bounds grow by the fraction 1 / `_ROUNDING_SHARE`, because floats are rounded.
+#: This is enough, because float16 has 11 bits, and few operators follow one another.
 _ROUNDING_SHARE = 64
 
 #: Operators whose results consist of elements of their first operand.
@@ -237,7 +237,8 @@ def _product(bounds: list[Bounds]) -> Bounds:
 
 
 def _symmetric_bounds(bounds: Bounds) -> Bounds:
-    """Bounds of values whose magnitude is at most that of `bounds`, and which are negative only if `bounds` are."""
+    """Bounds of values whose magnitude is at most that of values within `bounds`. They are negative only if `bounds` allow
+    negative values."""
     magnitude = max(abs(bounds[0]), abs(bounds[1]))
     return (0 if bounds[0] >= 0 else -magnitude), magnitude
 

@@ -4,8 +4,8 @@ In such networks, `BuilderFlag.FP16` allows half precision for all layers. But t
 the graph are float16 (`trtbuild.stages.lower.half_precision.precision`).
 
 Rules
-1. For a graph without float16 values, the flag is not set. Layers then compute floats in float32.
-2. Otherwise the flag is set. Every layer that computes floats gets the precision and output type of its values in the
+1. For a graph without float16 values, `BuilderFlag.FP16` is not set. Layers then compute floats in float32.
+2. Otherwise this flag is set. Every layer that computes floats gets the precision and output type of its values in the
    graph. With OBEY_PRECISION_CONSTRAINTS, a build fails if TensorRT cannot follow these constraints. Layers that only move
    float16 values get no constraint, because TensorRT 8.6 refuses such constraints in fused attention ("Mismatched type for
    tensor", "Could not find any implementation for node {ForeignNode…}"). So TensorRT may move float16 values as float32.

@@ -34,7 +34,7 @@ class Sizes:
     models: int = 200
     targets: int = 5
     few_models: int = 20
-    #: Models of the project whose results are copies (`clones`). Its plan is compared with the plan of the `models` models.
+    #: Models of the project whose results are copies (`clones`). Its plan is compared with that of the project of `models`.
     cloned_models: int = 2000
     #: The vision transformer: layers, channels, and the height (and width) of its images.
     layers: int = 12
@@ -56,7 +56,7 @@ class Sizes:
     farm_steps: int = 10_000
     #: Processes that use one store at the same time.
     crowd: int = 24
-    #: Runs of a build that has nothing to do, and runs of a command that takes longer.
+    #: How often a command is measured: a build that has nothing to do (`repeats`), and a slower one (`cold_repeats`).
     repeats: int = 15
     cold_repeats: int = 3
 

@@ -120,7 +120,10 @@ def interrupted(*, unsent: int = 0, as_json: bool = False, command: str = "build
 
 
 def progress_watcher(flags: Flags) -> Watcher:
-    """A watcher, which receives the events of a build: it shows progress, and writes the timeline of `--trace`."""
+    """A watcher, which receives the events of a build: it shows progress, and writes the timeline of `--trace`.
+
+    With `--quiet`, no progress is shown.
+    """
     from trtbuild.driver.building.progress.events import Watchers
 
     watchers: list[Watcher] = []

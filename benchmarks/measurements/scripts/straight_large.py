@@ -5,7 +5,8 @@ Prints the peak of the process's resident memory in bytes.
 
 `large.py` compares the memory of trtbuild with that of this script, so do not change what the script needs.
 ``export`` follows PyTorch's tutorial for the exporter (torch.onnx.export with dynamo=True, weights as external data).
-``compile`` parses the ONNX file. It writes the plan in pieces (IBuilder::buildSerializedNetworkToStream), so the plan is never in memory as a whole.
+``compile`` parses the ONNX file. It writes the plan in pieces (IBuilder::buildSerializedNetworkToStream), so the plan is
+never in memory as a whole.
 """
 
 import sys

@@ -195,7 +195,7 @@ def _verification_line(entry: Summary) -> str:
 def _grouped_by_text(
     engines: Sequence[InspectedEngine], lines_of: Callable[[InspectedEngine], list[str]]
 ) -> Iterator[str]:
-    """A heading and the lines of each engine. If the lines of a partition's engines are equal, the engines share a heading."""
+    """A heading and the lines of each engine. Engines of one partition share a heading if their lines are equal."""
     targets_by_text: dict[tuple[str, ...], list[str]] = {}
     for engine in engines:
         targets_by_text.setdefault((engine.partition, *lines_of(engine)), []).append(engine.target)

@@ -1,8 +1,8 @@
 """Plans, reasons and the state of models as text.
 
 A plan of a thousand engines stays readable: hits have no row, a model's steps with the same verdict, stage, reason and
-targets share a row, and models with the same rows share a group. A row names its first steps without the model, such as ``engine/p0`` for the step
-``vit/engine/p0``.
+targets share a row, and models with the same rows share a group. A row names its first steps without the model, such as
+``engine/p0`` for the step ``vit/engine/p0``.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ class LiveProgress(Progress):
 
 
 def _without_middle(text: str, width: int) -> str:
-    """`text` in at most `width` columns. Its middle is left out, because the two ends of a step's id identify the step."""
+    """`text` in at most `width` columns. A longer text loses its middle: the two ends of a step's id identify the step."""
     if len(text) <= width:
         return text
     head = (width - 1) // 2

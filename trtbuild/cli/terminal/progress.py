@@ -1,6 +1,6 @@
-"""The progress of a build on standard error: one line when a step starts, and one when it ends.
+"""The progress of a build on standard error, as plain lines: one when a step starts, and one when it ends.
 
-`Progress` writes plain lines, for CI and pipes. `trtbuild.cli.terminal.live` is for terminals. Both count with `Tally`.
+`Progress` writes these lines, for CI and pipes. `trtbuild.cli.terminal.live` is for terminals. Both count with `Tally`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Tally:
     #: The hits and the other steps in the last plan of each model, without those in `done`.
     hits: int = 0
     remaining: int = 0
+    #: The width of the column of step ids, in characters.
     id_width: int = LEAST_ID_WIDTH
     #: Model → the ids of its remaining steps, and the number of its hits.
     _by_model: dict[str, tuple[set[str], int]] = field(default_factory=dict)

@@ -146,6 +146,7 @@ def _named_axes(
     return named_axes
 
 
+#: The min, the opt and the max of an axis in one profile.
 Sizes = tuple[int, int, int]
 
 
@@ -161,7 +162,7 @@ def _build_plan(
     ranks: dict[str, int],
     problems: list[ShapeProblem],
 ) -> ShapePlan:
-    """The shape plan. It is valid only if no problem is added to `problems`."""
+    """The shape plan. Adds problems to `problems`. The plan is valid only if `problems` is empty afterwards."""
     dim_names = {dim.name for dim in named_axes.values()}
     symbols: list[Symbol] = []
     numbers: dict[str, int] = {}

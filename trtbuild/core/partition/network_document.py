@@ -18,7 +18,8 @@ Rules
    * a tensor: ``{"input": k}`` (input k of the network) or ``{"output": [object, k]}`` (output k of an object)
    * another object: ``{"object": number}``
    * weights: ``{"weights": k}`` (entry k of the document's ``weights``), or ``{"no_weights": dtype}`` for empty weights
-4. The document has no names of tensors and layers, because such names are only labels. The package has these names.
+4. The document has no names of tensors and layers, because such names are only labels. The package has the names of
+   inputs, outputs and layers.
 """
 
 from __future__ import annotations

@@ -76,6 +76,7 @@ class Session:
     peers: Path
     #: The program that is measured: ``--trtbuild``, or the script beside this interpreter.
     trtbuild: Path = field(default_factory=lambda: Path(sys.executable).with_name("trtbuild"))
+    #: The medians of `straight_vit.py`; None before they are measured.
     _script: Median | None = None
 
     def folder(self, name: str) -> Path:

@@ -21,7 +21,7 @@ from benchmarks.session import TORCH, Session, delete_build, run_counts
 
 #: The number of a layer in the middle.
 _LAYER = 5
-#: Each run gives the layer another activation function, so that the cache has no results for the edited layer.
+#: Each of at most five edits gives the layer another activation function. So the cache has no results for the edited layer.
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 

@@ -71,7 +71,9 @@ class LiveProgress(Progress):
         self._last_duration_s: LastDuration = lambda _: None
         #: Phase → its start time.
         self._phases: dict[str, float] = {}
+        #: Shows the area when a phase has taken `PHASE_DELAY_S`.
         self._timer: threading.Timer | None = None
+        #: The area; None before it is shown, and after `close`.
         self._live: Live | None = None
         self._spinner = SPINNER if terminal.is_unicode(sys.stderr) else ASCII_SPINNER
 

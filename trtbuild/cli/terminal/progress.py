@@ -116,6 +116,7 @@ class Progress(Watcher):
     def __init__(self) -> None:
         self.tally = Tally()
         self._lock = threading.RLock()
+        #: The id of a step, or the name of other work → its start time.
         self._start_times: dict[str, float] = {}
 
     def model_planned(self, plan: ModelPlan) -> None:

@@ -165,8 +165,8 @@ def _build_plan(
     """The shape plan. Adds problems to `problems`. The plan is valid only if `problems` is empty afterwards."""
     dim_names = {dim.name for dim in named_axes.values()}
     symbols: list[Symbol] = []
-    numbers: dict[str, int] = {}
-    first_place: dict[str, tuple[str, int]] = {}
+    numbers: dict[str, int] = {}  # name of a symbol → its position in `symbols`
+    first_place: dict[str, tuple[str, int]] = {}  # name of a dim → its first axis: input and number
     shapes: list[tuple[Axis, ...]] = []
     for entry in inputs:
         axes: list[Axis] = []

@@ -59,9 +59,12 @@ class _Groups:
     """Groups of nodes and the edges between them. A group is identified by its smallest node."""
 
     def __init__(self) -> None:
+        #: Group → its nodes, sorted.
         self.members: dict[int, list[int]] = {}
         self._group_of_node: list[int] = []
+        #: Group → the groups that need it.
         self._consumers: dict[int, set[int]] = {}
+        #: Group → the groups that it needs.
         self._producers: dict[int, set[int]] = {}
         #: Group → an integer as a bit set. Bit g is set if a path of at least one edge leads from the group to group g.
         self._reachable: dict[int, int] = {}

@@ -25,7 +25,7 @@ from benchmarks.session import Session
 _SLEEP_S = 2.0
 #: The number of steps that run at the same time (slots), and the number of worker processes that share the slots.
 _SLOTS_AND_PROCESSES = ((16, 1), (16, 8), (64, 1), (256, 1))
-#: The longest allowed time for each step if steps compile nothing: the time of all steps divided by their number, in seconds.
+#: The longest allowed time of all steps divided by their number, in seconds, if the steps compile nothing.
 _LONGEST_OVERHEAD_S = 0.015
 #: The least allowed efficiency (ideal time divided by measured time) with `_EFFICIENT_SLOTS` slots.
 _LEAST_EFFICIENCY, _EFFICIENT_SLOTS = 0.9, 64

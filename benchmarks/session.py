@@ -44,6 +44,7 @@ class Sizes:
     chunk_layers: int = 4
     #: The size of the file whose digest is computed, in GB.
     weights_gb: float = 2.0
+    #: The stages of the project that dvc checks.
     dvc_stages: int = 100
     #: The size of the engine that `pull` downloads `pull_repeats` times, and of each package that `load` loads, in MB.
     pull_mb: int = 350

@@ -1,7 +1,8 @@
 """Measure engine steps on the workers of a Dask scheduler: small real engines, and workers that sleep instead of compiling.
 
 The scheduler, the workers and the driver (the process that sends the steps) run on this machine, and share its cores. The
-workers that sleep do all other work: they read the job, look in the store, write a record, and answer.
+workers that sleep do all work of an engine step except the compilation: they read the job, look in the store, write a
+record, and answer.
 """
 
 from __future__ import annotations

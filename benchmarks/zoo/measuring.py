@@ -16,6 +16,7 @@ from trtbuild.manifest import load
 
 Size = Literal["published", "small"]
 
+#: The only target in the manifest of the zoo.
 _TARGET = "ada"
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trtbuild.driver.building.progress.events import Watcher
 
 Document = TypeVar("Document")
+#: The values of the common flags, by the names of their parameters (`trtbuild.cli.commands.options`).
 Flags = dict[str, Any]
 
 

@@ -1,6 +1,6 @@
 """The progress of a build on standard error: one line when a step starts, and one when it ends.
 
-`Progress` writes these plain lines, for CI and pipes. `trtbuild.cli.terminal.live` is for terminals. Both count with `Tally`.
+`Progress` writes these lines, for CI and pipes. `trtbuild.cli.terminal.live` is for terminals. Both count with `Tally`.
 """
 
 from __future__ import annotations

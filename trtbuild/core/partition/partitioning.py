@@ -4,8 +4,8 @@ Rules
 1. All nodes of a partition have the same label.
 2. The graph of partitions has no cycle, so the partitions can run one after the other.
 3. Partitions are maximal: merging any two partitions with the same label would break rule 2. At first, each node is a
-   group. Groups with an edge between them are merged first, in graph order, and then all other pairs. So a graph with one
-   label becomes one partition, even if the graph is not connected.
+   group. Groups with the same label are merged if this keeps rule 2: first those with an edge between them, in graph
+   order, and then all other pairs. So a graph with one label becomes one partition, even if it is not connected.
 4. The result is deterministic: the same graph and labels give the same partitions, in an order in which they can run.
 """
 

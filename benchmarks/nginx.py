@@ -80,7 +80,10 @@ class Nginx:
 
 @contextmanager
 def run_nginx(prefix: Path) -> Iterator[Nginx]:
-    """Start nginx in the empty directory `prefix`. Raises FileNotFoundError when nginx is not installed."""
+    """Start nginx in the empty directory `prefix`. Raises FileNotFoundError if nginx is not installed.
+
+    Raises RuntimeError if nginx does not start.
+    """
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         raise FileNotFoundError("nginx: apt-get install nginx-light")

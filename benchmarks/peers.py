@@ -50,7 +50,7 @@ def write_copy_project(folder: Path, count: int) -> Path:
 
 
 def write_dvc_project(folder: Path, count: int, dvc: Path) -> Path:
-    """Write a dvc project of `count` stages, without git, and build it."""
+    """Write a dvc project of `count` stages, without git, and build it. A project that is built already is not changed."""
     if (folder / "dvc.lock").exists():
         return folder
     write_copy_project(folder, count)

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.projects many DIR --models 200 --targets 5 --build`` calls the function `write_many`, and
 ``python -m benchmarks.projects vit DIR --granularity --weights`` calls `write_vit`. A file is written only if its contents
-differ, so that it keeps its times. This module does not depend on trtbuild's code.
+change, so an unchanged file keeps its times. This module does not depend on trtbuild's code.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Sizes:
     models: int = 200
     targets: int = 5
     few_models: int = 20
-    #: Models of the project whose results are copies (`clones`). Its plan is compared with the plan of the `models` models.
+    #: Models of the project whose results are copies (`clones`). Its plan is compared with that of the project of `models`.
     cloned_models: int = 2000
     #: The vision transformer: layers, channels, and the height (and width) of its images.
     layers: int = 12
@@ -44,6 +44,7 @@ class Sizes:
     chunk_layers: int = 4
     #: The size of the file whose digest is computed, in GB.
     weights_gb: float = 2.0
+    #: The stages of the project that dvc checks.
     dvc_stages: int = 100
     #: The size of the engine that `pull` downloads `pull_repeats` times, and of each package that `load` loads, in MB.
     pull_mb: int = 350
@@ -56,7 +57,7 @@ class Sizes:
     farm_steps: int = 10_000
     #: Processes that use one store at the same time.
     crowd: int = 24
-    #: Runs of a build that has nothing to do, and runs of a command that takes longer.
+    #: How often a command is measured: a build that has nothing to do (`repeats`), and a slower one (`cold_repeats`).
     repeats: int = 15
     cold_repeats: int = 3
 
@@ -76,6 +77,7 @@ class Session:
     peers: Path
     #: The program that is measured: ``--trtbuild``, or the script beside this interpreter.
     trtbuild: Path = field(default_factory=lambda: Path(sys.executable).with_name("trtbuild"))
+    #: The medians of `straight_vit.py`; None before they are measured.
     _script: Median | None = None
 
     def folder(self, name: str) -> Path:

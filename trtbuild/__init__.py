@@ -11,7 +11,7 @@ package, so the package imports almost nothing. Public names are imported when t
 
 import sys
 
-TYPE_CHECKING = False  # importing typing or importlib would take longer than the null build
+TYPE_CHECKING = False  # importing typing or importlib would slow the null build
 if TYPE_CHECKING:
     from typing import Any
 

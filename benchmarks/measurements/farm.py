@@ -1,7 +1,8 @@
 """Measure engine steps on the workers of a Dask scheduler: small real engines, and workers that sleep instead of compiling.
 
 The scheduler, the workers and the driver (the process that sends the steps) run on this machine, and share its cores. The
-workers that sleep do all other work: they read the job, look in the store, write a record, and answer.
+workers that sleep do all work of an engine step except the compilation: they read the job, look in the store, write a
+record, and answer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from benchmarks.session import Session
 _SLEEP_S = 2.0
 #: The number of steps that run at the same time (slots), and the number of worker processes that share the slots.
 _SLOTS_AND_PROCESSES = ((16, 1), (16, 8), (64, 1), (256, 1))
-#: The longest allowed time of a step that compiles nothing, in seconds.
+#: The longest allowed time of all steps divided by their number, in seconds, if the steps compile nothing.
 _LONGEST_OVERHEAD_S = 0.015
 #: The least allowed efficiency (ideal time divided by measured time) with `_EFFICIENT_SLOTS` slots.
 _LEAST_EFFICIENCY, _EFFICIENT_SLOTS = 0.9, 64

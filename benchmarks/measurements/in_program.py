@@ -17,7 +17,7 @@ from benchmarks.session import Session
 
 _SCRIPT = Path(__file__).parent / "scripts" / "compile_modules.py"
 
-#: The bound for the median of the modules after the first, in seconds.
+#: The bound for the median time of a module after the first, in seconds.
 _MEDIAN_BOUND_S = 2.0
 
 

@@ -5,7 +5,8 @@ program for PyTorch. So the package has the weights twice: in the engine's plan,
 
 Rules
 1. The peak of a process is its VmHWM: the peak of its resident memory, including pages shared with other processes.
-   Workers reset their VmHWM before each step. So a worker's peak is that of one step.
+   Workers reset their VmHWM before each step. So a worker's peak is that of one step. The peak of several processes is
+   the largest sum of their PSS, in which a shared page counts only once.
 2. The build is compared with a plain script (`scripts/straight_large.py`). The script has two parts, export and compile,
    each in its own process. The engine step is compared with the compile part. The whole build is compared with the part
    that has the larger peak, because the parts run one after the other.

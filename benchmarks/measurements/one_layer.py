@@ -3,9 +3,9 @@
 The builds are compared with the script `straight_vit.py`, which builds an engine without trtbuild. A user without trtbuild
 runs the whole script again after each change. The script creates random weights where trtbuild reads a file.
 
-Two checks prove that a build with new weights does not import torch. A torch that cannot be imported is first on
-PYTHONPATH, and no process of the build maps a library of torch. The second check includes the engine workers, which do
-not inherit PYTHONPATH.
+Two checks prove that a build with new weights does not import torch. First, PYTHONPATH begins with a torch that raises an
+error when it is imported, and the build must succeed. Second, no process of the build may map a library of torch into its
+memory. The second check includes the engine workers, which do not inherit PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.session import TORCH, Session, delete_build, run_counts
 
 #: The number of a layer in the middle.
 _LAYER = 5
-#: Each run gives the layer another activation function, so that the cache has no results for the edited layer.
+#: Each of at most five edits gives the layer another activation function. So the cache has no results for the edited layer.
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 

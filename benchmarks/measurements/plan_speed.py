@@ -5,7 +5,7 @@ are engines, and `dvc status` on only a hundred stages, because it takes seconds
 One source in each of these projects is edited, too.
 
 The last rows measure a project with ten times as many engines, whose results are copies (`clones.py`). The CPU time may
-grow at most tenfold, and the memory has a limit.
+grow at most tenfold, and the time and the memory have limits.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from benchmarks.session import Session, delete_build
 #: The number of a layer in the middle.
 _LAYER = 5
 
-#: Activation functions that no layer has at the start. Each edit uses another one, so that the cache has no engine for it.
+#: Activation functions that no layer has at the start. Each edit uses another one: the cache has no engine for it.
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 #: Seconds to wait after a build, because CPU time and memory are read when its processes have ended.
@@ -116,7 +116,10 @@ class _Builds:
         return build
 
     def wait_for(self, count: int) -> None:
-        """Wait until the watcher has built `count` times. Raises CommandFailed if it ends, fails or takes too long."""
+        """Wait until the watcher has built `count` times.
+
+        Raises CommandFailed if the watcher ends, a build fails, or the wait takes longer than `_LONGEST_BUILD_S`.
+        """
         deadline = time.monotonic() + _LONGEST_BUILD_S
         while self._count() < count:
             if self._process.poll() is not None or time.monotonic() > deadline:

@@ -16,6 +16,7 @@ from trtbuild.manifest import load
 
 Size = Literal["published", "small"]
 
+#: The only target in the manifest of the zoo.
 _TARGET = "ada"
 
 
@@ -26,7 +27,7 @@ class Row:
     `engines` and `torch_partitions` are numbers, or None if the model was not built. `status` is None if `verify` has no
     result for the model. `error` is the worst error of a partition or of the whole model, or None if nothing was compared.
     `problem` says why the model was not built, or why `verify` compared nothing; otherwise it is empty. `seconds` is the
-    time of all build steps. A cached step counts with the time that it took when it ran.
+    time of all build steps, or None if the model was not built. A cached step counts with the time of its earlier run.
     """
 
     model: str

@@ -1,7 +1,7 @@
 """Update the tables of docs/zoo.md.
 
 Each size of the models (published or small) has a table, between two comments. A run of `benchmarks.zoo` replaces the rows
-of its models, and removes the rows of models that the manifest no longer has.
+of the models that it builds, and removes the rows of models that the manifest no longer has.
 """
 
 from __future__ import annotations

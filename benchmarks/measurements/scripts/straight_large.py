@@ -3,9 +3,10 @@
 Usage: ``python straight_large.py export|compile FOLDER LAYERS WIDTH``, with ``models/wide.py`` in the working directory.
 Prints the peak of the process's resident memory in bytes.
 
-`large.py` compares trtbuild with this script, so do not make the script faster or slower. ``export`` follows PyTorch's
-tutorial for the exporter (torch.onnx.export with dynamo=True, weights as external data). ``compile`` parses the ONNX file.
-It writes the plan in pieces (IBuilder::buildSerializedNetworkToStream), so the plan is never in memory as a whole.
+`large.py` compares the memory of trtbuild with that of this script, so do not change what the script needs.
+``export`` follows PyTorch's tutorial for the exporter (torch.onnx.export with dynamo=True, weights as external data).
+``compile`` parses the ONNX file. It writes the plan in pieces (IBuilder::buildSerializedNetworkToStream), so the plan is
+never in memory as a whole.
 """
 
 import sys

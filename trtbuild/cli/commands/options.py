@@ -77,6 +77,7 @@ def _name_of(ctx: click.Context) -> str | None:
     return f"{ctx.parent.command.name} {ctx.command.name}" if is_in_group and ctx.parent else ctx.command.name
 
 
+#: Each common flag: its names, and the arguments of its `_Flag`.
 _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("-C", "directory"),

@@ -34,7 +34,10 @@ def _show_help(context: click.Context, _: click.Parameter, is_requested: Any) ->
 
 
 class Sections(Command, click.Group):
-    """A group of commands. The help of the outermost group shows `SECTIONS`, and then all other commands."""
+    """A group of commands. The help of the outermost group shows `SECTIONS`, and then the other commands.
+
+    Hidden commands are left out.
+    """
 
     command_class = Command
     group_class = type  # subgroups are `Sections`, too

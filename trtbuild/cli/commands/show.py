@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trtbuild.driver.building.progress.events import Watcher
 
 Document = TypeVar("Document")
+#: The values of the common flags, by the names of their parameters (`trtbuild.cli.commands.options`).
 Flags = dict[str, Any]
 
 
@@ -120,7 +121,10 @@ def interrupted(*, unsent: int = 0, as_json: bool = False, command: str = "build
 
 
 def progress_watcher(flags: Flags) -> Watcher:
-    """A watcher, which receives the events of a build: it shows progress, and writes the timeline of `--trace`."""
+    """A watcher, which receives the events of a build: it shows progress, and writes the timeline of `--trace`.
+
+    With `--quiet`, no progress is shown.
+    """
     from trtbuild.driver.building.progress.events import Watchers
 
     watchers: list[Watcher] = []

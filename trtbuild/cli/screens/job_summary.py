@@ -3,8 +3,8 @@
 Rules
 1. The summary never makes a build fail or wait. If the file cannot be written, there is no summary.
 2. The summary is appended in one write, because other commands of the workflow's step write to the file, too.
-3. GitHub drops a summary that is larger than 1 MiB. Therefore, long texts and tables are cut, and a cut table has a row
-   with the number of missing rows. If the file has too little space left, only the first line is written, or nothing.
+3. GitHub drops a summary that is larger than 1 MiB. Therefore, long texts, tables and lists are cut. A cut table or list
+   shows how many entries are missing. If the file has too little space left, only the first line is written, or nothing.
 4. Names and messages come from manifests, models and servers. Characters with a meaning in Markdown or HTML are written as
    entities, so that they are shown as text.
 """

@@ -166,7 +166,7 @@ def _memory(memory: DeviceMemory | None, profiles: Sequence[str]) -> Iterator[st
     yield from align_rows(rows, right=range(1, len(profiles) + 1))
 
 
-#: The advice for a package that is not verified, by the kind of the model's source.
+#: The name of a graph kind → the advice for a package that is not verified. Other kinds have the usual advice.
 _ADVICE_TO_VERIFY: Mapping[str | None, str] = {
     ONNX.name: "run trtbuild verify on a GPU of a target (for an ONNX model, only engines are compared)",
     NETWORK.name: "its source is a TensorRT network, for which there is no other implementation to compare with",
@@ -195,7 +195,7 @@ def _verification_line(entry: Summary) -> str:
 def _grouped_by_text(
     engines: Sequence[InspectedEngine], lines_of: Callable[[InspectedEngine], list[str]]
 ) -> Iterator[str]:
-    """A heading and the lines of each engine. Engines that differ only in their target have a common heading."""
+    """A heading and the lines of each engine. Engines of one partition share a heading if their lines are equal."""
     targets_by_text: dict[tuple[str, ...], list[str]] = {}
     for engine in engines:
         targets_by_text.setdefault((engine.partition, *lines_of(engine)), []).append(engine.target)

@@ -1,8 +1,8 @@
 """Plans, reasons and the state of models as text.
 
-A plan of a thousand engines stays readable: a model's steps with the same stage, reason and targets share a row, and
-models with the same rows share a group. A row names its first steps without the model, such as ``engine/p0`` for the step
-``vit/engine/p0``.
+A plan of a thousand engines stays readable: hits have no row, a model's steps with the same verdict, stage, reason and
+targets share a row, and models with the same rows share a group. A row names its first steps without the model, such as
+``engine/p0`` for the step ``vit/engine/p0``.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _nearest(nearest: NearestRecord) -> list[str]:
 
 
 def _reason_text(reason: Reason) -> str:
-    """The reason as text. It has only the number of changed parts, because a list of them follows."""
+    """The reason as text. If parts have changed, the text is only their number, because a list of the parts follows."""
     changed = len(reason.changed)
     return f"{count(changed, 'part')} changed" if changed else reason.text
 

@@ -93,7 +93,7 @@ def _first_rows(rows: list[tuple[str, str, str]]) -> list[str]:
 
 @contextlib.contextmanager
 def progress(flags: dict[str, Any]) -> Iterator[Progress]:
-    """Yield a function that shows the progress of a transfer on standard error."""
+    """Yield a function that shows the progress of a transfer on standard error, except with `--quiet`."""
     live = terminal.can_be_live(sys.stderr)
     interval_s = _TERMINAL_INTERVAL_S if live else _LOG_INTERVAL_S
     last_update, width = time.monotonic(), 0

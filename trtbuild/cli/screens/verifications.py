@@ -42,8 +42,8 @@ def overview(document: Verification) -> list[str]:
 def _results(model: ModelEntry | PackageEntry) -> list[_Result]:
     """A result for each comparison: by onnxruntime for each cut, and by the engines of each target.
 
-    A cut is one way to divide a model into partitions. If nothing was compared, one result says so. The last result also
-    has the notes that belong to no comparison.
+    A cut is one way to divide a model into partitions. Without a comparison, a single result says that the
+    model is not built, has failed, or was not compared. The last result also has the notes that belong to no comparison.
     """
     name = terminal.bold(model.model)
     if model.missing:

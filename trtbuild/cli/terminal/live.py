@@ -71,7 +71,9 @@ class LiveProgress(Progress):
         self._last_duration_s: LastDuration = lambda _: None
         #: Phase → its start time.
         self._phases: dict[str, float] = {}
+        #: Shows the area when a phase has taken `PHASE_DELAY_S`.
         self._timer: threading.Timer | None = None
+        #: The area; None before it is shown, and after `close`.
         self._live: Live | None = None
         self._spinner = SPINNER if terminal.is_unicode(sys.stderr) else ASCII_SPINNER
 
@@ -219,7 +221,7 @@ class LiveProgress(Progress):
 
 
 def _without_middle(text: str, width: int) -> str:
-    """`text` in at most `width` columns. Its middle is left out, because the two ends of a step's id identify the step."""
+    """`text` in at most `width` columns. A longer text loses its middle: the two ends of a step's id identify the step."""
     if len(text) <= width:
         return text
     head = (width - 1) // 2

@@ -4,7 +4,8 @@ Rules
 1. A result is paged if standard output is a terminal that is too small for the result and the next prompt.
 2. The pager is ``$PAGER``, or ``less`` by default. An empty ``$PAGER``, ``PAGER=cat`` and ``TERM=dumb`` turn paging off.
 3. If ``$LESS`` is not set, the pager gets ``LESS=FRX``: ``less`` shows colours, and leaves the text on the screen.
-4. If the pager is not installed or does not start, the result is printed. A pager that ends early is not an error.
+4. If the pager is not installed or does not start, or if ``$PAGER`` has an open quote, the result is printed. A pager that
+   ends early is not an error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The progress of a build on standard error: one line when a step starts, and one when it ends.
 
-`Progress` writes plain lines, for CI and pipes. `trtbuild.cli.terminal.live` is for terminals. Both count with `Tally`.
+`Progress` writes these lines, for CI and pipes. `trtbuild.cli.terminal.live` is for terminals. Both count with `Tally`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Tally:
     #: The hits and the other steps in the last plan of each model, without those in `done`.
     hits: int = 0
     remaining: int = 0
+    #: The width of the column of step ids, in characters.
     id_width: int = LEAST_ID_WIDTH
     #: Model → the ids of its remaining steps, and the number of its hits.
     _by_model: dict[str, tuple[set[str], int]] = field(default_factory=dict)
@@ -115,6 +116,7 @@ class Progress(Watcher):
     def __init__(self) -> None:
         self.tally = Tally()
         self._lock = threading.RLock()
+        #: The id of a step, or the name of other work → its start time.
         self._start_times: dict[str, float] = {}
 
     def model_planned(self, plan: ModelPlan) -> None:

@@ -16,7 +16,10 @@ _WORDS = {"new": "new", "evicted": "no longer in the cache", "forced": "forced"}
 
 
 def short_reason(reason: Reason) -> str:
-    """The reason in one line: the first changed part of the recipe and the number of the others, or a word like ``new``."""
+    """The reason in one line.
+
+    For a changed recipe: the first changed part, and the number of the others. Otherwise a word like ``new``, or the text
+    of `reason`."""
     if reason.code in _WORDS:
         return _WORDS[reason.code]
     if reason.code != "changed" or not reason.changed:

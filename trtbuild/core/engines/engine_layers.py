@@ -122,8 +122,8 @@ def _origin_of_neighbour(
 ) -> _Origin | None:
     """The origin of the first neighbour that has an origin, or None.
 
-    `neighbours` maps the name of a tensor to the layers that read the tensor. Without `are_readers`, it maps the name to
-    the layers that write the tensor."""
+    `neighbours` maps the name of a tensor to layers: with `are_readers` to those that read the tensor, and otherwise to
+    those that write the tensor."""
     tensors = [output["name"] for output in entry["outputs"]] if are_readers else entry["inputs"]
     candidates = (origins[index] for tensor in tensors for index in neighbours.get(tensor, ()))
     return next((origin for origin in candidates if origin is not None), None)

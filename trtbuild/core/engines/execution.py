@@ -96,8 +96,8 @@ class Engine(Protocol):
 
     bindings: tuple[Binding, ...]
     profile_count: int
-    #: The cache from which later contexts read kernels, and to which they add kernels. Engines of one library may share a
-    #: cache.
+    #: The cache from which later contexts read kernels, and to which they add kernels; None if they use no cache. Engines
+    #: of one library may share a cache.
     kernels: KernelCache | None
 
     def profile_shapes(self, name: str, profile: int) -> tuple[tuple[int, ...], ...]:

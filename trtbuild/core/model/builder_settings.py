@@ -26,7 +26,9 @@ class Flag:
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute of `IBuilderConfig`. With an `enumeration`, the setting's value is the name of a member of that type."""
+    """An attribute of `IBuilderConfig`.
+
+    With an `enumeration`, the setting's value is the name of a member of that type, in lower case."""
 
     name: str
     enumeration: str | None = None

@@ -1,8 +1,8 @@
 """Operators from outside PyTorch that a model calls, such as those of torchvision and of ``torch.library.custom_op``.
 
 PyTorch runs them, unless the manifest maps them to TensorRT plugins (`trtbuild.core.model.plugins`). In a build, only
-calibrate, trace and the writing of ``.pt2`` files import the code that registers the operators. All other steps use their
-schemas, which the trace records.
+calibrate, trace and the writing of ``.pt2`` files import the code that registers the operators; after the build, `verify`
+imports it. The other steps use the operators' schemas, which the trace records.
 """
 
 from __future__ import annotations

@@ -146,6 +146,7 @@ def _named_axes(
     return named_axes
 
 
+#: The min, the opt and the max of an axis in one profile.
 Sizes = tuple[int, int, int]
 
 
@@ -161,11 +162,11 @@ def _build_plan(
     ranks: dict[str, int],
     problems: list[ShapeProblem],
 ) -> ShapePlan:
-    """The shape plan. It is valid only if no problem is added to `problems`."""
+    """The shape plan. Adds problems to `problems`. The plan is valid only if `problems` is empty afterwards."""
     dim_names = {dim.name for dim in named_axes.values()}
     symbols: list[Symbol] = []
-    numbers: dict[str, int] = {}
-    first_place: dict[str, tuple[str, int]] = {}
+    numbers: dict[str, int] = {}  # name of a symbol → its position in `symbols`
+    first_place: dict[str, tuple[str, int]] = {}  # name of a dim → its first axis: input and number
     shapes: list[tuple[Axis, ...]] = []
     for entry in inputs:
         axes: list[Axis] = []

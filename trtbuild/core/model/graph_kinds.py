@@ -1,7 +1,7 @@
 """The kinds of graphs that a trace produces, and how the steps handle each kind.
 
-Code that depends on the kind of a graph reads a field of `GraphKind`, or is in `trtbuild.stages.graphs`. It never compares
-the kind's name.
+Code that depends on the kind of a graph reads a field of `GraphKind`, or is in `trtbuild.stages.graphs`. It does not
+compare the kind's name, except to choose the text of a message.
 """
 
 from __future__ import annotations

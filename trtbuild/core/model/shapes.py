@@ -1,6 +1,6 @@
 """The dynamic sizes of a model: symbols with their ranges, and the shape of each input, written with these symbols.
 
-`trtbuild.core.model.declared_shapes` derives both from the profiles.
+`trtbuild.core.model.declared_shapes` derives both from the profiles and the named dims.
 
 A trace may find that two symbols are always equal (a *tie*). They become one symbol (`ShapePlan.merge_ties`) if their
 declarations are equal: the same min, opt and max in every profile, and the same ``multiple_of``.

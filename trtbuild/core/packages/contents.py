@@ -63,7 +63,7 @@ class PackageContents:
     plugin_library: Output | None = None
 
     def blobs(self) -> dict[str, str]:
-        """The stored files of the package, except its engines: digest → ``program``, ``weight`` or ``library``."""
+        """The stored files of the package, except those of its engines: digest → ``program``, ``weight`` or ``library``."""
         kinds = {
             output.sha256: "program"
             for toolchain_partitions in self.partitions_by_target.values()
@@ -102,7 +102,7 @@ class PackageContents:
         return PackedPlugins(names, plugin_library_path(self.plugin_library.sha256), library.rpartition("/")[2])
 
     def inputs(self) -> list[dict[str, Any]]:
-        """The JSON of each input: its traced type, its declared name and range, and whether it is a keyword."""
+        """The JSON of each input: its traced type, its declared name and range, and whether it is passed by name."""
         return [
             {
                 **dict(traced),

@@ -38,7 +38,7 @@ class EngineLibrary:
     """The library that runs the plans of a target.
 
     `version` is the version of the installed library, and `plan_version` the version that built the plans. `host_code`:
-    whether the library loads the lean runtime, which is host code, from the plans."""
+    whether the plans contain the lean runtime, which is host code. Then the library must be allowed to load host code."""
 
     name: LibraryName
     version: str
@@ -174,8 +174,8 @@ def _oldest_plan(version: str) -> tuple[int, ...]:
 
     Version compatibility begins with 8.6. "Engines built with TensorRT 8 work with TensorRT 9 and TensorRT 10 runtimes"
     (documentation of 10.16.1, "Version Compatibility"). "Engines built with TensorRT 10 work with TensorRT 11"
-    (documentation of 11.1, which names no older version). So 11 and later are assumed to run plans of the major version
-    before."""
+    (documentation of 11.1, which names no older version). So 11 and later are assumed to run plans of the previous
+    major version, and no older plans."""
     major = _numbers(version)[0]
     return (8, 6) if 8 <= major <= 10 else (major - 1, 0)
 

@@ -163,7 +163,9 @@ class PackageIndex:
     precision: str
     targets: Mapping[str, PackedTarget]
     reference: bool
+    #: Slot → weight, for the weights that the package needs (`PackageContents.needed_slots`).
     weights: Mapping[int, PackedWeight]
+    #: Path in the package → digest and size of the file.
     files: Mapping[str, Output]
     #: Whether the engines compute float64 values in float32.
     truncates_double: bool = False

@@ -1,6 +1,6 @@
 """Makes the index of a built package from its contents.
 
-The index has the size and SHA-256 of every file, so that a loader can verify all files before it uses any.
+The index has the size and SHA-256 of every file that a loader needs, so that the loader can verify files before their use.
 """
 
 from __future__ import annotations

@@ -12,13 +12,14 @@ Rules
    * ``call``: the method, with ``args`` and ``kwargs``; or ``set``: the attribute, with ``value``.
    * ``makes``: the kind of the created object, ``layer`` or ``scope`` (a loop, a condition). Other calls have no
      ``makes``.
-3. A value is a number, text, bool, null or list, or an object with one member:
+3. A value is an integer, text, bool, null or list, or an object with one member:
 
    * ``{"float": <hex>}``, ``{"enum": [type, name]}`` or ``{"permutation": [...]}``
    * a tensor: ``{"input": k}`` (input k of the network) or ``{"output": [object, k]}`` (output k of an object)
    * another object: ``{"object": number}``
    * weights: ``{"weights": k}`` (entry k of the document's ``weights``), or ``{"no_weights": dtype}`` for empty weights
-4. The document has no names of tensors and layers, because such names are only labels. The package has these names.
+4. The document has no names of tensors and layers, because such names are only labels. The package has the names of
+   inputs, outputs and layers.
 """
 
 from __future__ import annotations

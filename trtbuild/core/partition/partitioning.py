@@ -4,8 +4,8 @@ Rules
 1. All nodes of a partition have the same label.
 2. The graph of partitions has no cycle, so the partitions can run one after the other.
 3. Partitions are maximal: merging any two partitions with the same label would break rule 2. At first, each node is a
-   group. Groups with an edge between them are merged first, in graph order, and then all other pairs. So a graph with one
-   label becomes one partition, even if the graph is not connected.
+   group. Groups with the same label are merged if this keeps rule 2: first those with an edge between them, in graph
+   order, and then all other pairs. So a graph with one label becomes one partition, even if it is not connected.
 4. The result is deterministic: the same graph and labels give the same partitions, in an order in which they can run.
 """
 
@@ -59,9 +59,12 @@ class _Groups:
     """Groups of nodes and the edges between them. A group is identified by its smallest node."""
 
     def __init__(self) -> None:
+        #: Group → its nodes, sorted.
         self.members: dict[int, list[int]] = {}
         self._group_of_node: list[int] = []
+        #: Group → the groups that need it.
         self._consumers: dict[int, set[int]] = {}
+        #: Group → the groups that it needs.
         self._producers: dict[int, set[int]] = {}
         #: Group → an integer as a bit set. Bit g is set if a path of at least one edge leads from the group to group g.
         self._reachable: dict[int, int] = {}

@@ -133,7 +133,7 @@ def _differs_only_in_parser(recipe: Recipe, any_parser: Recipe) -> bool:
 def _recipe_behind(lookups: Lookups, pointer_recipe: Recipe) -> Recipe | None:
     """The recipe of the record to which the pointer record with `pointer_recipe` points.
 
-    None if there is no such pointer record, or if the other record cannot be read."""
+    None if there is no such pointer record, or if the record to which it points cannot be read."""
     pointer = lookups.record_of(pointer_recipe)
     if pointer is None or not pointer.recipe.same_as(pointer_recipe):
         return None

@@ -90,7 +90,7 @@ def _encodable(value: Any) -> Value:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return fields_of(value)
     if isinstance(value, Mapping):
-        # str(key) would make the keys 1 and "1" equal
+        # The keys stay as they are, because str(key) would make the keys 1 and "1" equal.
         return {key: _encodable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_encodable(item) for item in value]

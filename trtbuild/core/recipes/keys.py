@@ -1,4 +1,6 @@
-"""The recipes of all steps except package. The key of a step is made from its recipe.
+"""The recipes of all steps except package, and of weights files, verifications and ``.pt2`` files.
+
+The key of a step is made from its recipe.
 
 `trtbuild.core.packages.package_recipe` has the recipe of package. `declared` has the parts of calibrate and trace that are
 known before user code runs. `lookup_recipes` has the recipes with which a machine without PyTorch or a parser looks up

@@ -54,7 +54,7 @@ def make_comparison(
 ) -> Comparison | None:
     """The points and weights for comparing the lowered program of `model`.
 
-    None for a model that is not compared: the lower step does not change its graph kind, or it has too many weights.
+    None for a model that is not compared, because its kind of graph is not lowered, or because its weights are too large.
     `weights` are the weights that the program reads."""
     elements = sum(math.prod(weight.shape) for weight in weights)
     if not model.source.graph.is_lowered or elements > _MAX_ELEMENTS:

@@ -33,7 +33,7 @@ class SharedLibrary:
 def read_shared_library(read: Read) -> SharedLibrary | None:
     """The shared library that `read` reads.
 
-    None for another file, for a damaged library, and for a library that is not little-endian with 64 bits."""
+    None for a file of another format, for a damaged library, and for a library that is not little-endian with 64 bits."""
     try:
         return _read_library(read)
     except (OverflowError, ValueError):  # `seek` does not accept an offset of 2**63 or more
@@ -77,7 +77,7 @@ def _needed(read: Read, segments: list[tuple[int, int, int, int]]) -> Iterator[s
 
 
 def _file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int:
-    """The offset in the file of the bytes that are loaded at `address`."""
+    """The offset in the file of the bytes that are loaded at `address`; `address` itself if no segment contains it."""
     for type_, offset, start, length in segments:
         if type_ == _LOAD and start <= address < start + length:
             return offset + address - start

@@ -264,7 +264,7 @@ class Status:
     warnings: Sequence[str]
 
 
-#: ``changed``: a file has changed. ``untraced``: the trace is not known, so the model counts as affected.
+#: ``changed``: a file has changed. ``untraced``: a calibration or trace would run, so the model counts as affected.
 #: ``unchanged``: no file has changed, so the model is not affected.
 AffectedCode = Literal["changed", "untraced", "unchanged"]
 

@@ -89,7 +89,8 @@ def graph(request: Request, deps: str | None = None, rdeps: str | None = None) -
     """The steps in the plans of the requested models, as nodes and edges.
 
     `deps` and `rdeps` name steps or a model. `deps` keeps the named steps and all steps before them. `rdeps` keeps the
-    named steps and all steps after them. Raises UsageError if no step matches.
+    named steps and all steps after them. With both, only steps that both keep are in the graph. Raises UsageError if no
+    step matches.
     """
     plans = read_only_workspace(request).plans()
     steps = [step for plan in plans.values() for step in plan.steps.values()]

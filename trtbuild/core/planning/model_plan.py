@@ -196,7 +196,7 @@ class _ForwardPass:
     ) -> tuple[Step, ToolchainPartitions | None]:
         """The partition step for a toolchain, and its result; None for the result if the step has no usable record.
 
-        `record` is the lower step's record. The step of the model's first toolchain (`is_first`) has no suffix in its id."""
+        `record` is that of the lower step. The step of the model's first toolchain (`is_first`) has no suffix in its id."""
         recipe, hit_reason = self._partition_recipe(record, toolchain, facts)
         job = PartitionJob(
             program=record.outputs["program"].sha256,

@@ -50,7 +50,7 @@ class RecordStore(Protocol):
         """The record under `key`, or None. Reading is faster if the record's recipe is `wanted`.
 
         Raises EntryCorrupt for a corrupt record, which is moved to the quarantine. Raises RecordUntrusted for a record that
-        this machine does not trust (`core.recipes.trust`)."""
+        this machine does not trust (`core.recipes.trust`), or that the lock file does not accept."""
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """The keys in `keys` that have an entry. The entries are not read, but count as used for garbage collection."""

@@ -24,7 +24,9 @@ _MAX_HEADERS, _MAX_BYTES = 4096, 1 << 24
 
 @dataclass(frozen=True)
 class SharedLibrary:
-    """A shared library. `needed` has the names of the libraries that it loads, such as ``libnvinfer.so.10``."""
+    """A shared library. `processor` is the ``<cpu>`` of its platform, such as ``x86_64``.
+
+    `needed` has the names of the libraries that it loads, such as ``libnvinfer.so.10``."""
 
     processor: str
     needed: tuple[str, ...]

@@ -24,6 +24,7 @@ UNBOUNDED = 2**31 - 1
 #: The largest exponent for which a power of a number other than -1, 0 and 1 can be a size.
 _MAX_EXPONENT = 63
 
+#: The smallest and the largest value.
 Interval = tuple[int, int]
 
 

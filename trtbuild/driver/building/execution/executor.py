@@ -11,7 +11,7 @@ Rules
 4. When a step fails, the steps that depend on it are skipped. Without ``keep_going``, no step starts after a failure, but
    the running steps are finished.
 5. The outputs of a model are written as soon as all of its steps are hits, even if other models still run or have failed.
-   If a blob of the outputs cannot be read, the model is planned again as in rule 3.
+   If a blob of the outputs cannot be read, the model is planned again as in rule 3, except without `rebuild_lost`.
 6. A step starts beside others only if the limit allows it: enough memory is free (memory.py), and the GPU or the worker of
    a scheduler that the step needs is idle. Such a step may start before a more urgent step that has to wait.
 7. Only the caller's thread makes plans and changes the executor's state. Other threads only call `run` and `write`.

@@ -81,7 +81,9 @@ def may_start(
 
 
 def free_with_swap_bytes() -> int | None:
-    """The sum of the free memory and the free swap. A step that needs swap is slow, but it may succeed."""
+    """The sum of the free memory and the free swap; None if the free memory is unknown.
+
+    A step that needs swap is slow, but it may succeed."""
     free = free_bytes()
     swap = (int(line.split()[1]) * 1024 for line in _read_lines(Path("/proc/meminfo")) if line.startswith("SwapFree:"))
     return None if free is None else free + sum(swap)

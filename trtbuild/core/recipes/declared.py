@@ -102,6 +102,6 @@ def _argument_order(*kwargs: Mapping[str, Value]) -> list[tuple[str, Value]]:
     """The part with the order of the keys of each mapping in the arguments, because code may depend on this order.
 
     The order of the arguments themselves is left out, because they are passed by name. If all mappings are sorted, there is
-    no part, so that the keys of earlier versions stay valid: these versions sorted all mappings."""
+    no part, so that the keys of earlier trtbuild releases stay valid: those releases sorted all mappings."""
     order = key_order([arguments[name] for arguments in kwargs for name in sorted(arguments)])
     return [("argument order", order)] if order else []

@@ -41,7 +41,7 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
 }
 
 #: (type, field) → the meaning of the field's default. When these fields were added, keys with the other fields of their
-#: classes already existed. Such a field is in a key only if its value is not the default, so that the older keys stay valid.
+#: classes already existed. Such a field is in a key only if its value is not the default, so that older keys stay valid.
 OMITTED_AT_DEFAULT: Mapping[tuple[str, str], str] = {
     ("Input", "range"): "with None, random values are chosen as before this field existed",
     ("PartitionSettings", "truncate_double"): "with False, float64 values stay in PyTorch",

@@ -59,8 +59,8 @@ class RecordStore(Protocol):
         """Publish a record, whose blobs must be in the store. Records are write-once.
 
         Returns the record that is in the store afterwards. It may be a record that another process published first. With
-        `replace`, `record` replaces such a record. If `record` must not replace an untrusted record, it is returned without
-        being stored. Raises BlobMissing if an output is not in the store."""
+        `replace`, `record` replaces an existing record. If `record` must not replace an untrusted record, it is returned
+        without being stored. Raises BlobMissing if an output is not in the store."""
 
 
 class Store(BlobStore, RecordStore, Protocol):

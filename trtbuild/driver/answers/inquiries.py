@@ -37,7 +37,7 @@ def plan(workspace: Workspace, start_s: float) -> tuple[Plan, dict[str, ModelPla
     """The plans of the requested models, as a document and by model. `start_s` is the start of the command
     (`time.monotonic`).
 
-    If a step would have to run and no machine can run it, the document's `errors` contains the reason.
+    If a step would have to run, but can run neither here nor on a worker, the document's `errors` contains the reason.
     """
     plans = workspace.plans()
     error = workspace.environment_error(plans)

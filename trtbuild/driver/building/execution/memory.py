@@ -10,7 +10,7 @@ Rules
    `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. Both tables
    have larger numbers than measured, because a step that waits costs less than a step that the kernel kills.
 4. Free memory is the smaller of two values: Linux's MemAvailable, and the bytes that the control groups (cgroups) of this
-   process still allow. The page cache counts as free, but of a control group's page cache only the inactive pages. If
+   process still allow. The inactive pages of a control group's page cache count as free, and its other pages as used. If
    neither value can be read, no step waits for memory.
 """
 

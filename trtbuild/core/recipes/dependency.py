@@ -3,8 +3,8 @@
 An *observation* is a dependency and its state at one time. Later plans observe the dependency again, without running user
 code. The kinds of dependencies are:
 
-* ``file``: the name is a path, relative to the project or absolute. The state is the SHA-256 of the bytes, ``absent``,
-  ``directory``, or ``special`` (a pipe, a socket, a device).
+* ``file``: the name is a path, relative to the project or absolute. The state is the SHA-256 of the bytes, ``absent``
+  (also for a file that cannot be read), ``directory``, or ``special`` (a pipe, a socket, a device).
 * ``link``: the name is the path of a symbolic link. The state is its target, or ``absent``.
 * ``listing``: the name is the path of a directory. The state is the SHA-256 of the sorted names of its entries, or
   ``absent``. Some entries, such as ``__pycache__``, do not count.

@@ -111,7 +111,7 @@ def _new_lock(workspace: Workspace, plans: Mapping[str, ModelPlan], old_lock: Lo
     models = {name: _locked_model(workspace, plan) for name, plan in plans.items()}
     if old_lock is not None and workspace.request.models:
         models = {**old_lock.models, **models}
-    # "verify" is left out, because it is not a step of a build.
+    # "verify" is left out, because its version has no effect on the results of a build.
     versions = {step: number for step, number in STEP_VERSIONS.items() if step != "verify"}
     return Lock(table.host_platform(), versions, dict(workspace.manifests), models)
 

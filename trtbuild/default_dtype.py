@@ -1,7 +1,7 @@
 """Let float32 be torch's default dtype, even if the user's code has called ``torch.set_default_dtype``.
 
-PyTorch divides integers in the default dtype, for example. Traced programs do not contain the default, so all steps after
-the trace, and all packages, run them under float32.
+PyTorch divides integers in the default dtype, for example. Traced programs do not contain the default, so the proof in the
+trace step, all later steps and all packages run them under float32.
 """
 
 from __future__ import annotations

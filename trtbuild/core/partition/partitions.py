@@ -18,7 +18,7 @@ SCHEMA = "trtbuild.partitions/1"
 
 @dataclass(frozen=True)
 class TensorType:
-    """A dtype (torch's name without the prefix) and a shape of size expressions."""
+    """A dtype (torch's name without ``torch.``) and a shape of size expressions."""
 
     dtype: str
     shape: tuple[Expression, ...]

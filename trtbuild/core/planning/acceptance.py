@@ -15,9 +15,9 @@ Rules
    and files (`with_any_versions`). With a lock file, the versions of that trace must be those in the lock file.
 4. If a parser needs a GPU, another machine may have used another parser in place of it (a stand-in). The result of a
    partition step is accepted if its recipe differs from the wanted recipe only in the parser. The result that a lock file
-   names is preferred. Without such a result, a machine that cannot partition the model accepts the last result of any
-   machine (`partition_with_any_parser`). If the stand-in accepted operators that the toolchain does not support, the
-   engine step fails, so no wrong engine is built.
+   names is preferred. If no lock file names a result, a machine that cannot partition the model accepts the last result
+   of any machine (`partition_with_any_parser`). If the stand-in accepted operators that the toolchain does not support,
+   the engine step fails, so no wrong engine is built.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _differs_only_in_parser(recipe: Recipe, any_parser: Recipe) -> bool:
 def _recipe_behind(lookups: Lookups, pointer_recipe: Recipe) -> Recipe | None:
     """The recipe of the record to which the pointer record with `pointer_recipe` points.
 
-    None if there is no such pointer record, or if the other record cannot be read."""
+    None if there is no such pointer record, or if the record to which it points cannot be read."""
     pointer = lookups.record_of(pointer_recipe)
     if pointer is None or not pointer.recipe.same_as(pointer_recipe):
         return None

@@ -27,9 +27,9 @@ _MAX_ELEMENTS_AT_TWO_POINTS = 1 << 24
 
 @dataclass(frozen=True)
 class ComparisonPoint:
-    """The sizes for one comparison: a name for messages, the shape of each input, and the values of the graph's symbols.
+    """The sizes for one comparison: a name for messages, and the shape of each input.
 
-    A dim with ``multiple_of: k`` is k times its symbol."""
+    `numbers` are the values of the graph's symbols. A dim with ``multiple_of: k`` is k times its symbol."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
@@ -52,8 +52,9 @@ class Comparison:
 def make_comparison(
     model: Model, shapes: ShapePlan, weights: Sequence[Weight], state: StateInputs = NO_STATE
 ) -> Comparison | None:
-    """The points and weights for comparing the lowered program of `model`; None for a model that is not compared.
+    """The points and weights for comparing the lowered program of `model`.
 
+    None for a model that is not compared, because its kind of graph is not lowered, or because its weights are too large.
     `weights` are the weights that the program reads."""
     elements = sum(math.prod(weight.shape) for weight in weights)
     if not model.source.graph.is_lowered or elements > _MAX_ELEMENTS:
@@ -76,9 +77,10 @@ def make_comparison(
 
 
 def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]]:
-    """The name and sizes of the smallest point at which the trace was compared with PyTorch, and of the point a step above.
+    """The name and sizes of one or two points: the smallest point of the trace's proof, and a point with larger sizes.
 
-    The second point reveals a lowering pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
+    The second point has the next larger size of each dim. It is left out if all dims are at their maximum. It reveals
+    a lowering pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
     """
     smallest = min(map(tuple, proof_points(shapes, model.profiles)), key=lambda point: _element_count(shapes, point))
     larger = tuple(

@@ -3,7 +3,8 @@
 Rules
 1. The pass visits the steps from the outputs back to the first steps. If the package step is a hit and the package's files
    are in place (already at their paths), nothing is needed. If it is a hit and the files are not in place, the blobs of the
-   files are needed. If it runs, the blobs of the files are needed, and the blobs from which it writes the index.
+   files are needed. If it runs, the blobs of the files are needed, and the blobs from which it writes the index and the
+   table of names.
 2. A step that runs needs the blobs that it reads. A blob that only hits would read is not needed.
 3. If a needed blob is not in the cache, the hit that produced it becomes a run (``evicted``). Then the blobs that this
    step reads are needed, too. Weights of a weights file, and the library of plugins, are always available, because they
@@ -66,7 +67,7 @@ def blobs_read_by(step: Step) -> Iterator[Needed]:
         yield conversion, step.job.onnx
         yield from ((trace, sha256) for sha256 in weights_of(step))
         if step.job.plugin_library is not None:
-            # The library is a file of the project, so `require_blobs` does not use the id of the step.
+            # No step produces the library, a file of the project. So `require_blobs` never runs the trace again for it.
             yield trace, step.job.plugin_library
 
 

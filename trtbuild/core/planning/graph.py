@@ -27,7 +27,10 @@ def stages_until(last: str | None) -> frozenset[str]:
     return frozenset(STAGES if last is None else STAGES[: [*STAGES].index(last) + 1])  # type: ignore[arg-type]
 
 
+#: A plan has the verdicts ``hit`` (a record has the results), ``run``, and ``unknown`` (an earlier step has to run first).
+#: After a build, a step can also be ``failed``, or ``skipped`` (it did not run).
 Verdict = Literal["hit", "run", "failed", "skipped", "unknown"]
+#: ``recorded`` is the reason of each hit. The other codes are reasons to run. An unknown step has the code ``new``.
 ReasonCode = Literal["recorded", "new", "changed", "evicted", "untrusted", "corrupt", "forced", "uncacheable"]
 
 

@@ -24,7 +24,7 @@ from trtbuild.core.recipes.record import Output, Record
 LOCK_FILE = "trtbuild.lock"
 
 #: Stage → the outputs whose digests are in the lock. The output `layers` of an engine is not among them, because it only
-#: describes the plan.
+#: describes the engine's plan (its bytes).
 LOCKED_OUTPUTS: Mapping[str, Sequence[str]] = {"engine": ("plan",), "package": ("index", "names")}
 
 

@@ -3,13 +3,13 @@
 Rules
 1. A job builds engines for one target. The jobs of a target contain each model that has an engine to build. They also
    contain each model whose engines are unknown, because the model is not partitioned or converted yet.
-2. An engine is built in one job only. Models that have an engine with the same key are in the same job. If two targets have
-   an engine with the same key (equal targets with two names), the first target builds it.
+2. An engine whose key is known is built in one job only. Models that need the same missing engine are in the same job. If
+   two targets have an engine with the same key (equal targets with two names), the first target builds it.
 3. Unknown engines have no keys. So if a job has a model with unknown engines, another job may build the same engines. A
    plan that is made after the convert steps has no unknown engines.
 4. Models that must be in one job (rule 2) are a group. The number of a target's jobs is its estimated time divided by
-   `job_duration_s`, but at most the number of groups. To balance the jobs, the longest group is assigned first, and each
-   group is assigned to the job with the least work.
+   `job_duration_s`, rounded up, but at most the number of groups. To balance the jobs, the longest group is assigned first,
+   and each group is assigned to the job with the shortest estimated time so far.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def engine_jobs(
 def _groups_by_target(
     plans: Iterable[ModelPlan], estimate_s: Callable[[Step], float]
 ) -> Mapping[Target, Sequence[_Group]]:
-    """Return the groups of each target that has engines to build (rules 1 and 2), in the order of the plans."""
+    """Return the groups of each target that has engines to build (rules 1 and 2). Targets are in the order of the plans."""
     target_of_key: dict[str, Target] = {}
     groups: dict[Target, list[_Group]] = {}
     for plan in plans:

@@ -2,17 +2,17 @@
 
 Rules
 1. Steps are planned in the order of the graph. As long as each step has a record, the next step's recipe is known. If a
-   step has no usable record, the steps that need its results are ``unknown``. They become hits if the step gives the same
-   results as before.
+   step has no usable record, the steps that need its results are ``unknown``. When the step has run, the model is planned
+   again. The later steps are then hits if the step gave the same results as before.
 2. The code that makes a verdict also writes its reason. Most of this code is in `core.planning.verdicts`.
    `core.planning.demand` runs last, from the outputs back to the first steps.
-3. Planning needs neither torch nor TensorRT, because the facts have their versions. A machine without torch
-   (`Facts.versions` is None) accepts another machine's trace of the same files, and uses the versions in its record
+3. Planning needs neither torch nor TensorRT, because the facts have their versions. A machine that cannot trace the model
+   (`Facts.versions` is None) accepts another machine's trace of the same files, and uses the versions in the trace's record
    (`core.planning.acceptance`).
 4. If an engine was built again and has other bytes, the package step runs again (`core.planning.planned_package`).
 5. Documents (JSON outputs of steps) may be intact and trusted, and still contradict each other. For example, a partition
-   may read a weight that the trace does not have. Then the trace runs again. If that does not help, the partition step
-   runs again. A step that this command has already run does not run again.
+   may read a weight that the trace does not have. Then the trace runs again. If that does not help, the partition steps
+   run again, one after the other. A step that this command has already run does not run again.
 """
 
 from __future__ import annotations
@@ -194,9 +194,9 @@ class _ForwardPass:
     def _partition(
         self, record: Record, toolchain: ToolchainName, facts: ToolchainFacts, *, is_first: bool
     ) -> tuple[Step, ToolchainPartitions | None]:
-        """The partition step for a toolchain, and its result if it has a record. `record` is the lower step's record.
+        """The partition step for a toolchain, and its result; None for the result if the step has no usable record.
 
-        The step of the model's first toolchain (`is_first`) has no suffix in its id."""
+        `record` is that of the lower step. The step of the model's first toolchain (`is_first`) has no suffix in its id."""
         recipe, hit_reason = self._partition_recipe(record, toolchain, facts)
         job = PartitionJob(
             program=record.outputs["program"].sha256,

@@ -5,8 +5,9 @@ Rules
    recipe, or without one of the `REQUIRED_OUTPUTS`, is a miss (``corrupt``).
 2. Recipes of later steps follow from small documents among a step's outputs. If such a document cannot be read, the step
    runs again.
-3. A step without a record is ``new`` if this project has not built the step before. Otherwise it is ``changed``, with the
-   parts of the recipe that differ from the last build. If no part differs, it is ``evicted``.
+3. A step whose key has no entry is ``new`` if this project has not built the step before. Otherwise it is ``changed``, with
+   the parts of the recipe that differ from the last build. If no part differs, it is ``evicted``. An entry that must not be
+   used gives another reason, such as ``untrusted``.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def _add_name(change: Change, names: Mapping[str, str]) -> Change:
 
 
 def _causes(changed: tuple[Change, ...]) -> tuple[Change, ...]:
-    """The changes without those that follow from a package's `reference`, which adds programs and weights."""
+    """The changes without those that follow from a change of a package's `reference`, which adds programs and weights."""
     if all(change.part != "reference" for change in changed):
         return changed
     return tuple(

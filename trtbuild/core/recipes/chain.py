@@ -7,8 +7,8 @@ which the code of ``net.py`` imports.
 Rules
 1. A link is a record of stage ``trace-link`` or ``calibrate-link``. Its recipe has the declared parts of the step (known
    before the code runs) and the observations so far. Its only output (`next`) names the dependencies to observe next.
-   The chain ends where no link has all observations so far in its recipe. These observations are in the key of the step's
-   record.
+   The chain ends when there is no link with the observations so far in its recipe. These observations are in the key of
+   the step's record.
 2. The next dependency of user code is assumed to follow from everything that the code has read before. So each of the first
    links names one dependency, in the order of discovery. A link is never out of date, because other content leads to
    another link. After `SINGLE_LINKS` links, each link names twice as many dependencies as the link before it (at most
@@ -19,7 +19,7 @@ Rules
 4. If a link and a record have the same parts, the link is followed, because the longer chain has more dependencies. If two
    builds write the same link, the first link stays.
 5. A link that names no new dependency is damaged, and counts as missing.
-6. The first link that a step adds also lists all dependencies that the step discovered later (`WriteLink`,
+6. The first link that a step adds also lists the dependencies that the links after it will name (`WriteLink`,
    `ReadLaterDependencies`). With this list, the links that are probably needed next can be fetched from a remote together.
 """
 

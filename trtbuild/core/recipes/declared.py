@@ -34,7 +34,7 @@ class Declared:
         return cls(stage, tuple(part for part in recipe.parts if ":" not in part[0]))
 
     def without_versions(self) -> Declared:
-        """The declared parts on a machine without torch."""
+        """The declared parts on a machine that cannot run the step, for example without torch."""
         return Declared(self.stage, tuple(part for part in self.parts if part[0] != "versions"))
 
 
@@ -48,8 +48,9 @@ def trace_declared(
 ) -> Declared:
     """The declared parts of a trace.
 
-    `weights` has the name, dtype and shape of each tensor in the weights file. `versions` is None on a machine without
-    torch. `quantizers` is the digest of a calibration's result; None without a calibration.
+    `weights` has the name, dtype and shape of each tensor in the weights file; None without a weights file. `versions` is
+    None on a machine that cannot trace the model. `quantizers` is the digest of a calibration's result; None without a
+    calibration.
     """
     inputs: list[Value] = []
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
@@ -80,7 +81,7 @@ def trace_declared(
 
 
 def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] | None) -> Declared:
-    """The declared parts of a calibration. `versions` is None on a machine without torch.
+    """The declared parts of a calibration. `versions` is None on a machine that cannot calibrate the model.
 
     The version of Model Optimizer is not declared, because the step discovers it as a dependency. The profiles are not a
     part, because calibration data may have any size."""
@@ -101,6 +102,6 @@ def _argument_order(*kwargs: Mapping[str, Value]) -> list[tuple[str, Value]]:
     """The part with the order of the keys of each mapping in the arguments, because code may depend on this order.
 
     The order of the arguments themselves is left out, because they are passed by name. If all mappings are sorted, there is
-    no part, so that the keys of earlier versions stay valid: these versions sorted all mappings."""
+    no part, so that the keys of earlier trtbuild releases stay valid: those releases sorted all mappings."""
     order = key_order([arguments[name] for arguments in kwargs for name in sorted(arguments)])
     return [("argument order", order)] if order else []

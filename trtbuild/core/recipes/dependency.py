@@ -3,14 +3,14 @@
 An *observation* is a dependency and its state at one time. Later plans observe the dependency again, without running user
 code. The kinds of dependencies are:
 
-* ``file``: the name is a path, relative to the project or absolute. The state is the SHA-256 of the bytes, ``absent``,
-  ``directory``, or ``special`` (a pipe, a socket, a device).
+* ``file``: the name is a path, relative to the project or absolute. The state is the SHA-256 of the bytes, ``absent``
+  (also for a file that cannot be read), ``directory``, or ``special`` (a pipe, a socket, a device).
 * ``link``: the name is the path of a symbolic link. The state is its target, or ``absent``.
 * ``listing``: the name is the path of a directory. The state is the SHA-256 of the sorted names of its entries, or
   ``absent``. Some entries, such as ``__pycache__``, do not count.
-* ``distribution``: the name is the normalized name of an installed package. The state is its version, or ``absent``, or
-  ``module`` if only an installed module has this name. The name ``*`` means all installed packages, and its state is a
-  digest of their names and states.
+* ``distribution``: the name is the normalized name of a package. The state is the version of the installed package. It is
+  ``module`` if an installed module has this name, but no installed package, and otherwise ``absent``. The name ``*`` means
+  all installed packages, and its state is a digest of their names and states.
 * ``environment``: the name is the name of an environment variable. The state is the SHA-256 of its value, or ``absent``.
 * ``import``: the name is the name of a module. The state is the path of the user's file or directory that an import finds
   through ``PYTHONPATH`` or an editable install. The state is ``absent`` if the import finds no such file or directory.

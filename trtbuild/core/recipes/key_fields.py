@@ -12,7 +12,7 @@ from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderS
 from trtbuild.core.model.spec import PartitionSettings, Target
 from trtbuild.core.values.encoding import Shared, Value
 
-#: (type, field) → the reason why `fields_of` leaves the field out. A label is only in the package's key, because it is a
+#: (type, field) → the reason why `fields_of` leaves the field out. Only the package's key has labels, because they are a
 #: part of the package's contents.
 EXCLUDED: Mapping[tuple[str, str], str] = {
     ("Model", "name"): "a label: it names the steps, not their results",
@@ -40,8 +40,8 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
     ("EngineJob", "outputs"): "in another form: they follow from the conversion, and the engine is compared with them",
 }
 
-#: (type, field) → the meaning of the field's default. These fields were added later. Such a field is in a key only if its
-#: value is not the default, because keys that are older than the field must stay valid.
+#: (type, field) → the meaning of the field's default. When these fields were added, keys with the other fields of their
+#: classes already existed. Such a field is in a key only if its value is not the default, so that older keys stay valid.
 OMITTED_AT_DEFAULT: Mapping[tuple[str, str], str] = {
     ("Input", "range"): "with None, random values are chosen as before this field existed",
     ("PartitionSettings", "truncate_double"): "with False, float64 values stay in PyTorch",
@@ -90,7 +90,7 @@ def _encodable(value: Any) -> Value:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return fields_of(value)
     if isinstance(value, Mapping):
-        # str(key) would make the keys 1 and "1" equal
+        # The keys stay as they are, because str(key) would make the keys 1 and "1" equal.
         return {key: _encodable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_encodable(item) for item in value]

@@ -1,5 +1,6 @@
 """The recipes of all steps except package. The key of a step is made from its recipe.
 
+Weights files, verifications and ``.pt2`` files have recipes here, too, although they are not steps of a plan.
 `trtbuild.core.packages.package_recipe` has the recipe of package. `declared` has the parts of calibrate and trace that are
 known before user code runs. `lookup_recipes` has the recipes with which a machine without PyTorch or a parser looks up
 results.
@@ -40,7 +41,8 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.values.encoding import Shared, Value
 from trtbuild.core.values.value_ranges import ValueRange
 
-#: The name of a stage → the version of its step (rule 6).
+#: The name of a stage → the version of its step (rule 6). ``weights``, ``verify`` and ``pt2`` are not stages of a plan, but
+#: have recipes, too.
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 7,
     "trace": 12,

@@ -50,7 +50,7 @@ class RecordStore(Protocol):
         """The record under `key`, or None. Reading is faster if the record's recipe is `wanted`.
 
         Raises EntryCorrupt for a corrupt record, which is moved to the quarantine. Raises RecordUntrusted for a record that
-        this machine does not trust (`core.recipes.trust`)."""
+        this machine does not trust (`core.recipes.trust`), or that the lock file does not accept."""
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """The keys in `keys` that have an entry. The entries are not read, but count as used for garbage collection."""
@@ -59,8 +59,8 @@ class RecordStore(Protocol):
         """Publish a record, whose blobs must be in the store. Records are write-once.
 
         Returns the record that is in the store afterwards. It may be a record that another process published first. With
-        `replace`, `record` replaces such a record. If `record` must not replace an untrusted record, it is returned without
-        being stored. Raises BlobMissing if an output is not in the store."""
+        `replace`, `record` replaces an existing record. If `record` must not replace an untrusted record, it is returned
+        without being stored. Raises BlobMissing if an output is not in the store."""
 
 
 class Store(BlobStore, RecordStore, Protocol):

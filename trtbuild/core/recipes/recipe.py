@@ -125,6 +125,7 @@ def printable(value: Value) -> str:
 def changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
     """The differences: first the step version, then parts in the order of `now`, then parts that only `was` has.
 
+    If nothing else differs, the order of the parts is a difference.
     Mappings are compared entry by entry, and so are lists of equal length. So a change names the smallest part that
     differs: ``settings.optimization_level``. The result is empty only for equal recipes.
     """

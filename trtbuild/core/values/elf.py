@@ -24,7 +24,9 @@ _MAX_HEADERS, _MAX_BYTES = 4096, 1 << 24
 
 @dataclass(frozen=True)
 class SharedLibrary:
-    """A shared library. `needed` has the names of the libraries that it loads, such as ``libnvinfer.so.10``."""
+    """A shared library. `processor` is the ``<cpu>`` of its platform, such as ``x86_64``.
+
+    `needed` has the names of the libraries that it loads, such as ``libnvinfer.so.10``."""
 
     processor: str
     needed: tuple[str, ...]
@@ -33,7 +35,7 @@ class SharedLibrary:
 def read_shared_library(read: Read) -> SharedLibrary | None:
     """The shared library that `read` reads.
 
-    None for another file, for a damaged library, and for a library that is not little-endian with 64 bits."""
+    None for a file of another format, for a damaged library, and for a library that is not little-endian with 64 bits."""
     try:
         return _read_library(read)
     except (OverflowError, ValueError):  # `seek` does not accept an offset of 2**63 or more
@@ -77,7 +79,7 @@ def _needed(read: Read, segments: list[tuple[int, int, int, int]]) -> Iterator[s
 
 
 def _file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int:
-    """The offset in the file of the bytes that are loaded at `address`."""
+    """The offset in the file of the bytes that are loaded at `address`; `address` itself if no segment contains it."""
     for type_, offset, start, length in segments:
         if type_ == _LOAD and start <= address < start + length:
             return offset + address - start

@@ -24,6 +24,7 @@ UNBOUNDED = 2**31 - 1
 #: The largest exponent for which a power of a number other than -1, 0 and 1 can be a size.
 _MAX_EXPONENT = 63
 
+#: The smallest and the largest value.
 Interval = tuple[int, int]
 
 
@@ -48,8 +49,8 @@ def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
 
     Raises ValueError if `expression` is not valid, and IndexError for a symbol without an interval.
 
-    The interval may be too large, because each occurrence of a symbol is bounded separately: for ``s - s`` it is more than
-    0..0. The values at min and max would be wrong bounds, because a modulo is not monotonic.
+    The interval may be too large, because each occurrence of a symbol is bounded separately: for ``s - s`` it is wider than
+    0..0. The sizes at both ends of the symbols' intervals would be wrong bounds, because a modulo is not monotonic.
     """
     if isinstance(expression, int):
         return expression, expression

@@ -1,7 +1,7 @@
 """``trtbuild diff A B``: the differences between two packages or models (`driver.answers.package_facts`).
 
 A difference names the smallest field that differs, such as ``rows.x.max``. A field that is known for one side only is not
-compared.
+compared, except an input's `range`.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _partition_differences_of_target(was: Mapping[str, Any], now: Mapping[str, A
 
 
 def _weight_differences(was: PackageFacts, now: PackageFacts) -> Iterator[Difference]:
-    """The differences between weights of the same name, and the weights that only one side has.
+    """The differences between weights of the same name. If all weights are known, also those that only one side has.
 
     A weight without a known name is compared by its slot, which is its number in the trace. This needs equal partitions,
     because otherwise the same slot may belong to another weight.

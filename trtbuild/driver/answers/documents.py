@@ -26,6 +26,7 @@ class ErrorEntry:
     """An error: what is wrong, where, and what to do next. `package` is the package directory with the error."""
 
     package: str | None = optional()
+    #: The name of the error's class.
     type: str
     text: str
     file: str | None
@@ -33,6 +34,7 @@ class ErrorEntry:
     column: int | None = optional()
     hint: str | None
     step: str | None = optional()
+    #: The path of the file with the log of the step's worker.
     log: str | None = optional()
 
     @property
@@ -45,6 +47,7 @@ class ErrorEntry:
 class StepError:
     """Why a step failed."""
 
+    #: The name of the error's class.
     type: str
     text: str
     file: str | None
@@ -81,6 +84,7 @@ class PlannedOutput:
     """One output of a model."""
 
     model: str
+    #: ``package``, ``plans``, …: the name in the manifest's `outputs`.
     kind: str
     path: str
 
@@ -240,6 +244,7 @@ class NextStep:
 class StatusOutput:
     """One output of the model."""
 
+    #: As in `PlannedOutput`.
     kind: str
     path: str
 
@@ -264,7 +269,7 @@ class Status:
     warnings: Sequence[str]
 
 
-#: ``changed``: a file has changed. ``untraced``: the trace is not known, so the model counts as affected.
+#: ``changed``: a file has changed. ``untraced``: a calibration or trace would run, so the model counts as affected.
 #: ``unchanged``: no file has changed, so the model is not affected.
 AffectedCode = Literal["changed", "untraced", "unchanged"]
 
@@ -300,6 +305,7 @@ class NewFile:
     """A file that `init` wrote, extended, or left unchanged."""
 
     path: str
+    #: ``written``, ``extended`` or ``unchanged``.
     action: str
     text: str
 

@@ -37,7 +37,7 @@ def plan(workspace: Workspace, start_s: float) -> tuple[Plan, dict[str, ModelPla
     """The plans of the requested models, as a document and by model. `start_s` is the start of the command
     (`time.monotonic`).
 
-    If a step would have to run and no machine can run it, the document's `errors` contains the reason.
+    If a step would have to run, but can run neither here nor on a worker, the document's `errors` contains the reason.
     """
     plans = workspace.plans()
     error = workspace.environment_error(plans)
@@ -89,7 +89,8 @@ def graph(request: Request, deps: str | None = None, rdeps: str | None = None) -
     """The steps in the plans of the requested models, as nodes and edges.
 
     `deps` and `rdeps` name steps or a model. `deps` keeps the named steps and all steps before them. `rdeps` keeps the
-    named steps and all steps after them. Raises UsageError if no step matches.
+    named steps and all steps after them. With both, only steps that both keep are in the graph. Raises UsageError if no
+    step matches.
     """
     plans = read_only_workspace(request).plans()
     steps = [step for plan in plans.values() for step in plan.steps.values()]

@@ -4,8 +4,9 @@ The local cache may have records of another machine or another checkout. The use
 differ, and so why the step is not a hit.
 
 Rules
-1. A record counts only if it has the stage of the step, and more than half of the step's parts. The source of a
-   calibration or a trace, the target of an engine, and the model of a package must also be equal.
+1. A record counts only if it has the stage of the step, and if more than half of the step's parts are equal in both
+   recipes. The source of a calibration or a trace, the target of an engine, and the model of a package must be among the
+   equal parts.
 2. The record with the most equal parts is the nearest. If several records have equally many, the one that was used last is
    the nearest.
 3. At most `MOST_ENTRIES` entries of the cache are read, the most recently used first.

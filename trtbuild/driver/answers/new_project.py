@@ -36,6 +36,7 @@ ARCHITECTURES = {
     120: ("blackwell", "GeForce RTX 50, RTX PRO"),
     121: ("spark", "DGX Spark"),
 }
+#: The SM of the only proposed target if this machine has no GPU that the toolchain supports.
 DEFAULT_SM = 89
 
 #: The directories that a build creates in the project, as lines of .gitignore.

@@ -8,8 +8,8 @@ Rules
 2. A model is planned, but no step is run. If a step has to run before the graph is known, only the manifest and the recipes
    up to this step are known.
 3. The index of a package has the names of some weights. If the project's last build made this package, the names of all
-   weights come from its trace. If both sides have equal partitions, a missing name comes from the other side
-   (`driver.answers.differences`).
+   weights come from the trace of that build. If both compared sides have equal partitions, a missing name comes from the
+   other side (`driver.answers.differences`).
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
     `servers` lends the processes from which workers are forked. If it is None, the build starts these processes.
 
     Raises UsageError, before any step runs, if a step can run neither here nor on a worker of a scheduler. With
-    ``--keep-going``, the other models are built. With ``--frozen``, raises FrozenError if a step would have to run, if a
-    result is not the locked one, or if an output cannot be read from the caches. Raises Interrupted if the user stops the
-    build.
+    ``--keep-going``, the models without such a step are built, and the result contains the errors of the other models. With
+    ``--frozen``, raises FrozenError if a step would have to run, if a result is not the locked one, or if an output cannot
+    be read from the caches. Raises Interrupted if the user stops the build.
     """
     request, start_s = workspace.request, time.monotonic()
     stages = stages_until(request.until)

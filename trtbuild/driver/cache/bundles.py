@@ -84,10 +84,11 @@ def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
 def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImport:
     """Copy the records of a bundle into the local store. `ok` is false if some of them are not trusted here.
 
-    A local record stays, with two exceptions: the project's lock file refuses it and accepts the record of the bundle, or
-    it is a pointer record and the bundle's pointer leads to another record. Raises
-    BundleRefused if the file is not a valid bundle, or if a record in it is invalid. In the second case, the valid records
-    are imported. Raises UsageError if the file cannot be read, LockFileError if the lock file cannot be read, and
+    A complete local record that is trusted here stays, with two exceptions: the project's lock file refuses it and accepts
+    the record of the bundle, or it is a pointer record and the bundle's pointer leads to another record.
+
+    Raises BundleRefused if the file is not a valid bundle, or if a record in it is invalid. In the second case, the valid
+    records are imported. Raises UsageError if the file cannot be read, LockFileError if the lock file cannot be read, and
     StoreUnavailable if the local store cannot be used.
     """
     lock_file = None if request.upgrade else locked.read(request.project.absolute())

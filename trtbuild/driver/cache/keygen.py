@@ -13,7 +13,10 @@ from trtbuild.store.trust.signing import Signer
 
 
 def create_key(name: str, out: str | None, environ: Mapping[str, str]) -> NewKey:
-    """Create a signing key, and write it to the file `out` (default: ``NAME.key`` beside the configuration file).
+    """Create a signing key, and write it to the file `out`.
+
+    The default of `out` is ``NAME.key`` in the directory of the default configuration file, even if ``$TRTBUILD_CONFIG``
+    names another file.
 
     Raises UsageError if the file exists or cannot be written, ConfigurationError if `name` is not a valid name, and
     EnvironmentFault if `out` is None and there is no home directory.

@@ -111,7 +111,7 @@ def _new_lock(workspace: Workspace, plans: Mapping[str, ModelPlan], old_lock: Lo
     models = {name: _locked_model(workspace, plan) for name, plan in plans.items()}
     if old_lock is not None and workspace.request.models:
         models = {**old_lock.models, **models}
-    # "verify" is left out, because it is not a step of a build.
+    # "verify" is left out, because its version has no effect on the results of a build.
     versions = {step: number for step, number in STEP_VERSIONS.items() if step != "verify"}
     return Lock(table.host_platform(), versions, dict(workspace.manifests), models)
 
@@ -129,7 +129,7 @@ def _locked_model(workspace: Workspace, plan: ModelPlan) -> LockedModel:
 
 
 def _trace_versions(workspace: Workspace, plan: ModelPlan) -> dict[str, str]:
-    """The versions of Python, torch and the ONNX libraries with which the trace was made."""
+    """The versions of Python, torch and the ONNX libraries with which the trace was or would be made."""
     trace = plan.steps[f"{plan.model.name}/trace"]
     recorded_versions = dict(trace.recipe.parts).get("versions") if trace.recipe is not None else None
     versions = (
@@ -185,7 +185,8 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
 
     Empty if the project has no lock file. Links are read from `store` (default: the project's local store). Raises
     UsageError if the file `path` does not exist, and LockFileError if the lock file cannot be read. Raises
-    StoreUnavailable or RemoteFault if the store cannot be read, because a collection would then remove the links.
+    StoreUnavailable or RemoteFault if the store cannot be read, because a collection without these keys would remove the
+    links.
     """
     lock_file = locked.read(project, path)
     if lock_file is None:

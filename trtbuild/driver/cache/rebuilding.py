@@ -8,8 +8,8 @@ Rules
    built up to `MAX_BUILDS` times, because TensorRT-RTX 1.7.1 on a loaded machine sometimes gives other bytes
    (toolchain/libraries/table.py). One result with the recorded bytes proves that the record is correct.
 3. If the bytes still differ, the cached engine or this machine is wrong. The local record is moved to the quarantine.
-   The next build plans again, and builds the engine unless a remote has the record. The result names these remotes, so
-   that their administrators can remove the record.
+   The next build plans again, and builds the engine unless a remote has the record. The result names the remotes that
+   have the record, so that their administrators can remove it.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class _Candidate:
 def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) -> Rebuilt:
     """Build a random sample of the checkable engines again, and compare them with the cache.
 
-    `share`: the size of the sample, from 0 to 1. At least one engine is built. The same `seed` chooses the same sample
-    from the same engines. If `seed` is None, a random seed is used.
+    `share`: the part of the checkable engines that is in the sample, from 0 to 1. If there is a checkable engine, the
+    sample has at least one. The same `seed` chooses the same sample from the same engines. If `seed` is None, a random
+    seed is used.
     """
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     workspace = Workspace(replace(request, force=False))

@@ -17,7 +17,7 @@ Rules
 6. With ``--until``, the records of later steps are not selected.
 7. A machine without torch finds a trace by a pointer, which leads to the last trace of the same files. If another version
    of torch has made that trace, the selection makes the pointer lead to the selected trace, because the other trace is not
-   selected.
+   selected. A machine whose signatures other machines do not trust leaves the pointer as it is.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ Rules
 3. Signatures are not changed. Signatures of this machine's own key are not sent, because no other machine trusts this
    key. If a record has only such signatures, it is not sent. Records that are not trusted here are not transferred.
 4. A pointer is a record that leads to another record. Pointers are sent last, and only if all other records could be
-   sent, so that a pointer never leads to a missing record. If records are missing, no pointer in the remote is replaced.
+   sent, so that a pointer does not lead to a missing record. Records that are not sent because of rule 3 do not count
+   here. If records are missing, no pointer in the remote is replaced.
 """
 
 from __future__ import annotations

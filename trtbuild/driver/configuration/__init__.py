@@ -77,7 +77,9 @@ def _may_exist(path: str) -> bool:
 
 
 def config_path(environ: Mapping[str, str]) -> tuple[str | None, bool]:
-    """The configuration file's absolute path, and whether ``$TRTBUILD_CONFIG`` names it."""
+    """The configuration file's absolute path, and whether ``$TRTBUILD_CONFIG`` names it.
+
+    The path is None if ``$TRTBUILD_CONFIG`` names no file and there is no home directory."""
     if named_path := environ.get("TRTBUILD_CONFIG"):
         return os.path.abspath(expand_home(named_path, environ)), True  # noqa: PTH100
     base = environ.get("XDG_CONFIG_HOME", "")

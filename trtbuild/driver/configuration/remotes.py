@@ -20,7 +20,7 @@ MODES = ("r", "w", "rw")
 
 #: The names that remotes may have. Names are parts of ``TRTBUILD_REMOTES`` and of the names of environment variables.
 NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
-#: Names that no remote may have. The `source` of a step in ``--json`` is one of these names or a remote's name.
+#: Names that no remote may have. The `source` of a step in ``--json`` is one of these names, a remote's name, or null.
 RESERVED_NAMES = ("local", "built")
 
 #: The upper limits of `patience_s` (seconds that a remote may be silent) and `connections`.

@@ -4,8 +4,8 @@ Rules
 1. The file is ``$TRTBUILD_CONFIG``, or by default ``$XDG_CONFIG_HOME/trtbuild/config.toml`` or
    ``~/.config/trtbuild/config.toml``. Each entry also has an environment variable, which replaces the entry completely
    (``TRTBUILD_REMOTES`` replaces all remotes).
-2. A project cannot set any of these values, because `configuration.load` reads no file of a project. If the home
-   directory is a project, the default file is inside the project. It is rejected unless ``$TRTBUILD_CONFIG`` names it.
+2. A project cannot set any of these values, because `configuration.load` does not look for a file in the project. If the
+   home directory is a project, the default file is inside the project. It is rejected unless ``$TRTBUILD_CONFIG`` names it.
 3. An unknown entry is an error: if a misspelt `revoked` were ignored, a stolen key would stay trusted. All problems are
    reported together.
 4. An empty variable counts as not set, because CI passes an empty string for a secret that it hides from forks. There

@@ -39,7 +39,9 @@ def _signer(settings: TrustSettings) -> Signer | None:
 
 
 def machine_key_path(environ: Mapping[str, str]) -> Path | None:
-    """Return the path of the key that is valid on this machine only: ``$XDG_STATE_HOME/trtbuild/local.key``."""
+    """Return the path of the key that is valid on this machine only: ``$XDG_STATE_HOME/trtbuild/local.key``.
+
+    Without this variable, the key is below ``~/.local/state``. Returns None if there is no home directory, either."""
     base = environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):  # XDG Base Directory Specification: a relative path must be ignored
         base = expand_home("~/.local/state", environ)

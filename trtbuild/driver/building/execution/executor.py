@@ -11,9 +11,10 @@ Rules
 4. When a step fails, the steps that depend on it are skipped. Without ``keep_going``, no step starts after a failure, but
    the running steps are finished.
 5. The outputs of a model are written as soon as all of its steps are hits, even if other models still run or have failed.
-   If a blob of the outputs cannot be read, the model is planned again as in rule 3.
-6. A step starts beside others only if the limit allows it: enough memory is free (memory.py), and the GPU or the worker of
-   a scheduler that the step needs is idle. Such a step may start before a more urgent step that has to wait.
+   If a blob of the outputs cannot be read, the model is planned again as in rule 3, except without `rebuild_lost`.
+6. A step starts beside others only if the limit allows it. A step of this machine needs enough free memory (memory.py),
+   and some engine steps also need an idle GPU (gpu_limit.py). An engine step of a scheduler's worker needs a worker that
+   has room for it (driver/farm/limit.py). A step that is allowed may start before a more urgent step that has to wait.
 7. Only the caller's thread makes plans and changes the executor's state. Other threads only call `run` and `write`.
 8. A step may announce its results before it has checked them. Then its model is planned again, and the steps that read
    these results start. One announced step that still runs does not count as a job. The outputs of the model are written

@@ -10,7 +10,7 @@ Rules
    `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. Both tables
    have larger numbers than measured, because a step that waits costs less than a step that the kernel kills.
 4. Free memory is the smaller of two values: Linux's MemAvailable, and the bytes that the control groups (cgroups) of this
-   process still allow. The page cache counts as free, but of a control group's page cache only the inactive pages. If
+   process still allow. The inactive pages of a control group's page cache count as free, and its other pages as used. If
    neither value can be read, no step waits for memory.
 """
 
@@ -81,7 +81,9 @@ def may_start(
 
 
 def free_with_swap_bytes() -> int | None:
-    """The sum of the free memory and the free swap. A step that needs swap is slow, but it may succeed."""
+    """The sum of the free memory and the free swap; None if the free memory is unknown.
+
+    A step that needs swap is slow, but it may succeed."""
     free = free_bytes()
     swap = (int(line.split()[1]) * 1024 for line in _read_lines(Path("/proc/meminfo")) if line.startswith("SwapFree:"))
     return None if free is None else free + sum(swap)

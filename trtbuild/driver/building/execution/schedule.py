@@ -6,9 +6,10 @@ one finished step does not grow with the number of all steps.
 Rules
 1. A step may start if its verdict is ``run`` and all steps whose outputs it reads are hits. If several steps have the same
    key, one of them runs at a time.
-2. A finished step counts in every model that has a step with its key. Such a model is *due*, which means that it has to be
-   planned again, in two cases: all inputs of a waiting step are finished, or no step of the model is open. So a model with
-   a hundred engines is not planned again after each engine, because its package waits for all of them.
+2. A finished step counts in every model that has a step with its key. It makes such a model *due*, which means that the
+   model has to be planned again, in two cases: all inputs of a waiting step are finished, or no step of the model is open.
+   So a model with a hundred engines is not planned again after each engine, because its package waits for all of them. A
+   retry, a changed key or a call of `invalidate` makes a model due, too.
 3. A step with the key of a failed step does not start, in any model.
 4. Only this module changes the plans of the schedule and the state of their steps. It uses no thread, no clock and no file.
 """
@@ -132,7 +133,7 @@ class Schedule:
                 self._mark_finished(name, model, step_id)
 
     def note_failed(self, step: Step) -> None:
-        """Note that a running step has failed. All other steps with its key have failed, too."""
+        """Note that a running step has failed. The other steps with its key will not start."""
         key = self._mark_stopped(step)
         self._parked_entries.pop(key, None)
         self._failed_keys.add(key)

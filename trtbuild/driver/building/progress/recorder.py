@@ -35,7 +35,8 @@ class Recorder(Watcher):
         self._lanes_by_step: dict[str, int] = {}
         #: Model → the steps of its last plan, by id.
         self._planned: dict[str, dict[str, Step]] = {}
-        #: Whether the last event is written. Later events come from threads of an interrupted build, and are ignored.
+        #: Whether the last event is written, or the recorder is closed. Later events come from threads of an interrupted
+        #: build, and are ignored.
         self._ended = False
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._write(

@@ -1,4 +1,6 @@
-"""Compile or compare an engine on a worker of a scheduler: `perform` takes a job as JSON, and returns the answer as JSON.
+"""Compile an engine, or compare engines, on a worker of a scheduler.
+
+`perform` takes a job as JSON, and returns the answer as JSON.
 
 Rules
 1. The worker checks the version of the message, the key, the installed toolchain, and the GPU. If the job does not fit
@@ -74,7 +76,7 @@ def directory() -> Path:
 
 
 def pool() -> WorkerPool:
-    """The pool of the workers that compile and compare engines. All threads of this process use one pool."""
+    """The pool of the separate processes (rule 2) that compile and compare engines. All threads of this process use it."""
     with _pool_lock:
         return _only_pool()
 

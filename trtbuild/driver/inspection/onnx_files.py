@@ -28,10 +28,11 @@ Bytes = bytes | bytearray | memoryview
 
 
 def write_onnx(request: Request, index: PackageIndex, facts: PackageFacts, folder: str) -> dict[tuple[str, str], str]:
-    """Write ``<folder>/<target>/<partition>.onnx`` for each engine. Large weights are in ``<partition>.onnx.data``.
+    """Write ``<folder>/<target>/<partition>.onnx`` for each engine.
 
-    `facts` contains the recipes of the engines that are in the cache. Return (target, partition) → path, relative to the
-    project unless `folder` is absolute. Raises
+    Weights that have more than `MAX_INLINE_BYTES` together are in ``<partition>.onnx.data``, others in the model. `facts`
+    contains the recipes of the engines that are in the cache. Return (target, partition) → path, relative to the project
+    unless `folder` is absolute. Raises
 
     * UsageError if the recipe of an engine is not in the cache, if the engine was compiled from a TensorRT network, or if a
       file cannot be written or removed

@@ -89,6 +89,7 @@ class PartitionRow:
     """A partition of a model.
 
     * `reads`: the origins of the values that the partition reads: inputs, partitions, ``state`` and ``weight``.
+    * `outputs`: the type of each output, such as ``float32[batch, 8]``.
     * `calls`: the number of its operator calls.
     * `modules`: module path → the number of calls from this module, or of engine layers if the calls are not known.
     * `reasons`: for a Torch partition, operator → the reason why it stays in PyTorch.

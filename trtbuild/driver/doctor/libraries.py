@@ -36,7 +36,7 @@ print("trtbuild-found", getattr(module, "__version__", ""), getattr(module, "__f
 
 @dataclass(frozen=True)
 class ImportResult:
-    """The result of an import: the version and file of the module (empty if it has no version), or the error."""
+    """The result of an import: the file of the module and its version (empty if it declares no version), or the error."""
 
     version: str = ""
     file: str = ""

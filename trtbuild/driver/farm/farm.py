@@ -150,7 +150,7 @@ class Farm:
         return self._run_job(request, accept)
 
     def compare(self, job: ComparisonJob, *, replace: bool) -> ComparedOnWorker:
-        """Compare engines with PyTorch on a worker with a GPU of the kind `job.gpu`. No record is stored.
+        """Compare engines with PyTorch or onnxruntime, on a worker with a GPU of the kind `job.gpu`. No record is stored.
 
         The blobs of the job are in the local store. With `replace`, no other command shares the comparison. Raises
         NoWorker, SchedulerLost, WorkersError, StoreError, NotCompared, or the error of the comparison.

@@ -60,7 +60,7 @@ class BlobFiles:
 
 @dataclass(frozen=True)
 class FarmJob:
-    """The job to compile an engine, or to compare engines with PyTorch.
+    """The job to compile an engine, or to compare engines with PyTorch or onnxruntime.
 
     `key` is the key of the engine step or of the verification. The `inputs` are in the store with the label `store`. With
     `replace`, the worker does not use an earlier record.

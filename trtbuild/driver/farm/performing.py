@@ -12,7 +12,7 @@ Rules
 4. If this machine has a record of the engine and trusts it, the record is used, unless the job replaces it. The worker
    does not lock the key, because the driver may have locked it in the same directory. A lock is not necessary: the
    scheduler runs equal jobs once, and a record is written only once.
-5. `comparing` does the jobs that compare engines with PyTorch.
+5. `comparing` does the jobs that compare engines with PyTorch or onnxruntime.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class KeptServers:
         self._timer: threading.Timer | None = None
 
     def borrow(self, folder: Path) -> ForkServers | None:
-        """Return the kept servers, or new ones (rule 2)."""
+        """Return the kept servers, or new ones (rule 2). None if this system cannot fork workers."""
         with self._lock:
             self._stop_timer()
             kept = self._servers

@@ -99,7 +99,7 @@ def _note_optimizer_step(optimizer: Any, *_: object) -> None:
 
 
 def _storage_of(tensor: Any) -> int:
-    """The address of a tensor's storage, or of the tensor itself if it has no storage, as a wrapper subclass."""
+    """The address of a tensor's storage, or of the tensor itself if it has no storage (a wrapper subclass)."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):

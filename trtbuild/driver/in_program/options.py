@@ -60,8 +60,8 @@ def options_of(
       architecture of the GPU `device`.
     * `device`: where the result runs. The default is the current GPU. On ``"cpu"``, PyTorch runs the reference
       program, which needs no engine and no GPU.
-    * `toolchain`, `toolchain_version` and `compatibility`: the toolchain for `target`, its version and its compatibility
-      policy, as in a manifest. ``hardware_compatible=True`` means ``compatibility="ampere_plus"``.
+    * `toolchain`, `toolchain_version` and `compatibility`: the toolchain for `target`, the toolchain's version, and the
+      compatibility policy, as in a manifest. ``hardware_compatible=True`` means ``compatibility="ampere_plus"``.
     * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
       `require_full_compilation`, `granularity`, and TensorRT's builder settings: as in a manifest. `precision` may be a
       mapping: ``{"default": torch.half, torch.float32: ["*.norm"]}``.

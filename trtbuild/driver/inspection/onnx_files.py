@@ -90,7 +90,7 @@ def _write_model(path: Path, model: bytes, weights: Mapping[str, bytes], toolcha
     if sum(memoryview(data).nbytes for data in prepared.values()) <= MAX_INLINE_BYTES:
         _write_if_changed(path, with_inline_weights(model, prepared))
         try:
-            data_file.unlink(missing_ok=True)  # of an earlier, larger model
+            data_file.unlink(missing_ok=True)  # an earlier, larger model may have left it
         except OSError as error:
             raise UsageError(f"{data_file} cannot be removed: {error.strerror or error}") from None
     else:

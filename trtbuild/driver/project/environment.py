@@ -167,9 +167,9 @@ def check_torch_libraries(model: str, facts: Facts) -> None:
 
 
 def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None:
-    """Raise ToolchainMissing if `model` has to be partitioned for a toolchain whose parser is missing on this machine.
+    """Raise ToolchainMissing if `model` has to be partitioned for a toolchain for which this machine has no parser.
 
-    A partition step asks the parser which nodes TensorRT accepts.
+    A partition step asks the parser which nodes TensorRT accepts. A stand-in counts as a parser, too.
     """
     for target, toolchain in facts.toolchains.items():
         if target.toolchain in toolchains and not toolchain.has_parser:

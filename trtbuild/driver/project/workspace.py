@@ -51,7 +51,7 @@ class Request:
     keep_going: bool = False
     #: Run each step once, even if its result is in a cache.
     force: bool = False
-    #: Run no step, and accept no result that differs from the lock file.
+    #: Fail if a step would have to run, or if a result differs from the lock file.
     frozen: bool = False
     #: Ignore the lock file, and use the installed versions.
     upgrade: bool = False

@@ -28,7 +28,7 @@ class StepRow:
     * `critical`: whether this step is on the critical path.
     * `signer`: who signed the record of an engine, if keys are configured.
     * `uncacheable`: the reason why the result was not cached.
-    * `worker`: the lane of the build, which runs one step at a time. `farm_worker`: the Dask worker that ran the step.
+    * `worker`: the lane of this step. A lane runs one step at a time. `farm_worker`: the Dask worker that ran the step.
     """
 
     id: str
@@ -134,7 +134,7 @@ LayerRow = tuple[int, str, str, str, str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class PackageView:
-    """The contents of a package, and its comparisons with PyTorch (`Provenance.verified`).
+    """The contents of a package, and its comparisons with PyTorch or onnxruntime (`Provenance.verified`).
 
     `signature`: the inputs and results as text. `void`: the reason why the comparisons do not count, or null.
     """
@@ -152,8 +152,8 @@ class PackageView:
 class ChangedStep:
     """A step that differs between this build and the build before. The values of a build without the step are null.
 
-    `change` is ``new`` or ``removed`` if only one of the builds has the step, and ``failed`` if the step has failed in one
-    of them. Otherwise it is ``changed`` if the key differs, or ``same`` if only the verdict or the size differs."""
+    `change` is ``new`` or ``removed`` if only one of the builds has the step, and ``failed`` if the step has failed in at
+    least one of them. Otherwise it is ``changed`` if the key differs, and ``same`` if only the verdict or size differs."""
 
     id: str
     change: Literal["new", "removed", "changed", "failed", "same"]

@@ -2,7 +2,7 @@
 
 Rules (some with their place in triton-inference-server's sources)
 1. The backend `tensorrt` links one version of TensorRT, and accepts only plans of that library, not of TensorRT-RTX.
-   The server, not the package, would have to load a library of plugins.
+   Engines that call plugins are refused, because the server would have to load the library of the plugins.
 2. The backend chooses a plan only by compute capability (`cc_model_filenames`). So it cannot distinguish two targets with
    the same SM, or two targets of different platforms.
 3. An ensemble has one step for each partition. So all targets need the same partitions, and each partition needs an engine.

@@ -5,8 +5,9 @@
 Rules
 1. The worker checks the version of the message, the key, the installed toolchain, and the GPU. If the job does not fit
    this machine, the answer is ``unfit``, and another worker gets the job.
-2. A separate process (`trtbuild.driver.workers`) compiles the engine, with the environment variables that are in the
-   engine's key. So this process never loads TensorRT. If the compiler crashes, this process still sends an answer.
+2. A separate process (`trtbuild.driver.workers`) compiles the engine. Its environment variables are in the engine's key,
+   except those for library paths and GPUs. This process never loads TensorRT. If the compiler crashes,
+   this process still sends an answer.
 3. The store is opened for each job, with this machine's remotes, trusted keys and signing key. If a remote was down
    during one job, the next job uses it again.
 4. If this machine has a record of the engine and trusts it, the record is used, unless the job replaces it. The worker

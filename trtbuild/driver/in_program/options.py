@@ -63,8 +63,9 @@ def options_of(
     * `toolchain`, `toolchain_version` and `compatibility`: the toolchain for `target`, the toolchain's version, and the
       compatibility policy, as in a manifest. ``hardware_compatible=True`` means ``compatibility="ampere_plus"``.
     * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
-      `require_full_compilation`, `granularity`, and TensorRT's builder settings: as in a manifest. `precision` may be a
-      mapping: ``{"default": torch.half, torch.float32: ["*.norm"]}``.
+      `require_full_compilation`, `granularity`, and TensorRT's builder settings: as in a manifest. Builder settings are
+      separate arguments, or members of the mapping `builder`. `precision` may be a mapping:
+      ``{"default": torch.half, torch.float32: ["*.norm"]}``.
     * `truncate_double`: whether float64 values are computed in float32. Inputs and outputs keep their types.
       `truncate_long_and_double` is another name of this option. Values of int64 are never truncated.
     * `reference`: whether the package also has the reference program. The default is True if `device` is the CPU.

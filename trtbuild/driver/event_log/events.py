@@ -95,6 +95,7 @@ class StepStarted:
 class StepFinished:
     """A step has finished: this build has run it (``run``), or another build has run it meanwhile (``hit``).
 
+    `source`: ``built``, or where the record of the other build is from: ``local`` or a remote's name. `worker`: the lane.
     `conversions`: key of a convert step → the seconds of its conversion, if a partition step has made the conversion.
     `uncacheable`: why the result was not cached. `farm_worker`: the Dask worker that ran the step.
     """

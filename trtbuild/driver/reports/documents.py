@@ -69,7 +69,10 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetRow:
-    """The totals of the engines of one model for one target. `runs`: the number of engines that this build compiled."""
+    """The totals of the engines of one model for one target. `runs`: the number of engines that this build compiled.
+
+    `sources`, `builders` and `signers` are the different values of the engines.
+    """
 
     model: str
     target: str
@@ -184,7 +187,8 @@ class Report:
 
     `project`: the name of the project's directory. `totals`: verdict → the number of steps. `critical_s`: the total seconds
     of the steps on the critical path. `outputs`: the model, kind and path of each output. `notes`: the reasons why packages
-    could not be read."""
+    could not be read. `layers_left_out`: the number of layers that are not in `layers`. `benches`: the kept results of
+    ``trtbuild bench`` for the models."""
 
     project: str
     status: Status

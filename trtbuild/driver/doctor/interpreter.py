@@ -1,4 +1,4 @@
-"""Checks of Python, the imported trtbuild, and the ``trtbuild`` command on PATH. The line for shell completion."""
+"""Checks of Python, the imported trtbuild and the ``trtbuild`` command on PATH, and the line for shell completion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_python() -> Finding:
 
 
 def check_installations() -> list[Finding]:
-    """Check the imported trtbuild, and look for other copies."""
+    """Check the imported trtbuild. If it is installed, look for other copies, too."""
     folder = Path(errors.__file__).resolve().parent
     versions = _installed_versions()
     other_copies = [path for path in _package_folders() if path != folder]
@@ -58,7 +58,7 @@ def check_installations() -> list[Finding]:
 
 
 def _installed_versions() -> list[tuple[str, str]]:
-    """Return (entry of ``sys.path``, version) for each installed distribution of trtbuild."""
+    """Return (entry, version) for each entry of ``sys.path`` that has a distribution of trtbuild."""
     versions: dict[str, str] = {}
     for entry in dict.fromkeys(os.path.realpath(entry or ".") for entry in sys.path):
         for distribution in metadata.distributions(name="trtbuild", path=[entry]):
@@ -93,7 +93,7 @@ def _belongs_to_this_python(script: Path) -> bool:
     if script.resolve().parent == Path(sys.executable).parent.resolve() or script.parent == Path(sys.executable).parent:
         return True
     try:
-        beginning = script.read_bytes()[:4096]  # the first line of a console script names its Python
+        beginning = script.read_bytes()[:4096]  # a console script names its Python at its beginning
     except OSError:
         return False
     return os.fsencode(sys.executable) in beginning

@@ -1,6 +1,7 @@
-"""Checks of torch, onnx and the toolchains: whether each can be imported, and whether its parts have one version.
+"""Checks of torch, onnx and the toolchains: whether each can be imported, and whether the imported version is right.
 
-Each library is imported in a child process with a time limit, because a broken library can crash or hang its process.
+The versions of the parts of a toolchain are checked, too. Each library is imported in a child process with a time limit,
+because a broken library can crash or block the process that imports it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ print("trtbuild-found", getattr(module, "__version__", ""), getattr(module, "__f
 
 @dataclass(frozen=True)
 class ImportResult:
-    """The result of an import: the version and file of the module, or the error."""
+    """The result of an import: the file of the module and its version (empty if it declares no version), or the error."""
 
     version: str = ""
     file: str = ""
@@ -159,7 +160,7 @@ def compare_versions(name: str, version: str, imported: ImportResult, expected: 
 
 
 def _check_mixed_versions(name: str, version: str) -> list[Finding]:
-    """Return a problem if parts of a toolchain, such as ``tensorrt_rtx_cu13_libs``, have another version."""
+    """Return a problem if parts of a toolchain, such as ``tensorrt_rtx_cu13_libs``, have a version other than `version`."""
     part_name = re.compile(re.escape(name).replace("\\-", "[-_]") + r"[-_](?:cu\d+)(?:[-_].*)?", re.IGNORECASE)
     parts = {entry.name: entry.version for entry in metadata.distributions() if part_name.fullmatch(entry.name or "")}
     differing = {part: found for part, found in parts.items() if found != version}

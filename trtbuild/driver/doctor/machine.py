@@ -24,7 +24,7 @@ MAX_SKEW_S = 2.0
 def check_gpu() -> Finding:
     """Check that the installed toolchains can build for the GPUs of this machine.
 
-    A child process calls the driver, because a broken driver can crash its process.
+    A child process calls the driver, because a broken driver can crash the process that calls it.
     """
     code = "from trtbuild.toolchain.libraries import devices; print('sms', *devices.device_sms())"
     try:

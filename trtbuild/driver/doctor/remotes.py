@@ -195,7 +195,7 @@ def _check_trust(settings: TrustSettings, today: datetime.date) -> Iterator[Find
 def _check_clock_for_expiry() -> Iterator[Finding]:
     """Yield a warning if the clock is more than a day behind the time of trtbuild's installation.
 
-    By such a clock, keys expire too late.
+    If the clock is behind, expired keys still count as valid.
     """
     installed_s = Path(errors.__file__).stat().st_mtime
     if time.time() < installed_s - 86400:

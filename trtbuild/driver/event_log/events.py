@@ -1,4 +1,4 @@
-"""The events of a build: one dataclass for each line of ``build --events``.
+"""The events of a build: one dataclass for each kind of line of ``build --events``.
 
 `at_s`: seconds since the build started, by a clock that is never set back. The first event is `BuildStarted`. The last
 is `BuildFinished`, unless the process was killed.
@@ -82,7 +82,7 @@ class ExecutionStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class StepStarted:
-    """A step has started. `worker`: the lane of the build, which runs one step at a time."""
+    """A step has started. `worker`: the lane (the row of the timeline) that shows this step."""
 
     event: Literal["step_started"] = "step_started"
     at_s: float
@@ -95,6 +95,7 @@ class StepStarted:
 class StepFinished:
     """A step has finished: this build has run it (``run``), or another build has run it meanwhile (``hit``).
 
+    `source`: ``built``, or where the record of the other build is from: ``local`` or a remote's name. `worker`: the lane.
     `conversions`: key of a convert step → the seconds of its conversion, if a partition step has made the conversion.
     `uncacheable`: why the result was not cached. `farm_worker`: the Dask worker that ran the step.
     """

@@ -79,7 +79,7 @@ def parse(text: str) -> LocalWorkers | SchedulerAddress:
 def security(address: SchedulerAddress, settings: WorkersSettings) -> Security | None:
     """The certificates for a scheduler; None for ``tcp://``.
 
-    Raises UsageError if a file is missing or unreadable, and EnvironmentFault if Dask is not installed.
+    Raises UsageError if a file is not configured or cannot be read, and EnvironmentFault if Dask is not installed.
     """
     if address.scheme == "tcp":
         return None

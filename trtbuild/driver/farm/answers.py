@@ -18,7 +18,7 @@ RESULT_TIMEOUT_S = 30.0
 
 
 def answer_of(future: Future[str], message: FarmJob) -> Answer:
-    """The answer of a finished task. If the task raised an error instead, the answer has the outcome ``died``.
+    """The answer of a finished task. If the task raised an error, the answer has the outcome ``died``.
 
     Raises WorkersError if each worker that ran the task has died. Raises WrongAnswer if the answer cannot be read. Raises
     ConnectionError if the scheduler has dropped the task, and TimeoutError or another error of Dask if the answer does

@@ -1,4 +1,4 @@
-"""The worker's side of a comparison of engines with PyTorch.
+"""The worker's side of a comparison of engines with PyTorch, or with onnxruntime for an ONNX model.
 
 Rules
 1. The worker computes the job's recipe and key itself. It compares its GPU, GPU driver and libraries with those in the

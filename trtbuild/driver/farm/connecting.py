@@ -73,8 +73,8 @@ def _connect(address: str, security: object | None) -> Client:
     """Connect in a thread, because Dask waits forever after some answers of a server that is not a scheduler.
 
     If the connection fails or comes too late, the thread closes the client, so that the garbage collector never has to. The
-    collector may run in the thread of another client's event loop, where closing can cause a deadlock: it waits for a lock
-    that the start of the other client may hold, and that start waits for its event loop.
+    collector may run in the thread of another client's event loop, where closing can cause a deadlock: closing waits
+    for a lock that the start of the other client may hold, and this start waits for the event loop of the same thread.
     """
     from distributed import Client
 

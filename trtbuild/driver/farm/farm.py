@@ -10,8 +10,9 @@ Rules
 3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. If the
    answer is wrong, or if the worker cannot do the job, another worker gets the job. This build does not use the faulty
    worker again.
-4. If the compiler refuses a job, the job fails at once. Otherwise it fails after `MOST_ATTEMPTS` attempts. The
-   error then lists the reasons of all attempts.
+4. If the compiler or the comparison reports an error, the job fails at once. It also fails at once if Dask has given up
+   its task, because each worker that ran the task died. Otherwise it fails after `MOST_ATTEMPTS` failed attempts, and the
+   error lists the reasons of all attempts.
 5. When the scheduler is lost, the jobs that have not ended fail. The results of finished jobs are kept.
 """
 
@@ -149,7 +150,7 @@ class Farm:
         return self._run_job(request, accept)
 
     def compare(self, job: ComparisonJob, *, replace: bool) -> ComparedOnWorker:
-        """Compare engines with PyTorch on a worker with a GPU of the kind `job.gpu`. No record is stored.
+        """Compare engines with PyTorch or onnxruntime, on a worker with a GPU of the kind `job.gpu`. No record is stored.
 
         The blobs of the job are in the local store. With `replace`, no other command shares the comparison. Raises
         NoWorker, SchedulerLost, WorkersError, StoreError, NotCompared, or the error of the comparison.

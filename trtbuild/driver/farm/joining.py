@@ -60,7 +60,7 @@ def _own_address(address: SchedulerAddress) -> str:
 
 
 async def _call_scheduler(address: SchedulerAddress, security: object | None) -> None:
-    """Ask the scheduler for its identity. Raises an error of Dask if it does not answer in time."""
+    """Ask the scheduler for its identity. Raises an error if the scheduler does not answer in time."""
     from distributed.core import rpc
     from distributed.security import Security
 

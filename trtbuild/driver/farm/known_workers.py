@@ -4,8 +4,9 @@ Rules
 1. An `Overview` lists the workers with their labels. It is reused for `OVERVIEW_AGE_S` seconds, so the scheduler gets few
    requests. If it has no worker for a job, a new overview is requested, because a worker may have joined.
 2. Each message for the user is reported once.
-3. A label that no worker has is reported at once, and given up after `wait_s` seconds. Later jobs with the label then
-   fail at once, until a worker has it. The same applies to a target if no worker has a GPU for it.
+3. A label that no worker has is reported at once, and given up after `wait_s` seconds. If the workers that had it could
+   not do the job, it is given up at once. Later jobs with the label then fail at once, until a worker has it. The same
+   applies to a target if no worker has a GPU for it.
 4. When the scheduler does not answer, it is lost for the rest of the build.
 """
 

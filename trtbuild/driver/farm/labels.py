@@ -138,5 +138,5 @@ def describe(label: str) -> str:
 
 
 def task_name(key: str, store: str) -> str:
-    """The scheduler's name for the task of a step. Two builds with the same step and store use the same name."""
+    """The scheduler's name for the task of a step or verification. Two builds with the same `key` and `store` share it."""
     return f"trtbuild-{key}-{store.removeprefix(_STORE)}"

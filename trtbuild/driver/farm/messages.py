@@ -27,8 +27,8 @@ PROTOCOL = 2
 
 Message = TypeVar("Message")
 
-#: ``failed``: the step cannot succeed. ``died``: the process that compiled or compared has died. ``unfit``: this worker
-#: cannot do the job, but another worker may be able to.
+#: ``done``: the answer has a record. ``failed``: the job cannot succeed. ``died``: the process that compiled or compared
+#: has died. ``unfit``: this worker cannot do the job, but another worker may be able to.
 Outcome = Literal["done", "failed", "died", "unfit"]
 
 
@@ -60,9 +60,10 @@ class BlobFiles:
 
 @dataclass(frozen=True)
 class FarmJob:
-    """The job to compile an engine, or to compare engines with PyTorch. `key` is the key of the step.
+    """The job to compile an engine, or to compare engines with PyTorch or onnxruntime.
 
-    The `inputs` are in the store with the label `store`. With `replace`, the worker does not use an earlier record.
+    `key` is the key of the engine step or of the verification. The `inputs` are in the store with the label `store`. With
+    `replace`, the worker does not use an earlier record.
     """
 
     protocol: int

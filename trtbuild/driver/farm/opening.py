@@ -23,7 +23,8 @@ def open_farm(
 ) -> Iterator[Farm]:
     """The workers of the scheduler at the address `text`. `report` gets messages for the user.
 
-    Raises UsageError or EnvironmentFault if the scheduler cannot be used, or if no store is shared with its workers.
+    Raises UsageError or EnvironmentFault if the scheduler cannot be used. Raises EnvironmentFault, too, if workers have
+    joined, but none of them shares the cache directory, and no remote cache is configured for reading and writing.
     """
     with connect(text, configuration.workers, project) as client:
         shared = exchanges(store, configuration)

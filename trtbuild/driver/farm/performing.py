@@ -1,16 +1,19 @@
-"""Compile or compare an engine on a worker of a scheduler: `perform` takes a job as JSON, and returns the answer as JSON.
+"""Compile an engine, or compare engines, on a worker of a scheduler.
+
+`perform` takes a job as JSON, and returns the answer as JSON.
 
 Rules
 1. The worker checks the version of the message, the key, the installed toolchain, and the GPU. If the job does not fit
    this machine, the answer is ``unfit``, and another worker gets the job.
-2. A separate process (`trtbuild.driver.workers`) compiles the engine, with the environment variables that are in the
-   engine's key. So this process never loads TensorRT. If the compiler crashes, this process still sends an answer.
+2. A separate process (`trtbuild.driver.workers`) compiles the engine. Its environment variables are in the engine's key,
+   except those for library paths and GPUs. This process never loads TensorRT. If the compiler crashes,
+   this process still sends an answer.
 3. The store is opened for each job, with this machine's remotes, trusted keys and signing key. If a remote was down
    during one job, the next job uses it again.
 4. If this machine has a record of the engine and trusts it, the record is used, unless the job replaces it. The worker
    does not lock the key, because the driver may have locked it in the same directory. A lock is not necessary: the
    scheduler runs equal jobs once, and a record is written only once.
-5. `comparing` does the jobs that compare engines with PyTorch.
+5. `comparing` does the jobs that compare engines with PyTorch or onnxruntime.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ def directory() -> Path:
 
 
 def pool() -> WorkerPool:
-    """The pool of the workers that compile and compare engines. All threads of this process use one pool."""
+    """The pool of the separate processes (rule 2) that compile and compare engines. All threads of this process use it."""
     with _pool_lock:
         return _only_pool()
 

@@ -51,8 +51,9 @@ class WorkerProcess:
 def processes_here(project: Path, cpu_processes: int, slots: int) -> list[WorkerProcess]:
     """The worker processes of this machine, which use `project` as their directory.
 
-    Each usable GPU has one process. There are `cpu_processes` others, each with up to `slots` jobs at the same time. Raises
-    ToolchainMissing if this machine can compile no engine and compare none.
+    Each usable GPU has one process. If a toolchain that needs no GPU is installed, there are `cpu_processes` others, each
+    with up to `slots` jobs at the same time. Raises ToolchainMissing if this machine can neither compile nor compare
+    engines.
     """
     common = _common_labels(project)
     environment = {DIRECTORY_VARIABLE: str(project)}

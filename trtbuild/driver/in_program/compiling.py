@@ -165,7 +165,8 @@ def _run_build(workspace: ProgramWorkspace) -> dict[str, Any]:
     try:
         result = build(workspace, Watcher(), KEPT)
     finally:
-        # `build` calls `gc.freeze` and `gc.enable`, which suit a command. In the user's program, both are undone.
+        # `build` calls `gc.freeze` and `gc.enable`, which suit a command. In the user's program, both are undone. If the
+        # program itself has frozen objects, all stay frozen, because `gc.unfreeze` would thaw those of the program, too.
         if not frozen_objects:
             gc.unfreeze()
         if not collector_enabled:

@@ -6,13 +6,13 @@ Rules
    errors reach the program unchanged.
 3. Engines are built for the ranges of ``torch._dynamo.mark_dynamic(x, 0, min=…, max=…)``. The opt size is the size of the
    first call. If a size or an integer argument has no range, engines are built for each of its values, for at most
-   `max_specializations` values. A warning explains how to set a range.
+   `max_specializations` values. PyTorch runs the graph for other values. A warning explains how to set a range.
 4. A graph that cannot become an engine runs in PyTorch, with a warning. With `pass_through_build_failures` or
    `require_full_compilation`, it is an error. Wrong options, and a machine that cannot build, are always errors.
 5. The engines contain the weights. If a parameter is replaced or written to, the next call builds the graph again. (An
    in-place write such as ``parameter.data.add_(1)`` outside of an optimizer is not detected, because torch does not count
    it.) After more than `MAX_CHANGES` changes PyTorch runs the graph, with a warning: the model is probably being trained,
-   and engines for each training step are useless. After more than `SETTLED_CALLS` calls without a change, the next change
+   and engines for each training step are useless. After `SETTLED_CALLS` calls or more without a change, the next change
    counts as the first.
 6. Engines have no gradients. PyTorch runs the graph if an input requires a gradient and gradients are enabled. It also
    runs the graph under autocast.
@@ -194,7 +194,7 @@ class _Graph:
     def _describe(self, arguments: Sequence[Any], fixed_values: Mapping[Any, int], with_marks: bool) -> ModuleInputs:
         """Return the inputs with their ranges. Static axes have the sizes of `arguments`.
 
-        `with_marks`: ranges begin at the minimum of ``mark_dynamic`` instead of that of TorchDynamo.
+        `with_marks`: ranges begin at the `min` of ``mark_dynamic``, if there is one, instead of at TorchDynamo's minimum.
         """
         captured = self._captured
         dims = {dim.symbol: dim for dim in captured.dims if dim.symbol not in fixed_values}

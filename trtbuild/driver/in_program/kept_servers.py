@@ -2,9 +2,9 @@
 
 Rules
 1. The processes end when no module was compiled for `IDLE_S` seconds, and when the program ends.
-2. New processes replace them if one has ended, if an environment variable of the program has changed, or if a distribution
-   was installed or removed. Some variables may change, because no library reads them at load time (`FREE_VARIABLES` and
-   `FREE_PREFIX` in `trtbuild.driver.workers.environments`).
+2. The next compilation replaces the processes if one has ended, if an environment variable of the program has changed,
+   or if a distribution was installed or removed. Some variables may change, because no library reads them at load time
+   (`FREE_VARIABLES` and `FREE_PREFIX` in `trtbuild.driver.workers.environments`).
 3. Several threads may use the processes at the same time. A forked copy of the program does not use them, and starts new
    ones.
 """
@@ -50,7 +50,7 @@ class KeptServers:
         self._timer: threading.Timer | None = None
 
     def borrow(self, folder: Path) -> ForkServers | None:
-        """Return the kept servers, or new ones (rule 2)."""
+        """Return the kept servers, or new ones (rule 2). None if this system cannot fork workers."""
         with self._lock:
             self._stop_timer()
             kept = self._servers

@@ -1,11 +1,11 @@
 """Detect whether the weights of a graph of torch.compile have changed since its engines were built.
 
 This check runs before every call. It must take much less than a millisecond for a few hundred weights. So it compares no
-values. Torch counts most writes to a tensor, but not the writes of these two:
+values. Torch counts most writes to a tensor, but not these writes:
 
-* Fused optimizers, and optimizers that write to ``parameter.data``. Here, each step of an optimizer counts as a change of
-  all its parameters that require a gradient.
-* A BatchNorm in training mode, which writes to its running statistics. The module itself counts these writes, in its
+* Those of fused optimizers, and of optimizers that write to ``parameter.data``. Here, each step of an optimizer counts as
+  a change of all its parameters that require a gradient.
+* Those of a BatchNorm in training mode to its running statistics. The module itself counts these writes, in its
   buffer ``num_batches_tracked``. This buffer is not found after ``gc.freeze()``.
 """
 
@@ -99,7 +99,7 @@ def _note_optimizer_step(optimizer: Any, *_: object) -> None:
 
 
 def _storage_of(tensor: Any) -> int:
-    """The address of a tensor's storage, or of the tensor itself if it has no storage, as a wrapper subclass."""
+    """The address of a tensor's storage, or of the tensor itself if it has no storage (a wrapper subclass)."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):

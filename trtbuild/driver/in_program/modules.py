@@ -1,8 +1,10 @@
 """The kinds of modules that `compile` and `trace` accept, and the inputs of a module.
 
 Rules
-1. The values of `ir` are Torch-TensorRT's. None and ``"default"`` allow every kind of module.
-2. ``ir="ts"`` is for a module of TorchScript. An ``nn.Module`` is scripted first, as Torch-TensorRT does.
+1. The values of `ir` are Torch-TensorRT's, without those in `_OTHER_IR_HINTS`. None and ``"default"`` allow all kinds of
+   modules.
+2. ``ir="ts"`` or ``"torchscript"`` is for a module of TorchScript. An ``nn.Module`` is scripted first, as in
+   Torch-TensorRT.
 3. ``ir="dynamo"`` is for an ``nn.Module`` or an ``ExportedProgram``, ``ir="exported_program"`` for an ``ExportedProgram``.
 """
 

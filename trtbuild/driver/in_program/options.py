@@ -58,10 +58,14 @@ def options_of(
 
     * `target`: the GPU architecture to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``). The default is the
       architecture of the GPU `device`.
-    * `device`: where the result runs. On ``"cpu"``, PyTorch runs the reference program, which needs no engine and no GPU.
+    * `device`: where the result runs. The default is the current GPU. On ``"cpu"``, PyTorch runs the reference
+      program, which needs no engine and no GPU.
+    * `toolchain`, `toolchain_version` and `compatibility`: the toolchain for `target`, the toolchain's version, and the
+      compatibility policy, as in a manifest. ``hardware_compatible=True`` means ``compatibility="ampere_plus"``.
     * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
-      `require_full_compilation`, `granularity`, and TensorRT's builder settings: as in a manifest. `precision` may be a
-      mapping: ``{"default": torch.half, torch.float32: ["*.norm"]}``.
+      `require_full_compilation`, `granularity`, and TensorRT's builder settings: as in a manifest. Builder settings are
+      separate arguments, or members of the mapping `builder`. `precision` may be a mapping:
+      ``{"default": torch.half, torch.float32: ["*.norm"]}``.
     * `truncate_double`: whether float64 values are computed in float32. Inputs and outputs keep their types.
       `truncate_long_and_double` is another name of this option. Values of int64 are never truncated.
     * `reference`: whether the package also has the reference program. The default is True if `device` is the CPU.

@@ -1,4 +1,4 @@
-"""`trtbuild.save`: write the result of `trtbuild.compile` as a package directory or as a ``.pt2`` file."""
+"""`trtbuild.save`: write the result of `trtbuild.compile` or `trtbuild.load` as a package or as a ``.pt2`` file."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ _BUILDER_NAMES = tuple(entry.name for entry in fields(BuilderSettings))
 def precisions_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precisions:
     """Return the precision of the module and of its submodules. Raises UsageError.
 
-    `precision` is one precision, or a mapping as in a manifest: precision → patterns of module paths. A precision is a name
-    or a dtype of torch.
+    `precision` is one precision, or a mapping as in a manifest: precision → patterns of module paths. In a
+    mapping, the key ``"default"`` has the precision of all other modules. A precision is a name or a dtype of torch.
     """
     if not isinstance(precision, Mapping):
         return Precisions(_precision_of(precision, enabled_precisions))

@@ -33,9 +33,9 @@ def trace(
 ) -> ExportedProgram:
     """Trace `module` and return a ``torch.export.ExportedProgram``.
 
-    The arguments are those of `compile`. The program has no in-place operators. It is compared with the module at the
-    smallest and the largest sizes of each profile. Random operators, writes to buffers and a module in training mode are
-    errors.
+    The arguments are those of `compile`, without `name` and `options`. The program has no in-place operators. It is
+    compared with the module at the smallest and the largest sizes of each profile, and at points where
+    only some sizes are 1. Random operators, writes to buffers and a module in training mode are errors.
 
     The program's sizes have the ranges of `inputs`, and its weights are in main memory. `compile`, ``torch.export.save``
     and ``exported_program:`` in a manifest accept the program. Its ``module()`` takes the arguments of `module`.

@@ -3,8 +3,8 @@
 Rules
 1. The cache is in the directory `cache_dir`. If `cache_dir` is None, the cache is that of ``trtbuild build`` in the working
    directory. Remotes and trusted keys come from the user's configuration.
-2. Durations and logs of steps are stored in ``$XDG_CACHE_HOME`` or ``~/.cache``, not in the working directory, because a
-   program may run in any directory.
+2. Durations and logs of steps are stored below ``$XDG_CACHE_HOME`` or ``~/.cache``, or in a temporary directory. They are
+   not stored in the working directory, because a program may run in any directory.
 3. The caller makes the trace, and passes it to `set_trace`. Only this build uses the trace.
 4. A lock file in the working directory is ignored, because it belongs to a project.
 """

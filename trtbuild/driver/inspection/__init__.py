@@ -32,9 +32,9 @@ def inspect(
 ) -> Inspection:
     """Return the contents of a package. `name` is its directory or its model's name.
 
-    With `layers`, the types of layers and weights are read from the plans. With `memory`, the GPU reports how much memory
-    the engines need. `onnx` is a directory, relative to the project, to which the engines' ONNX models are written.
-    Raises UsageError, PackageError, and with `onnx` the errors of `write_onnx`.
+    With `layers`, the types of layers and weights are read from the plans. With `memory`, TensorRT reports how much
+    device memory the engines need. `onnx` is a directory, relative to the project, to which the engines' ONNX
+    models are written. Raises UsageError, PackageError, and with `onnx` the errors of `write_onnx`.
     """
     return inspect_directory(request, package_of(request, name), name, layers=layers, memory=memory, onnx=onnx)
 

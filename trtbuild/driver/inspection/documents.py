@@ -35,7 +35,7 @@ class InspectedEngine:
     * `plan`: its file, of `size` bytes
     * `layers`: empty if the package does not list the layers
     * `weights`: element type → bytes of the weights that the plan stores in this type. Null without ``--layers``, or if the
-      plan names no kernels
+      plan is damaged or names no kernels
     * `onnx`: the file of the engine's ONNX model. Null without ``--onnx``
     * `trtexec`: null if the recipe of the engine is not in the cache
     """
@@ -87,6 +87,7 @@ class Inspection:
     * `index`: the package's ``index.json`` (``trtbuild.package/1``, ``/2`` or ``/3``) without changes, because another
       version of trtbuild may have written the package
     * `libraries`: an entry for each target with engines
+    * `memory`: null without ``--memory``
     """
 
     schema: Literal["trtbuild.inspect/1"] = "trtbuild.inspect/1"

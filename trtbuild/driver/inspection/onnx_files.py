@@ -28,10 +28,11 @@ Bytes = bytes | bytearray | memoryview
 
 
 def write_onnx(request: Request, index: PackageIndex, facts: PackageFacts, folder: str) -> dict[tuple[str, str], str]:
-    """Write ``<folder>/<target>/<partition>.onnx`` for each engine. Large weights are in ``<partition>.onnx.data``.
+    """Write ``<folder>/<target>/<partition>.onnx`` for each engine.
 
-    `facts` contains the recipes of the engines that are in the cache. Return (target, partition) → path, relative to the
-    project unless `folder` is absolute. Raises
+    Weights that have more than `MAX_INLINE_BYTES` together are in ``<partition>.onnx.data``, others in the model. `facts`
+    contains the recipes of the engines that are in the cache. Return (target, partition) → path, relative to the project
+    unless `folder` is absolute. Raises
 
     * UsageError if the recipe of an engine is not in the cache, if the engine was compiled from a TensorRT network, or if a
       file cannot be written or removed
@@ -89,7 +90,7 @@ def _write_model(path: Path, model: bytes, weights: Mapping[str, bytes], toolcha
     if sum(memoryview(data).nbytes for data in prepared.values()) <= MAX_INLINE_BYTES:
         _write_if_changed(path, with_inline_weights(model, prepared))
         try:
-            data_file.unlink(missing_ok=True)  # of an earlier, larger model
+            data_file.unlink(missing_ok=True)  # an earlier, larger model may have left it
         except OSError as error:
             raise UsageError(f"{data_file} cannot be removed: {error.strerror or error}") from None
     else:

@@ -23,8 +23,8 @@ from trtbuild.errors import TrtbuildError, UsageError
 class InspectedPrecision:
     """The floating types in which a model computes, according to its present manifest.
 
-    `default` is the precision of the model. `modules` maps patterns of other modules to their precision. `operators` are in
-    the order of the graph.
+    `default` is the precision of the model. `modules` maps patterns of module paths to the precision of these
+    modules. `operators` are in the order of the graph.
     """
 
     schema: Literal["trtbuild.precision/1"] = "trtbuild.precision/1"

@@ -19,7 +19,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.inspection.documents import TrtexecCommand
 from trtbuild.toolchain.libraries.releases import release, version_numbers
 
-#: The command begins with the flags of these settings. The others follow in the order of `SETTINGS`.
+#: The flags of these settings come before those of the other settings, which follow in the order of `SETTINGS`.
 _FIRST_SETTINGS = (
     "optimization_level", "workspace", "avg_timing_iterations", "profiling_verbosity", "tf32", "sparse_weights",
     "tiling_optimization_level",
@@ -102,7 +102,7 @@ def _setting_flags(settings: Mapping[str, Any], toolchain: ToolchainName, versio
 
 
 def _passed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are not at their default or always need a flag, in the order of the flags."""
+    """Return the settings that differ from their default, and those that always need a flag, in the order of the flags."""
     default = vars(BuilderSettings())
     values = {name: settings.get(name, default[name]) for name in (*_FIRST_SETTINGS, *SETTINGS)}
     return {

@@ -1,6 +1,7 @@
 """Write the outputs of a model: packages, plans (engines as files), ``.pt2`` files, Triton repositories.
 
-Each kind of output is one module. `files.py` has the rules for writing. This folder imports no other folder of `driver`.
+Each kind of output is one module, or a folder of modules (`triton`). `files.py` has the rules for writing. This folder
+imports no other folder of `driver`.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def write(project: Path, files: Sequence[OutputFile], store: Store, note_written
 
 
 def remove(path: Path, root: Path) -> None:
-    """Remove a file, and then the empty directories between it and `root`."""
+    """Remove a file, and then the empty directories between it and `root`. Errors of the file system are ignored."""
     with contextlib.suppress(OSError):
         path.unlink()
         parent = path.parent

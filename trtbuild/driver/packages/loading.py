@@ -36,8 +36,8 @@ def load(
     source. Only `device` and `target` apply to it.
 
     * `device`: a GPU (``"cuda"``, ``"cuda:1"``, a number, a ``torch.device``) or ``"cpu"``. None is the current GPU. On the
-      CPU, PyTorch runs the package's reference program, and no engine runs. A package without engines runs on the CPU even
-      if it has no reference program.
+      CPU, PyTorch runs the package's reference program (for an ONNX model: onnxruntime), and no engine runs. A package
+      without engines runs on the CPU even if it has no reference program.
     * `target`: one of the package's targets. The default is the target for the GPU.
     * `verify`: False skips the check of the files' digests. Use it only for files that no other user can write.
     * `follow_links`: whether symbolic links in the package may lead out of it. Otherwise such a link is an error. The

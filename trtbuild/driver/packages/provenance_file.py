@@ -47,8 +47,8 @@ def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
     """Write the results of a model's verification into the directory of its package, if this package is the planned one.
 
     Each entry is about one cut, a way to divide the model into partitions. An existing entry stays if it is about exactly
-    the engines of this package, and no new entry about engines has one of its targets. If no entry remains, or if another
-    package is there, the file is removed.
+    the engines of this package, and no new entry about engines has one of its targets. If there is neither a new entry nor
+    one that stays, or if another package is there, the file is removed.
     """
     folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
     if package is not None:

@@ -1,7 +1,7 @@
 """Add a line of the manifest to the error of a failed step, if the error has no place yet.
 
-A stage does not read the manifest, so the driver finds the field that has caused the error. Errors of the store and of this
-machine get no place, because no change of the manifest corrects them.
+A stage does not read the manifest, so the driver finds the field that has caused the error. `place_in_manifest` gives
+no place to errors of the store and of this machine, because no change of the manifest corrects them.
 """
 
 from __future__ import annotations

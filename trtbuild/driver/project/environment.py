@@ -3,7 +3,7 @@
 Versions are read from metadata, because this takes a millisecond and needs no GPU. An import of torch takes seconds. The
 workers check that they load these versions.
 
-If the lock file contains the model and the target, with this toolchain, it determines the version of the toolchain.
+If the lock file contains the model and the target with the same toolchain, it determines the version of the toolchain.
 Otherwise the version is the one that the manifest pins, or the installed one. A step never runs with a version other than
 the planned one, because the planned versions are compared with the installed ones before any step runs.
 """
@@ -167,9 +167,9 @@ def check_torch_libraries(model: str, facts: Facts) -> None:
 
 
 def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None:
-    """Raise ToolchainMissing if `model` has to be partitioned for a toolchain whose parser is missing on this machine.
+    """Raise ToolchainMissing if `model` has to be partitioned for a toolchain for which this machine has no parser.
 
-    A partition step asks the parser which nodes TensorRT accepts.
+    A partition step asks the parser which nodes TensorRT accepts. A stand-in counts as a parser, too.
     """
     for target, toolchain in facts.toolchains.items():
         if target.toolchain in toolchains and not toolchain.has_parser:
@@ -203,7 +203,7 @@ def check_locked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
         available_parser = None if toolchain.stand_in is None else key_fields.fields_of(toolchain.stand_in)
         if (None if locked_parser is None else dict(locked_parser)) == available_parser:
             continue
-        # The step is locked, because without a lock a machine plans partition steps with its own parser only.
+        # The step is locked, because without a lock a machine plans partition steps only with the parser that it has.
         raise EnvironmentFault(
             f"{step.id} has to run again ({step.reason.text}), and {LOCK_FILE} contains its result with the parser of "
             f"{_parser_text(locked_parser, job)}; this machine has the parser of {_parser_text(available_parser, job)}",

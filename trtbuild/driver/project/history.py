@@ -3,7 +3,8 @@
 The history may be deleted, because no result depends on it. It has these uses:
 
 * Messages, estimates and ``trtbuild diff`` show facts about the last build.
-* A step whose last result was not cached runs again, and a depfile declares its targets out of date.
+* A step whose last result was not cached runs again. The depfile of a build with such a step declares its targets out of
+  date.
 * A build removes the engine files and ``.pt2`` files that an earlier build wrote, if they are not outputs of this build.
 
 ``.trtbuild/history.json`` is one JSON object: step id → entry, with each entry on its own line. An entry is read and parsed

@@ -8,7 +8,8 @@ Rules
    ``--frozen`` it is refused.
 3. A build warns of each engine that it uses and that differs from the lock (`differing_engines`). The build is correct,
    but it is not the locked release.
-4. With ``--frozen``, the engines and packages of a locked model must have locked keys (`unlocked_results`).
+4. With ``--frozen``, the engines for the locked targets of a locked model must have locked keys. Its package must have one,
+   too, if the model has exactly the locked targets (`unlocked_results`).
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ class StoreLookups:
             self._records[record.recipe.key] = record
 
     def withdraw(self, step: str, key: str) -> None:
-        """Undo `note_run` and `use_record`, because the step or an earlier step has failed."""
+        """Undo `note_announced` or `note_run`, because the step or an earlier step has failed."""
         self._announced_recipes.pop(step, None)
         self._run_steps_and_keys.difference_update((step, key))
         self.forget(key)

@@ -63,7 +63,8 @@ class ModelFiles:
     def put_blobs(self, model: Model, digests: Sequence[str]) -> None:
         """Put the blobs with these digests into the local store: tensors of the weights file, or the library of plugins.
 
-        Raises SourceError if one of the two files has changed, and InsufficientResources if the disk is too small.
+        Raises SourceError if one of the two files has changed, and InsufficientResources if the disk has no room for
+        the tensors.
         """
         library = self._plugin_libraries.get(model.name)
         if library is not None and library.sha256 in digests:

@@ -17,7 +17,8 @@ class StepRun:
 
     `source` is ``built``, or the origin of a record that another build has stored. `uncacheable` is the reason why the
     result was not cached, or None. A partition step may also do the work of convert steps: `conversions` maps the keys of
-    these steps to seconds. `worker` is the name of the scheduler's worker that ran the step, or None.
+    these steps to seconds. `observations` are those of a step that runs user code. `worker` is the name of the scheduler's
+    worker that ran the step, or None.
     """
 
     record: Record

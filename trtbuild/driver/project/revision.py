@@ -9,6 +9,7 @@ Rules
 4. In a hook of a linked worktree, git sets ``GIT_DIR``. Then git takes the working directory as the root of the
    repository, so a project in a folder would have other paths. The variables of hooks are left out if git finds the same
    repository without them. Otherwise they stay, because the user wants the repository that ``GIT_DIR`` names.
+   They also stay if ``GIT_WORK_TREE`` is set, because it names the root of the repository.
 """
 
 from __future__ import annotations

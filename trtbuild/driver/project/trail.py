@@ -53,9 +53,11 @@ class Trail:
         #: Key of a link that was not followed yet → the positions of the names of its dependencies. None before the file is
         #: read.
         self._links: dict[str, list[int]] | None = None
+        #: The keys of the links in the file, in the order of rule 3.
         self._ordered_keys: list[str] = []
         #: Key → its position in `_ordered_keys`.
         self._positions: dict[str, int] = {}
+        #: Position of a name → the dependency with this name, if it was needed already.
         self._dependencies: dict[int, Dependency] = {}
         #: The links that this command has followed.
         self._followed: dict[str, Dependencies] = {}

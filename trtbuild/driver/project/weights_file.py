@@ -162,7 +162,7 @@ def _format_fault(head: bytes, size: int) -> str | None:
 
 
 class _TableBuilder:
-    """Builds the table from the bytes of the file, which begin with `expected_header` after its length."""
+    """Builds the table from the bytes of the file. `expected_header` is the header, with its length before it."""
 
     def __init__(self, expected_header: bytes, tensors: Sequence[TensorEntry]) -> None:
         self._expected_header = expected_header

@@ -47,8 +47,11 @@ class Request:
     models: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     jobs: int | None = None
+    #: After a step has failed, start the steps that do not depend on it, too.
     keep_going: bool = False
+    #: Run each step once, even if its result is in a cache.
     force: bool = False
+    #: Fail if a step would have to run, or if a result differs from the lock file.
     frozen: bool = False
     #: Ignore the lock file, and use the installed versions.
     upgrade: bool = False

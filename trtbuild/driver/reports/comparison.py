@@ -11,7 +11,7 @@ from trtbuild.driver.reports.replay import ReplayedBuild
 def compare(before: ReplayedBuild, now: ReplayedBuild) -> Comparison:
     """The steps with another key, verdict or size than in the build before, and the steps that only one build has.
 
-    Steps with equal keys (`change` is ``same``) are at the end."""
+    Steps with equal keys that did not fail (`change` is ``same``) are at the end."""
     steps, unchanged = [], 0
     for id in dict.fromkeys((*now.steps, *before.steps)):
         old, new = before.steps.get(id), now.steps.get(id)

@@ -3,9 +3,9 @@
 Rules
 1. The path is found backwards, from the step that ended last. The producers of a step S are the steps whose outputs S
    reads. Usually the step before S is the producer of S that ended last. But if S then waited for a free worker, the step
-   before S is the last step that ended on this worker before S started. (A worker is a lane of the build, which runs one
-   step at a time.)
-2. A step that did not start is not on the path. A running step ends at the last event.
+   before S is the last step that ended on this worker before S started. (A worker is a lane of the build. A lane runs
+   one step at a time.)
+2. A step that did not start is not on the path. A step that is still running counts as ended at the last event.
 3. A step may start while its producer still checks the results. Then the time of the producer counts up to this start.
 """
 

@@ -28,7 +28,7 @@ class StepRow:
     * `critical`: whether this step is on the critical path.
     * `signer`: who signed the record of an engine, if keys are configured.
     * `uncacheable`: the reason why the result was not cached.
-    * `worker`: the lane of the build, which runs one step at a time. `farm_worker`: the Dask worker that ran the step.
+    * `worker`: the lane of this step. A lane runs one step at a time. `farm_worker`: the Dask worker that ran the step.
     """
 
     id: str
@@ -69,7 +69,10 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetRow:
-    """The totals of the engines of one model for one target. `runs`: the number of engines that this build compiled."""
+    """The totals of the engines of one model for one target. `runs`: the number of engines that this build compiled.
+
+    `sources`, `builders` and `signers` are the different values of the engines.
+    """
 
     model: str
     target: str
@@ -89,6 +92,7 @@ class PartitionRow:
     """A partition of a model.
 
     * `reads`: the origins of the values that the partition reads: inputs, partitions, ``state`` and ``weight``.
+    * `outputs`: the type of each output, such as ``float32[batch, 8]``.
     * `calls`: the number of its operator calls.
     * `modules`: module path → the number of calls from this module, or of engine layers if the calls are not known.
     * `reasons`: for a Torch partition, operator → the reason why it stays in PyTorch.
@@ -133,7 +137,7 @@ LayerRow = tuple[int, str, str, str, str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class PackageView:
-    """The contents of a package, and its comparisons with PyTorch (`Provenance.verified`).
+    """The contents of a package, and its comparisons with PyTorch or onnxruntime (`Provenance.verified`).
 
     `signature`: the inputs and results as text. `void`: the reason why the comparisons do not count, or null.
     """
@@ -151,8 +155,8 @@ class PackageView:
 class ChangedStep:
     """A step that differs between this build and the build before. The values of a build without the step are null.
 
-    `change` is ``new`` or ``removed`` if only one of the builds has the step, and ``failed`` if the step has failed in one
-    of them. Otherwise it is ``changed`` if the key differs, or ``same`` if only the verdict or the size differs."""
+    `change` is ``new`` or ``removed`` if only one of the builds has the step, and ``failed`` if the step has failed in at
+    least one of them. Otherwise it is ``changed`` if the key differs, and ``same`` if only the verdict or size differs."""
 
     id: str
     change: Literal["new", "removed", "changed", "failed", "same"]
@@ -183,7 +187,8 @@ class Report:
 
     `project`: the name of the project's directory. `totals`: verdict → the number of steps. `critical_s`: the total seconds
     of the steps on the critical path. `outputs`: the model, kind and path of each output. `notes`: the reasons why packages
-    could not be read."""
+    could not be read. `layers_left_out`: the number of layers that are not in `layers`. `benches`: the kept results of
+    ``trtbuild bench`` for the models."""
 
     project: str
     status: Status

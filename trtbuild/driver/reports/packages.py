@@ -1,4 +1,4 @@
-"""The packages of a build: partitions, layers, and comparisons with PyTorch."""
+"""The packages of a build: partitions, layers, and comparisons with PyTorch or onnxruntime."""
 
 from __future__ import annotations
 

@@ -15,7 +15,10 @@ _CONVERTED = Reason("new", "the partition step converted it to ask the parser")
 
 @dataclass
 class ReplayedBuild:
-    """A build as its events describe it. `producers` maps step ids to the steps whose outputs the step reads."""
+    """A build as its events describe it. `producers` maps step ids to the steps whose outputs the step reads.
+
+    `last_s` is the time of the last event, in seconds since the start.
+    """
 
     start: events.BuildStarted | None = None
     finish: events.BuildFinished | None = None

@@ -62,7 +62,10 @@ class BenchPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRun:
-    """The latencies of one runner (``trtbuild``, ``eager`` or ``torch.compile``) at the point with the index `point`."""
+    """The latencies of one runner (``trtbuild``, ``eager`` or ``torch.compile``) at the point with the index `point`.
+
+    `first_s` is the duration of the first call. `count` is the number of timed calls after the warm-up.
+    """
 
     runner: str
     point: int

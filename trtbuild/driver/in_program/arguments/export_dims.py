@@ -107,7 +107,10 @@ def _check_static_size(size: int, shape: ShapeRange, name: str, axis: int) -> No
 def _merge_dims(
     declared_dims: Sequence[NamedDim], export_dims: Sequence[NamedDim], input_names: Sequence[str]
 ) -> tuple[NamedDim, ...]:
-    """Return all dims, sorted by first axis. Dims with one name become one dim. Raises UsageError for different factors."""
+    """Return all dims, sorted by first axis. Dims with the same name become one dim.
+
+    Raises UsageError if their factors differ.
+    """
     order = {name: number for number, name in enumerate(input_names)}
     merged = {dim.name: dim for dim in declared_dims}
     for dim in export_dims:
@@ -127,7 +130,7 @@ def _merge_dims(
 
 
 def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:
-    """Return ``root``, or ``root_2`` (with the factor) if another dim is named ``root``."""
+    """Return `root`, or ``<root>_<factor>`` if another dim is named `root`. Underscores follow if this is used, too."""
     name = root if root not in used_names else f"{root}_{factor}"
     while name in used_names:
         name += "_"

@@ -2,10 +2,10 @@
 
 Rules
 1. Without `inputs`, a dim has the program's range, and its opt size is the size in the program's example. If that size is
-   not known, the opt size is the max size.
+   not known, the opt size is the max size. The min size is at least 1, even if the program's range begins at 0.
 2. `dims` and `dynamic_shapes` need `inputs`, and `dims` also needs ranges, in `inputs` or in `dynamic_shapes`. If no dims
    are declared, the program's own dims are used.
-3. If the program accepts the static shapes of all `inputs`, these shapes are examples, and their sizes are the opt sizes.
+3. If all `inputs` have static shapes that the program accepts, these shapes are examples: their sizes are the opt sizes.
    Then `dynamic_shapes` must not have a number for an axis that is dynamic in the program. All other `inputs`, such as
    ranges and several profiles, replace the program's ranges.
 4. Keyword inputs are sorted into the program's order, so that the same model always has the same key.

@@ -34,7 +34,8 @@ class Input:
 
     * `shape` is static. A dynamic input has `min_shape`, `opt_shape` and `max_shape`, of the same rank.
     * `dtype` is a dtype of torch or numpy, or a name (``"float16"``).
-    * `name` is the input's name in the package. The default is the name of the module's argument.
+    * `name` is the input's name in the package. The default is the name of the module's argument, or
+      ``input_<number>`` if it is not known.
     * `range` is the smallest and the largest value of random inputs, such as ``(0, 30521)`` for token ids.
     * `shared_dims` names axes (``{0: "batch"}``). Axes with the same name, in all inputs, are one dimension.
     * `format` exists for programs written for Torch-TensorRT. Only the contiguous format is accepted.

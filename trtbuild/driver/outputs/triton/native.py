@@ -1,8 +1,8 @@
-"""A package whose engines Triton runs itself: one Triton model for each engine, and an ensemble that connects them.
+"""A package whose engines Triton runs itself: one Triton model for each partition, and an ensemble that connects them.
 
-The ensemble may be batched (`tensors.max_batch_size`), but the engines' models never are: their dims include the batch
-axis. Triton allows that ("batchable ensemble can include non-batchable models", ensemble_utils.cc). For a model with a
-`max_batch_size`, the TensorRT backend would turn on dynamic batching by default (model_state.cc,
+The ensemble may be batched (`tensors.max_batch_size`), but the models of the partitions never are: their dims include the
+batch axis. Triton allows that ("batchable ensemble can include non-batchable models", ensemble_utils.cc). For a model with
+a `max_batch_size`, the TensorRT backend would turn on dynamic batching by default (model_state.cc,
 `AutoCompleteConfigHelper`). Dynamic batching is wrong if the rows of a batch depend on one another.
 """
 
@@ -20,7 +20,7 @@ _Fields = list[tuple[str, Value]]
 
 
 def engine_configurations(index: PackageIndex) -> dict[str, Message]:
-    """Return Triton model → configuration, for each engine."""
+    """Return Triton model → configuration, for each partition."""
     partitions = _partitions(index)
     return {engine_model_name(index, partition.name): _engine_fields(index, partition) for partition in partitions}
 
@@ -59,7 +59,7 @@ def _engine_fields(index: PackageIndex, partition: Partition) -> Message:
 
 
 def _plan_fields(index: PackageIndex) -> _Fields:
-    """Return the fields that map compute capabilities to plans."""
+    """Return the fields that map compute capabilities to plans, and the field with the plan of all other GPUs."""
     fields: _Fields = []
     for name, target in index.targets.items():
         for sm in served_sms(target):

@@ -2,13 +2,15 @@
 
 Rules (some with their place in triton-inference-server's sources)
 1. The backend `tensorrt` links one version of TensorRT, and accepts only plans of that library, not of TensorRT-RTX.
+   Engines that call plugins are refused, because the server would have to load the library of the plugins.
 2. The backend chooses a plan only by compute capability (`cc_model_filenames`). So it cannot distinguish two targets with
    the same SM, or two targets of different platforms.
-3. An ensemble has one step for each partition. Each output of the ensemble is a different output of a step. So an output
-   of the model cannot be an input, a weight, or the same tensor as another output. Every step needs an input
-   (ensemble_utils.cc).
+3. An ensemble has one step for each partition. So all targets need the same partitions, and each partition needs an engine.
+   Every step needs an input (ensemble_utils.cc). Its inputs are inputs of the model or outputs of steps, not weights. Every
+   input of the model is the input of a step. Each output of the ensemble is a different output of a step. So an output of
+   the model cannot be an input, a weight, or the same tensor as another output.
 4. A plan has the dtypes of its partition only if the target's TensorRT supports them.
-5. The backend computes the sizes of outputs from input shapes.
+5. The backend computes the sizes of outputs from input shapes, so they must not depend on the values of inputs.
 6. The backend's check of the configuration reads axis 0 of tensors, so at least one tensor of a plan must have an axis
    (model_state.cc).
 """
@@ -48,7 +50,7 @@ def _reasons(index: PackageIndex) -> Iterator[str]:
 
 
 def _ambiguous_targets(targets: Mapping[str, PackedTarget]) -> Iterator[str]:
-    """Yield the reasons of rule 2."""
+    """Yield the reasons of rule 2 about the SMs of targets."""
     first_targets: dict[object, str] = {}
     for name, target in targets.items():
         for sm in served_sms(target):

@@ -6,7 +6,7 @@ Rules
    ensemble has no `reshape`, so the dims of its tensors stay [1].
 3. A `max_batch_size` of N promises that every request of 1 to N rows is served, and that the rows are axis 0 of every
    tensor. So `max_batch_size` is 0 unless all of these conditions are met:
-   * Axis 0 of every input and output is the same dim, and no other axis depends on that dim.
+   * Axis 0 of every input and output is the same dim, without `multiple_of`, and no other axis depends on that dim.
    * The profiles together cover all sizes from 1 to the dim's max.
    * Every tensor has a second axis, because its dims must not be empty.
 4. Dynamic batching is never turned on, because rows may depend on one another.

@@ -217,7 +217,7 @@ class ConversionRefused(TrtbuildError):
 
 
 class ToolchainError(TrtbuildError):
-    """The compiler refused a network or a setting, or its process died.
+    """The compiler refused a network or a setting, or a worker process died.
 
     `log` has the lines of TensorRT's log, and `nodes` the names of the refused ONNX nodes."""
 

@@ -3,8 +3,9 @@
 Rules
 1. The watcher forks a copy of itself, which builds. The copy gets the streams, the directory, the umask, the arguments and
    the environment variables of this process. So the output and the exit code are those of a build without a watcher.
-2. If the watcher refuses or does not answer, this process builds by itself, and prints the reason on standard error.
-3. Ctrl-C interrupts the copy. This process then exits with the exit code of the copy.
+2. If the watcher refuses or does not answer, this process builds by itself, and prints the reason on standard error. The
+   socket of a watcher that was killed counts as no watcher, so nothing is printed.
+3. Ctrl-C and SIGTERM interrupt the copy. This process then exits with the exit code of the copy.
 4. The watcher must run as the same user, and the directory of its socket must be private.
 """
 

@@ -72,7 +72,8 @@ class Watcher:
     def watch(self) -> None:
         """Watch until Ctrl-C.
 
-        Raises EnvironmentFault when the watcher has to end, and UsageError if another watcher watches the project."""
+        Raises EnvironmentFault when the watcher has to end or cannot start, and UsageError if another watcher watches the
+        project."""
         if importlib.util.find_spec("watchfiles") is None:
             raise EnvironmentFault(
                 "trtbuild watch needs the library watchfiles, which is not installed",

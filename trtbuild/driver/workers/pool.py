@@ -9,7 +9,7 @@ Rules
    * An engine worker that loads a library of plugins compiles one engine only, because the library cannot be unloaded.
 
    Trace and torch workers are forked from one process, so torch is loaded only once (`forking`). The first torch worker is
-   started together with the first trace.
+   started together with the first trace, if the machine has several processors.
 2. Environment variables:
    * A trace worker inherits the user's variables, but it sees no GPU, and its hash seed is fixed.
    * Torch and comparison workers get the same variables, but see the GPUs. A comparison worker runs engines on them. A
@@ -42,6 +42,7 @@ from trtbuild.driver.workers.worker_process import OnAnnounced, Worker, WorkerDi
 from trtbuild.errors import TrtbuildError
 from trtbuild.stages.trace.user_code.leading_imports import UnfitLibraries
 
+#: Whether the pool keeps a worker of this kind for another job (rule 1).
 _IS_REUSED: Mapping[WorkerKind, bool] = {
     "trace": FORKS,
     "torch": True,

@@ -225,7 +225,9 @@ class Worker:
 
 
 def error_from_json(fields: Mapping[str, Any], log: str) -> TrtbuildError:
-    """Return the error that a worker reported, with its type. `fields` come from `worker.error_to_json`."""
+    """Return the error that a worker reported. It has the type of the worker's error if this is a TrtbuildError.
+
+    Any other exception becomes an InternalError. `fields` come from `worker`."""
     error_type = getattr(errors, str(fields.get("type")), None)
     text = str(fields["text"])
     has_one_problem = error_type not in (

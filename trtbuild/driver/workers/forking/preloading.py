@@ -1,9 +1,10 @@
 """The server of trace workers, and processes that have imported the libraries of models. Workers are forked from both.
 
 Rules
-1. A client may name imports (`PreloadRequest`). The server forks a process, which imports these libraries, and then forks
-   the worker. Such a preloaded process stays for later clients with the same imports, environment variables, arguments,
-   directory and umask. So no model runs in a process with libraries that only another model imports.
+1. The owner of the server may send imports (`PreloadRequest`) together with a client's connection. The server then forks
+   a process, which imports these libraries, and which forks the worker. Such a preloaded process stays for later clients
+   with the same imports, environment variables, arguments, directory and umask. So no model runs in a process with
+   libraries that only another model imports.
 2. When a file of its imports has changed, a preloaded process is out of date, and a new process replaces it. If the
    imports fail, or if the process must not be kept (`trtbuild.stages.trace.discovery.preloading`), the server forks the
    worker itself.
@@ -80,7 +81,9 @@ class PreloadedProcess:
 
     pid: int
     channel: socket.socket
+    #: Whether the process has done its imports.
     is_ready: bool = False
+    #: The clients that were passed to the process, in this order.
     waiting: deque[WaitingClient] = field(default_factory=deque)
 
 

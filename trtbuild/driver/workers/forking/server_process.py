@@ -84,7 +84,7 @@ def _wait_for(arrivals: int) -> None:
 def main(trace: int, torch: int) -> int:
     """Load torch, then fork trace workers. A copy of this process forks torch workers.
 
-    `trace` and `torch` are the numbers of the sockets of both servers. Returns the exit status in a forked worker.
+    `trace` and `torch` are the numbers of the sockets of both servers. Returns only in a forked worker: its exit status.
     """
     from trtbuild.driver.workers import worker
 
@@ -112,7 +112,7 @@ def main(trace: int, torch: int) -> int:
     if started is None:
         if not serves_torch:
             os.waitpid(torch_server, 0)
-        os._exit(0)  # Python would free all modules first
+        os._exit(0)  # a normal exit would take longer, because Python would free all modules
     del this_module
     command, environment = started
     if not server.has_environment:

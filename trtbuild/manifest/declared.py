@@ -30,8 +30,8 @@ MERGED_GROUPS = ("partition", "builder")
 class NamedEntry(Generic[T]):
     """A target or profile, with the place of its name and its node in the file.
 
-    `fields` is None for an invalid profile, and for a target without a valid `sm`. Other invalid fields of a target are left
-    out."""
+    `fields` is None for an invalid profile, and for a target without a valid `sm`. Other invalid fields of a target are
+    left out."""
 
     name: str
     name_origin: Origin

@@ -84,7 +84,7 @@ def check_input_name(index: PackageIndex, name: str) -> str:
 
 
 def _parse_input(index: PackageIndex, text: str, folder: Path) -> dict[str, InputValue | tuple[int, ...] | None]:
-    """Return input → its value, its shape, or None (random, of any shape), for one ``--input``."""
+    """Return input → its value, its shape, or None (random, without a given shape), for one ``--input``."""
     name, equals, value = text.partition("=")
     if not equals:
         return dict(_inputs_from_file(index, folder / text, text))

@@ -175,7 +175,7 @@ class SnapshotRows:
         if kind == "import":
             return  # the snapshot has ``sys.path``, and the identities of its directories
         if kind == "environment" and name.startswith(HIDDEN_PREFIXES):
-            return  # user code cannot read this variable, and `null_build.call_line` contains it
+            return  # user code cannot read this variable, and `null_build.call_line` has its digest
         if kind == "environment":
             self.variables[name] = seen
         elif kind == "link":

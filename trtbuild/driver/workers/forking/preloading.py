@@ -12,8 +12,8 @@ Rules
    when its workers have ended.
 4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
    client is lost if a process ends.
-5. Each process starts a new session. If it ends without an answer that it is out of date, the server kills the processes
-   that its imports have started.
+5. Each process starts a new session. If it ends without the answer `STALE`, the server kills the processes that its
+   imports have started.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ Rules
    * The server may have threads of libraries that handle a fork, such as OpenBLAS, but no others. A trace worker that was
      not forked has such threads, too, when it forks for a job.
 2. The server runs no user code, and only its main thread runs Python. A copy of the server loads the modules of torch
-   workers, and forks these workers. So a trace worker never has modules that only torch workers need. A trace would
-   record them as dependencies.
+   workers, and forks these workers. So a trace worker never has modules that only torch workers need. Otherwise a
+   trace would record these modules as dependencies.
 3. Each worker starts a new session (`setsid`). When its client ends, the worker and the processes in its process group are
    killed. When the worker ends, these processes are killed, too, and the client receives the exit status.
 4. A worker does not have the server's descriptors.
 5. When standard input ends, the server and its workers end. Standard input is a pipe, and the owner of the server has its
-   other end. If the owner is killed, the kernel closes this end. The server does not end when the thread that has
+   other end. If the owner is killed, the kernel closes that end. The server does not end when the thread that has
    started it ends.
 6. If the server has loaded CUDA's driver, it forks no worker that may use a GPU, because the driver does not work after a
    fork. The client then becomes a new worker.

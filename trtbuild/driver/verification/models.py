@@ -161,7 +161,7 @@ class _ModelVerification:
         self._no_float_trace = ""
 
     def begin(self) -> list[PendingComparison]:
-        """Return the comparisons. Without anything to compare, it is empty. The first call sends jobs to Dask workers."""
+        """Return the comparisons, or [] if nothing can be compared. The first call sends jobs to Dask workers."""
         if self._comparisons is None:
             plan = self._model.plan
             can_compare = not missing_steps(plan) and plan.model.source.graph.reference is not None

@@ -53,7 +53,7 @@ _ZIP_START = b"PK\x03\x04"
 def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Options, watcher: Watcher) -> Verification:
     """Verify packages, and return the document ``trtbuild.verify/1``.
 
-    `ok` is false if a package has an error, if a result of it is not `right`, if none of its engines could run, or if
+    `ok` is false if a package has an error, if one of its results is not `right`, if none of its engines could run, or if
     ``--max-error`` rejects its model. Each entry of `errors` names its `package`. If every package fails because of
     the arguments or of this machine, the first error is raised.
     """

@@ -22,8 +22,8 @@ Rules
 3. If a worker dies, its job fails. The error contains the end of its log. The next job gets a new worker.
 4. Each worker runs in a separate session, so Ctrl-C reaches the driver only. The driver then ends the workers.
 5. No worker gets the variables that only the driver needs (`HIDDEN_PREFIXES`): the signing key, the remotes, the scheduler,
-   and credentials. Workers other than engine workers get all other variables, because a model's code may need them (``HF_TOKEN``, ``AWS_…``). The
-   code runs as the user who builds the model.
+   and credentials. Workers other than engine workers get all other variables, because a model's code may need them
+   (``HF_TOKEN``, ``AWS_…``). The code runs as the user who builds the model.
 """
 
 from __future__ import annotations

@@ -219,7 +219,8 @@ class ConversionRefused(TrtbuildError):
 class ToolchainError(TrtbuildError):
     """The compiler refused a network or a setting, or a worker process died.
 
-    `log` has the lines of TensorRT's log, and `nodes` the names of the refused ONNX nodes."""
+    `log` has the lines of TensorRT's log or, if a worker process raised the error, of this worker's log. `nodes` has the
+    names of the refused ONNX nodes."""
 
     def __init__(self, text: str, *, hint: str | None = None, log: Sequence[str] = ()) -> None:
         super().__init__(text, hint=hint)

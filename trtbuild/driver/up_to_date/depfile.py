@@ -2,8 +2,9 @@
 
 Rules
 1. The prerequisites are the manifests and the files that they include, the lock file, weights files, libraries of plugins,
-   source files, and each file that a calibrate or trace step has read. Files of installed distributions are left out, as
-   gcc's ``-MMD`` leaves out system headers. So make does not notice a changed version of a distribution.
+   and files that are sources, such as ONNX models. Each file that a calibrate or trace step has read is a prerequisite,
+   too. Files of installed distributions are left out, as gcc's ``-MMD`` leaves out system headers. So make does not notice
+   a changed version of a distribution.
 2. A directory that user code has listed is a prerequisite, because its time changes when an entry is added or removed.
    ``manifests/`` is a prerequisite if the build reads all manifests in it, because no manifest was named and there is no
    ``trtbuild.yaml``. A file that user code has looked for and not found cannot be a prerequisite. Only trtbuild itself

@@ -66,7 +66,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
 
     Raises ToolchainMissing if onnxruntime, torch or onnx is not installed, and EnvironmentFault if the workers cannot be
     used. Raises UsageError if the device does not exist, if a replay is not for one model, or if both a device and workers
-    are given.
+    are given. Errors of the manifests and of the lock file are raised, too.
     """
     started = time.monotonic()
     if options.device is not None and request.workers is not None:

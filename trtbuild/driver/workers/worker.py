@@ -7,8 +7,8 @@ Rules
 3. A TrtbuildError is sent as its type and fields, and any other exception as a traceback. UnfitLibraries is not an error
    for the user. It means that the job needs a process with other imports, so the parent calls another worker.
 4. A trace worker loads torch, but no user code. If `FORKS`, it does each job in a forked child. So torch is imported once,
-   and a model's code cannot affect the next model. It forks while only the main thread runs Python. If the child ends
-   without a reply, the worker ends with the same status or signal.
+   and a model's code cannot affect the next model. The worker forks while only its main thread runs Python. If the child
+   ends without a reply, the worker ends with the same status or signal.
 5. Before the reply, a job may write one line with outputs that it has not checked yet (`Context.announce`).
 """
 

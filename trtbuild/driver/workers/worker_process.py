@@ -157,7 +157,7 @@ class Worker:
         return reply
 
     def end(self) -> None:
-        """End an idle worker by closing its input. Then kill the processes that it has started."""
+        """End an idle worker by closing its input. Then kill it if it still runs, and the processes that it has started."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

@@ -251,7 +251,7 @@ def _import(request: PreloadRequest, command: list[str], environment: dict[str, 
 
 
 class PreloadedServer(ForkServer):
-    """Forks the workers for one request, while `is_current` returns True."""
+    """Forks workers for clients with the same request, while `is_current` returns True."""
 
     def __init__(self, channel: socket.socket, request: bytes, is_current: Callable[[], bool]) -> None:
         super().__init__(channel.fileno(), requests.receive_client)

@@ -3,8 +3,9 @@
 Rules
 1. Only the package is needed: no project, no cache, no source. It must have been built with ``reference: true``, so that
    it has the programs of its partitions.
-2. PyTorch computes the expected results with these programs. (The build compared the programs with the model.) For a
-   model that came as ONNX, onnxruntime computes the expected results on the CPU.
+2. PyTorch computes the expected results with these programs. They are parts of the lowered program, which the build has
+   compared with the model, unless the model was too large for this. For a model that came as ONNX, onnxruntime computes
+   the expected results on the CPU.
 3. Every package has an entry or an error. An error of one package does not stop the verification of the others.
 """
 

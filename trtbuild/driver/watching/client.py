@@ -73,7 +73,7 @@ def _build(watcher: socket.socket, arguments: list[str]) -> int | None:
 
 
 def _status(watcher: socket.socket) -> bytes:
-    """Wait for the end of the copy. Ctrl-C interrupts the copy once; a second Ctrl-C ends this process."""
+    """Wait for the end of the copy. Ctrl-C (or SIGTERM) interrupts the copy. The second Ctrl-C ends this process."""
     try:
         return watcher.recv(64)
     except KeyboardInterrupt:

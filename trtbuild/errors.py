@@ -154,7 +154,7 @@ class EnvironmentFault(UsageError):
 
 
 class ToolchainMissing(EnvironmentFault):
-    """A toolchain, torch or onnxruntime is not installed, or has another version than needed.
+    """A toolchain or a library such as torch or onnxruntime is not installed, or has another version than needed.
 
     If there is a hint, it begins with a pip command."""
 
@@ -217,9 +217,10 @@ class ConversionRefused(TrtbuildError):
 
 
 class ToolchainError(TrtbuildError):
-    """The compiler refused a network or a setting, or its process died.
+    """The compiler refused a network or a setting, or a worker process died.
 
-    `log` has the lines of TensorRT's log, and `nodes` the names of the refused ONNX nodes."""
+    `log` has the lines of TensorRT's log or, if a worker process raised the error, of this worker's log. `nodes` has the
+    names of the refused ONNX nodes."""
 
     def __init__(self, text: str, *, hint: str | None = None, log: Sequence[str] = ()) -> None:
         super().__init__(text, hint=hint)
@@ -338,8 +339,9 @@ class RemoteRefused(RemoteFault):
 class RemoteDown(RemoteFault):
     """The remote is unreachable or too slow, has an internal error, or the connection was lost.
 
-    `is_transient` says whether a retry may help soon. It is true after a reset, 429 or 5xx, and false after a time-out or
-    for an unknown host. `retry_after_s` is the delay that the remote asked for, in seconds.
+    `is_transient` says whether a retry may help soon. It is true, for example, after a broken connection, 429 or
+    503, and false after a time-out or for an unknown host. `retry_after_s` is the delay in seconds for which the remote
+    asked.
     """
 
     def __init__(

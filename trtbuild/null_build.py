@@ -12,20 +12,23 @@ Rules
    import of json or re takes as long as the checks of hundreds of files.
 2. Each command line has its own snapshot. The name of its file is a hash of the working directory, the arguments and the
    settings of the output, such as colours. The file also contains these values, which are compared. So this module has to
-   understand no argument except ``-C``. Even if it misreads ``-C``, it never uses the snapshot of another command line.
+   understand only ``-C`` and the names of `COMMANDS`. Even if it misreads ``-C``, it never uses the snapshot of another
+   command line.
 3. A snapshot is used only if these are unchanged:
    * its format, the interpreter (version, prefix, ``sys.path``), the environment variables that a trace has read, and
      those that trtbuild uses. No trusted key may have expired since the snapshot was written;
    * the identity (size, mtime, ctime, inode) of trtbuild's own sources, the user's configuration and keys, manifests, the
      lock file, weights and libraries of plugins;
-   * the identity of every file that a trace has read, and of every file of every output;
+   * the identity of every file that a trace has read, of every file of every output, and of the other files that the build
+     wrote (depfile, provenance);
    * the identity of every directory whose entries were listed, of the directories of ``sys.path`` (installing a package
      changes them), and of the directory that is searched for manifests;
    * the targets of symbolic links;
    * paths that must not exist, and paths that must be directories. The directories of the cache and of its records must
      also have the same inodes.
 4. A snapshot has the identity of a file only if the file had this identity when its content was read. At that time, the
-   last change was at least one tick of the file system's clock ago. So a later edit always changes the identity.
+   last change was at least one tick of the file system's clock ago. So a later edit always changes the identity. Keys, the
+   depfile and provenance files are not read: their identity is that of the moment when the snapshot is written.
 5. A snapshot can be deleted at any time. It is replaced as a whole. A snapshot that cannot be read is ignored.
 6. For a build, entries of the cache and remotes are not checked: as with make, an output stays up to date if the cache
    entries from which it was made are deleted. For a plan, the directories of the cache are also compared by identity, so a

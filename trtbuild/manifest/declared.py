@@ -28,7 +28,10 @@ MERGED_GROUPS = ("partition", "builder")
 
 @dataclass(eq=False)
 class NamedEntry(Generic[T]):
-    """A target or profile, with the place of its name and its node in the file. `fields` is None if they are invalid."""
+    """A target or profile, with the place of its name and its node in the file.
+
+    `fields` is None for an invalid profile, and for a target without a valid `sm`. Other invalid fields of a target are
+    left out."""
 
     name: str
     name_origin: Origin
@@ -75,7 +78,7 @@ class DeclaredEntries:
 
 
 def check_entries(file: ManifestFile, is_manifest: bool, problems: Problems) -> DeclaredEntries:
-    """Check the entries of a file, and return them, with marks for invalid fields (`NamedEntry.fields`, `INVALID`).
+    """Check the entries of a file, and return them. Invalid fields are left out or marked (`NamedEntry.fields`, `INVALID`).
 
     A manifest must have a version; an included file may have one."""
     declared = DeclaredEntries(file)

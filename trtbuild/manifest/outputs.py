@@ -72,7 +72,7 @@ def check_disjoint(outputs: Sequence[OutputPath], files_read: Mapping[str, str],
     """Add a problem for each output that overlaps with another output, or with a file that the build reads.
 
     Only a Triton repository may be shared, because each model has its own directories in it. `files_read` maps the path
-    of each manifest, and of each file that a manifest names, to a noun for messages, such as "weights".
+    of each manifest, and of each file that a manifest names (except `deps`), to a noun for messages, such as "weights".
     """
     output_by_path: dict[str, OutputPath] = {}
     repositories: dict[str, list[OutputPath]] = {}

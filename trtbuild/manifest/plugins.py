@@ -68,7 +68,9 @@ def resolve_plugins(
 
 
 def _is_constant(value: object) -> bool:
-    """Whether a value is text, a boolean, a finite number, or a list of only text, only integers or only finite floats."""
+    """Whether a value is text, a boolean, a finite number, or a list of text, integers or finite floats.
+
+    All elements of a list have the same type, and it has at least one element."""
     if isinstance(value, list):
         kinds = {type(entry) for entry in value}
         return len(kinds) == 1 and kinds < {int, float, str} and all(map(_is_constant, value))

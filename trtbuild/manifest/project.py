@@ -38,7 +38,7 @@ def load_project(project: Path, files: Sequence[str] | None = None) -> Project:
 
 
 def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, str]:
-    """The path of each manifest, and of each file that a manifest names → a noun for messages."""
+    """The path of each manifest, and of each file that a manifest names (except `deps`) → a noun for messages."""
     read = dict.fromkeys(manifests, "a manifest")
     for model in models:
         if model.weights:

@@ -48,9 +48,10 @@ def this_platform() -> str:
 def resolve_model(
     declared: DeclaredModel, namespace: Namespace, paths: ProjectPaths, outputs: list[OutputPath], problems: Problems
 ) -> Model | None:
-    """The complete model, or None if a field is invalid or missing. Adds all problems of the model.
+    """The complete model, or None if a needed field is invalid or missing. Adds all problems of the model.
 
-    The model's outputs are added to `outputs` in both cases, to compare them with the outputs of other models.
+    A model with other problems is returned, too: `load_project` raises the error later. In each case the model's outputs
+    are added to `outputs`, to compare them with the outputs of other models.
     """
     return _Resolver(declared, namespace, paths, problems).resolve(outputs)
 

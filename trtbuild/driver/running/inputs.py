@@ -1,7 +1,7 @@
 """The inputs of a call, from the texts of ``--input``.
 
 ``name=file.npy``          one input from a file. If the file has several tensors, the tensor ``name`` is used
-``file.npz``               all inputs that the file contains, by name
+``file.npz``               all inputs that the file contains, by name. ``file.npy`` is possible if the model has one input
 ``name=random:2x3x64``     random values of this shape. ``name=random`` chooses a shape that fits the other inputs
 
 Other inputs are random. Random values are within the ranges that the package declares.
@@ -43,8 +43,8 @@ def gather_inputs(
 ) -> dict[str, InputValue]:
     """Return every input of a package by name. Paths in `texts` are relative to `folder`. Raises UsageError.
 
-    Sizes that are not given are the min, opt or max (`which`) of `profile`, or of the profile that rule 2 of
-    `trtbuild.driver.running.shapes` chooses.
+    A dim that no given input sets has its min, opt or max size (`which`) in `profile`. If `profile` is None, rule 2 of
+    `trtbuild.driver.running.shapes` chooses the profile.
     """
     values: dict[str, InputValue] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -84,7 +84,7 @@ def check_input_name(index: PackageIndex, name: str) -> str:
 
 
 def _parse_input(index: PackageIndex, text: str, folder: Path) -> dict[str, InputValue | tuple[int, ...] | None]:
-    """Return input → its value, its shape, or None (random, of any shape), for one ``--input``."""
+    """Return input → its value, its shape, or None (random, without a given shape), for one ``--input``."""
     name, equals, value = text.partition("=")
     if not equals:
         return dict(_inputs_from_file(index, folder / text, text))

@@ -21,7 +21,7 @@ FOLDER = "benches"
 
 
 def keep_bench(state: Path, document: Bench) -> None:
-    """Keep a result below `state`, the directory ``.trtbuild``. An error of the disk is ignored."""
+    """Keep a result below `state` (the directory ``.trtbuild``) if `state` exists. An error of the disk is ignored."""
     if not state.is_dir():
         return
     with contextlib.suppress(OSError):
@@ -30,7 +30,7 @@ def keep_bench(state: Path, document: Bench) -> None:
 
 
 def kept_benches(state: Path, models: Iterable[str]) -> list[dict[str, Any]]:
-    """The kept results of `models`, sorted by model. Files that cannot be read are left out."""
+    """The kept results of `models`, sorted by model. A file that is missing, invalid or of another schema is left out."""
     documents = []
     for model in sorted(models):
         with contextlib.suppress(OSError, ValueError, RecursionError):

@@ -34,9 +34,9 @@ def run(
 ) -> Run:
     """Call the package `name` (a directory or a model) once, and write the outputs to the file `output`, if given.
 
-    `inputs` have the format of `trtbuild.driver.running.inputs`. Other inputs get the min, opt or max (`which`) sizes of
-    `profile`. If `profile` is None, `gather_inputs` chooses the profile. `import_operators` and `load_plugins` are those of
-    `trtbuild.load`. Raises UsageError, PackageError, and the errors of the call.
+    `inputs` have the format of `trtbuild.driver.running.inputs`. A dim that they do not set has its min, opt or max
+    size (`which`) in `profile`. If `profile` is None, `gather_inputs` chooses the profile. `import_operators` and
+    `load_plugins` are those of `trtbuild.load`. Raises UsageError, PackageError, and the errors of loading and running.
     """
     package = open_package(package_of(request, name))
     index, project = package.index, Path(request.project)

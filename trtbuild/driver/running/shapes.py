@@ -1,9 +1,9 @@
 """The shapes of a call's inputs. The user gives some shapes, and the others follow from these shapes and a profile.
 
 Rules
-1. A given size sets its dim. Other dims have the size of the profile.
-2. The user may name the profile. Otherwise it is the first profile that accepts all given shapes, or the first profile of
-   all. The call, and not this module, refuses shapes outside a profile.
+1. A given size sets its dim. A dim that no given size sets has its min, opt or max size in the profile.
+2. The user may name the profile. Otherwise it is the first profile that accepts all given shapes. If no profile accepts
+   them, it is the first profile. The call, and not this module, refuses shapes outside a profile.
 """
 
 from __future__ import annotations

@@ -2,11 +2,13 @@
 
 Rules
 1. The prerequisites are the manifests and the files that they include, the lock file, weights files, libraries of plugins,
-   source files, and each file that a calibrate or trace step has read. Files of installed distributions are left out, as
-   gcc's ``-MMD`` leaves out system headers. So make does not notice a changed version of a distribution.
+   and files that are sources, such as ONNX models. Each file that a calibrate or trace step has read is a prerequisite,
+   too. Files of installed distributions are left out, as gcc's ``-MMD`` leaves out system headers. So make does not notice
+   a changed version of a distribution.
 2. A directory that user code has listed is a prerequisite, because its time changes when an entry is added or removed.
-   ``manifests/`` is a prerequisite if all manifests in it are used. A file that a trace has looked for and not found cannot
-   be a prerequisite. Only trtbuild itself notices when such a file appears.
+   ``manifests/`` is a prerequisite if the build reads all manifests in it, because no manifest was named and there is no
+   ``trtbuild.yaml``. A file that user code has looked for and not found cannot be a prerequisite. Only trtbuild itself
+   notices when such a file appears.
 3. The targets are each engine file of the output ``plans``, each ``.pt2`` file, and the last written file of each package
    (its index) and of each Triton model. ``--depfile-target`` replaces them by other files, usually by one stamp file. An
    output with unchanged content keeps its old time, so only a stamp file shows when make last called trtbuild
@@ -64,6 +66,7 @@ class Depfile:
     def write(self, workspace: Workspace, result: BuildResult) -> bool:
         """Write the dependencies of a successful build. Return whether the depfile has changed.
 
+        A target whose name make cannot read is left out. If no target remains, the depfile is empty.
         Raises UsageError if the depfile cannot be written.
         """
         names = _MakeNames(workspace.project)

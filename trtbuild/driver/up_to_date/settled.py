@@ -51,6 +51,7 @@ def is_settled(status: os.stat_result, at_ns: int) -> bool:
 
 
 def _tick_ns(status: os.stat_result) -> int:
+    # a time in whole milliseconds may come from a file system with coarse times, such as FAT
     return _COARSE_TICK_NS if status.st_ctime_ns % 1_000_000 == 0 else _FINE_TICK_NS
 
 

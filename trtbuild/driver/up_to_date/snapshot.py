@@ -39,7 +39,8 @@ def keep(
 ) -> bool:
     """Write the snapshot of a build. Return whether it was written.
 
-    `render` returns the printed text of a build's document. `extra_files` were written in addition to the outputs.
+    A failed or forced build, or one with a result that must not be cached, gets no snapshot. `render` returns the printed
+    text of a build's document. `extra_files` were written in addition to the outputs.
     """
     plans = result.outcome.plans
     uncacheable = [ran for _, ran in result.outcome.ran.values() if ran.uncacheable]

@@ -3,10 +3,11 @@
 Rules
 1. The digest of a file must be the expected one. If `FileDigests.known_digests` has this digest, the file is not read,
    because such a digest is valid until the next edit. Otherwise the file is read now, and its last change must be at least
-   one tick of the clock before the read (`settled`).
+   one tick of the clock before the read (`settled`). Signing keys and `extra_files` have no expected digest: they are not
+   read, and their content may be any.
 2. Listings are read again, between two reads of the directory's identity (size, times, inode). Symbolic links are read
    again, too.
-3. The last change of trtbuild's own sources and of the directories of ``sys.path`` must be before the start of this
+3. The last change of trtbuild's own sources and of the entries of ``sys.path`` must be before the start of this
    process. The same holds for the directory ``manifests``, and in the snapshot of a plan for the directories of the cache.
 """
 
@@ -46,7 +47,9 @@ class SnapshotRows:
         self.links: dict[str, str] = {}
         #: Name of a directory that must exist → its inode, or 0 if the inode may change.
         self.directories: dict[str, int] = {}
+        #: Names of files that must not exist.
         self.absent: set[str] = set()
+        #: Environment variable → its state (`Observation.state`).
         self.variables: dict[str, str] = {}
         self._add_trtbuild_and_python()
         self._add_configuration()
@@ -132,7 +135,7 @@ class SnapshotRows:
             self.absent.add(str(path))
 
     def _expiry_s(self) -> float:
-        """Return when the next trusted key expires, in seconds since the epoch; infinity if no key expires."""
+        """Return when the next trusted key expires, in seconds since the epoch; infinity if no key is going to expire."""
         days = [key.expires for key in self._workspace.configuration.trust.keys if key.expires is not None]
         expiries = [(day - _EPOCH).days * 86400.0 + 86400.0 for day in days]
         return min((expiry for expiry in expiries if expiry > time.time()), default=math.inf)
@@ -167,11 +170,12 @@ class SnapshotRows:
             self._add_files({file.path: file.sha256 for file in files})
 
     def _add_observation(self, dependency: Dependency, seen: str) -> None:
+        """Add what a trace has read. Distributions need no entry, because they are in the directories of ``sys.path``."""
         kind, name = dependency.kind, dependency.name
         if kind == "import":
             return  # the snapshot has ``sys.path``, and the identities of its directories
         if kind == "environment" and name.startswith(HIDDEN_PREFIXES):
-            return  # user code cannot read this variable, and `null_build.call_line` contains it
+            return  # user code cannot read this variable, and `null_build.call_line` has its digest
         if kind == "environment":
             self.variables[name] = seen
         elif kind == "link":

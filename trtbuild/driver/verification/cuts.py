@@ -59,7 +59,8 @@ def verifications_of(
 ) -> list[CutVerification]:
     """Return the verifications of a model. The steps of its `NEEDED_STAGES` must have records.
 
-    `replay` is a file of inputs that replace the random inputs, or None."""
+    `replay` is a file of inputs that replace the random inputs, or None. `float_program` is the traced float model of a
+    model with ``quantize:``, or None."""
     model, contents = plan.model, plan.contents
     if contents is None:
         return []
@@ -121,7 +122,8 @@ def verifications_of(
 def unique_points(points: tuple[Point, ...]) -> tuple[Point, ...]:
     """Return the points of a conversion: all random points, and one other point for each combination of sizes.
 
-    Points of two profiles may have the same sizes. A conversion needs one of them, because ONNX has no profiles.
+    Points of two profiles may have the same sizes. A conversion needs one of these points only, because ONNX has no
+    profiles.
     """
     first_points: dict[tuple[int, ...], Point] = {}
     return tuple(

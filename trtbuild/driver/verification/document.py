@@ -13,7 +13,7 @@ from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry
 from trtbuild.driver.answers.documents import ErrorEntry, Verification
 from trtbuild.errors import InternalError
 
-#: The advice if the error against the float model is unknown, for each kind of model.
+#: The advice if the error against the float model is unknown: for models from PyTorch, for ONNX models, for packages.
 ADVICE_FOR_PYTORCH = "to know it, return the float model, and let `quantize:` round it"
 ADVICE_FOR_ONNX = "an ONNX file does not have the float model, so leave out --max-error"
 ADVICE_FOR_PACKAGE = "verify the model in its project, where its float model may be known"
@@ -41,11 +41,11 @@ class Options:
     device: str | None = None
 
     def why_rejected(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
-        """Return the reason why ``--max-error`` rejects a model; None if it accepts the model.
+        """Return the reason why ``--max-error`` rejects a model; None if it accepts the model, or is not given.
 
-        It rejects a quantized model if the error against the float model is larger than `max_error`, or unknown. `cuts`
-        are the model's comparisons. `advice` says what to do if the error is unknown. `quantized` is whether the model may
-        have quantizers. It matters only if no comparison has a `float_error`.
+        The flag rejects a quantized model if the error against the float model is larger than `max_error`, or unknown.
+        `cuts` are the model's comparisons. `advice` says what to do if the error is unknown. `quantized` is whether the
+        model may have quantizers. It matters only if no comparison has a `float_error`.
         """
         if self.max_error is None:
             return None

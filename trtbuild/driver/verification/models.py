@@ -3,10 +3,10 @@
 Rules
 1. A comparison is not repeated for the same recipe (docs/keys.md). The recipe has the programs, weights, points, ranges
    of inputs, tolerances, versions, the machine, and either the conversions or the engines. The store keeps a record of each
-   successful comparison. ``--force`` and ``--replay`` ignore the records.
-2. The results are written to provenance.json in the package's directory, if this package was verified
+   comparison without a wrong result. ``--force`` and ``--replay`` ignore the records.
+2. The results are written to provenance.json in the package's directory, if this directory has the planned package
    (`core.packages.provenance`). If the engines of a target were not compared this time, earlier results about the
-   same engines stay. If a comparison fails, the file is removed. With ``--replay`` the file does not change.
+   same engines stay. If a result is wrong, the file is removed. With ``--replay`` the file does not change.
 3. onnxruntime runs the conversions, which are the ONNX models of partitions, in a worker process. Engines run in this
    process, if a suitable GPU exists, or on the workers of a Dask scheduler. For a model that comes as ONNX, only the
    engines are compared. Their reference is onnxruntime on the CPU.
@@ -61,12 +61,12 @@ _Result = TypeVar("_Result")
 def verify(request: Request, options: Options, watcher: Watcher) -> Verification:
     """Verify models, and return the document ``trtbuild.verify/1``.
 
-    `ok` is false if a comparison fails, if ``--max-error`` rejects a model (`Options.why_rejected`), if a step has no
-    record, or if the verification of a model ends with an exception.
+    `ok` is false if a result is wrong, if ``--max-error`` rejects a model (`Options.why_rejected`), if a needed step has
+    no record, or if the verification of a model ends with an exception.
 
     Raises ToolchainMissing if onnxruntime, torch or onnx is not installed, and EnvironmentFault if the workers cannot be
     used. Raises UsageError if the device does not exist, if a replay is not for one model, or if both a device and workers
-    are given.
+    are given. Errors of the manifests and of the lock file are raised, too.
     """
     started = time.monotonic()
     if options.device is not None and request.workers is not None:
@@ -147,7 +147,7 @@ class _Results:
 
 
 class _ModelVerification:
-    """The verification of one model. Each comparison becomes an item of `cuts` in the model's entry."""
+    """The verification of one model. Each finished comparison becomes an item of `cuts` in the model's entry."""
 
     def __init__(self, model: VerifiedModel, pool: WorkerPool, engines: EngineComparisons) -> None:
         self._model = model
@@ -161,7 +161,7 @@ class _ModelVerification:
         self._no_float_trace = ""
 
     def begin(self) -> list[PendingComparison]:
-        """Return the comparisons. The list is empty if nothing can be compared. The first call sends work to workers."""
+        """Return the comparisons, or [] if nothing can be compared. The first call sends jobs to Dask workers."""
         if self._comparisons is None:
             plan = self._model.plan
             can_compare = not missing_steps(plan) and plan.model.source.graph.reference is not None
@@ -169,7 +169,7 @@ class _ModelVerification:
         return self._comparisons
 
     def verify(self) -> ModelEntry:
-        """Verify the model, write its provenance, and return its entry in the document."""
+        """Verify the model, write or remove its provenance (rule 2), and return its entry in the document."""
         model = self._model
         plan, name, precision = model.plan, model.name, model.plan.model.precision
         steps = missing_steps(plan)

@@ -3,8 +3,9 @@
 Rules
 1. Only the package is needed: no project, no cache, no source. It must have been built with ``reference: true``, so that
    it has the programs of its partitions.
-2. PyTorch computes the expected results with these programs. (The build compared the programs with the model.) For a
-   model that came as ONNX, onnxruntime computes the expected results on the CPU.
+2. PyTorch computes the expected results with these programs. They are parts of the lowered program, which the build has
+   compared with the model, unless the model was too large for this. For a model that came as ONNX, onnxruntime computes
+   the expected results on the CPU.
 3. Every package has an entry or an error. An error of one package does not stop the verification of the others.
 """
 
@@ -53,9 +54,9 @@ _ZIP_START = b"PK\x03\x04"
 def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Options, watcher: Watcher) -> Verification:
     """Verify packages, and return the document ``trtbuild.verify/1``.
 
-    `ok` is false if a package has an error, if its result is wrong or incomplete, or if none of its engines could run. Each
-    entry of `errors` names its `package`. If every package fails because of the arguments or of this machine, the first
-    error is raised.
+    `ok` is false if a package has an error, if one of its results is not `right`, if none of its engines could run, or if
+    ``--max-error`` rejects its model. Each entry of `errors` names its `package`. If every package fails because of
+    the arguments or of this machine, the first error is raised.
     """
     started = time.monotonic()
     engines_here.usable_gpus(options.device)  # an unknown device is an error before any work
@@ -78,7 +79,7 @@ def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Opti
 
 
 class _PackageVerification:
-    """The verification of one package. Each comparison becomes an item of `cuts` in the package's entry."""
+    """The verification of one package. Each finished comparison becomes an item of `cuts` in the package's entry."""
 
     def __init__(self, package: Package, options: Options) -> None:
         index = package.index
@@ -102,7 +103,7 @@ class _PackageVerification:
         self._labels = records.Labels([profile.name for profile in index.profiles], dims, package.path)
 
     def verify(self, targets: Sequence[str]) -> PackageEntry:
-        """Verify the package, and return its entry in the document. Without ``--replay``, update the provenance file."""
+        """Verify the package, and return its entry. Without ``--replay``, write or remove the provenance file."""
         index = self._package.index
         cuts: list[CutEntry] = []
         not_run: list[NotRun] = []

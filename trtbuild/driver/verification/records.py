@@ -66,7 +66,7 @@ def find_record(store: Store, recipe: Recipe) -> tuple[Record | None, Report | N
 
 
 def store_record(store: Store, recipe: Recipe, report: Report) -> Record:
-    """Store the report of a successful comparison, and return its record."""
+    """Store the report of a comparison without a wrong result, and return its record."""
     data = json.dumps(encode(replace(report, worst_input=None)), sort_keys=True).encode()
     return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, new_provenance()), replace=True)
 

@@ -17,7 +17,7 @@ from trtbuild.errors import VerificationFailed
 
 
 def verify_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> None:
-    """Verify the models of a build, and add the verification to its result. A wrong result fails the build."""
+    """Verify the models of a build, and add the verification to its result. A wrong result or an error fails the build."""
     request = replace(workspace.request, force=False)
     verification = verify(request, Options(), watcher)
     result.verification = verification
@@ -49,9 +49,9 @@ def provenance_files(workspace: Workspace, result: BuildResult) -> list[str]:
 
 
 def _failures(model: ModelEntry | PackageEntry) -> Iterator[tuple[str, str]]:
-    """Yield (error text, hint) for each wrong result of a model.
+    """Yield (error text, hint) for the wrong results of a model: of partitions, the whole model and the lowered program.
 
-    The result of a partition, of the lowered program, or of the whole model can be wrong."""
+    A wrong result of the whole model is left out if a partition of the same cut is wrong, too."""
     for cut in model.cuts:
         wrong = [entry for entry in cut.partitions if entry.status == "wrong"]
         for entry in wrong:

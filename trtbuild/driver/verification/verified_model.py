@@ -27,7 +27,7 @@ WORST_INPUTS_FOLDER = f"{STATE_FOLDER}/verify"
 
 @dataclass(frozen=True)
 class FinishedComparison:
-    """A finished comparison of one cut, which is the result of a partition step.
+    """A finished comparison of one cut. (A cut is the result of a partition step.)
 
     `machine` has the facts about the machine that compared. `record` is None if the report is not stored. `recorded` is
     whether the report was read from a record. `worker` is the Dask worker that compared, or None.
@@ -108,7 +108,7 @@ class VerifiedModel:
         """Return the verification of a cut by one runner: onnxruntime or engines.
 
         `number` is the index of the cut in the model. The file of the worst inputs is named after the model, and
-        after `label` or `number`. (For onnxruntime and the first cut, the model's name is enough.)"""
+        after `label` or `number`. For onnxruntime and the first cut, it has only the model's name."""
         name = self.name + ("" if runner == "onnxruntime" and not number else f"@{label or number}")
         return replace(
             cut,

@@ -4,7 +4,7 @@ Rules
 1. The key of a comparison names a worker's GPU, its driver, and its version of PyTorch or onnxruntime (`GpuKind`). If
    several kinds of GPUs can run a target, a kind with a recorded result is used. Without a recorded result, a kind with the
    SM of the target is preferred, then the lowest SM. Among kinds with the same SM, the first by `GpuKind.to_text` is used.
-2. The comparisons of all models wait for workers at the same time, each in its own thread.
+2. The comparisons of all models wait for workers at the same time, each in its own thread (at most `MOST_JOBS`).
 3. If no worker can compare a target, the target is not compared, as on a machine without a GPU. A comparison that the
    workers could not finish is an error of its model.
 """

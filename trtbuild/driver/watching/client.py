@@ -3,8 +3,9 @@
 Rules
 1. The watcher forks a copy of itself, which builds. The copy gets the streams, the directory, the umask, the arguments and
    the environment variables of this process. So the output and the exit code are those of a build without a watcher.
-2. If the watcher refuses or does not answer, this process builds by itself, and prints the reason on standard error.
-3. Ctrl-C interrupts the copy. This process then exits with the exit code of the copy.
+2. If the watcher refuses or does not answer, this process builds by itself, and prints the reason on standard error. The
+   socket of a watcher that was killed counts as no watcher, so nothing is printed.
+3. Ctrl-C and SIGTERM interrupt the copy. This process then exits with the exit code of the copy.
 4. The watcher must run as the same user, and the directory of its socket must be private.
 """
 
@@ -72,7 +73,7 @@ def _build(watcher: socket.socket, arguments: list[str]) -> int | None:
 
 
 def _status(watcher: socket.socket) -> bytes:
-    """Wait for the end of the copy. Ctrl-C interrupts the copy once; a second Ctrl-C ends this process."""
+    """Wait for the end of the copy. Ctrl-C (or SIGTERM) interrupts the copy. The second Ctrl-C ends this process."""
     try:
         return watcher.recv(64)
     except KeyboardInterrupt:

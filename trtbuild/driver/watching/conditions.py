@@ -30,7 +30,7 @@ _INSTALLATION_NAMES = ("site-packages", "dist-packages", "lib-dynload")
 
 
 class Conditions:
-    """The conditions of one watcher. They are compared with the state at its start."""
+    """The conditions of one watcher. The present state is compared with the state at the start of the watcher."""
 
     def __init__(self, project: Path, free: Callable[[], int | None] = free_bytes) -> None:
         self._project = project

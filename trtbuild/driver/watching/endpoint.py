@@ -15,6 +15,7 @@ from binascii import crc32
 
 from trtbuild import null_build
 
+#: The folder of the sockets, below ``XDG_RUNTIME_DIR``.
 FOLDER = "trtbuild"
 
 

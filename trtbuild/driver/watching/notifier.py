@@ -20,7 +20,9 @@ DEBOUNCE_MS = 300
 
 
 class Notifier:
-    """Reports changes below `folders`, except below `ignored`. After a change, `descriptor` is readable."""
+    """Reports changes below `folders`, except below `ignored`.
+
+    `descriptor` is readable after a change, and when the process has ended."""
 
     def __init__(self, folders: Sequence[Path], ignored: Sequence[Path]) -> None:
         self.folders = tuple(folders)

@@ -72,7 +72,8 @@ class Watcher:
     def watch(self) -> None:
         """Watch until Ctrl-C.
 
-        Raises EnvironmentFault when the watcher has to end, and UsageError if another watcher watches the project."""
+        Raises EnvironmentFault when the watcher has to end or cannot start, and UsageError if another watcher watches the
+        project."""
         if importlib.util.find_spec("watchfiles") is None:
             raise EnvironmentFault(
                 "trtbuild watch needs the library watchfiles, which is not installed",
@@ -168,7 +169,7 @@ class Watcher:
                 self._is_changed = True
 
     def _use_report(self, report: Any, code: int) -> None:
-        """Use the dependencies that a copy with this exit code has reported. A copy that was killed has reported nothing.
+        """Use the dependencies that a copy has reported. `code` is its exit code. A killed copy has reported nothing.
 
         If the copy has failed, or a file has changed since its start, the report may lack files. Then the earlier files
         outside the project stay, because an edit of such a file may repair the project.

@@ -47,7 +47,7 @@ def visible_gpu(gpu: int, environ: Mapping[str, str]) -> str:
 
     CUDA numbers the GPUs in the order of the variable, and ignores the first invalid entry and all later ones (CUDA C++
     Programming Guide, section "CUDA Environment Variables"). So the result is an entry of the process's variable: a number,
-    or the UUID of a GPU or of a MIG device.
+    or the UUID of a GPU or of a MIG device. If the variable has no such entry, the result is `gpu` itself.
     """
     entries = [entry.strip() for entry in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return entries[gpu] if gpu < len(entries) and entries[gpu] else str(gpu)

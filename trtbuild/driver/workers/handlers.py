@@ -52,7 +52,7 @@ def prepare_trace() -> None:
 
 
 def prepare_torch() -> None:
-    """Load torch, the stages, the exporter's ONNX translations, and the code that reads and writes programs."""
+    """Load torch, the stages lower, partition and convert, the ONNX translations, and the code for program files."""
     import torch.export.pt2_archive  # noqa: F401 (otherwise loaded at its first use)
 
     from trtbuild.stages.convert import conversion  # noqa: F401
@@ -267,7 +267,7 @@ def convert(job: ConvertJob, context: Context) -> Result:
 
 
 def verify(job: VerifyJob, context: Context) -> Result:
-    """Compare a model's partitions with PyTorch."""
+    """Run a model's conversions with onnxruntime, and compare their results with those of PyTorch."""
     from trtbuild.stages.verify import run
 
     return Result(report=run.verify(job, context.store.get_bytes))
@@ -283,7 +283,7 @@ def verify_with_operators(job: VerifyJob, context: Context) -> Result:
 
 
 def compare_engines(job: ComparisonJob, context: Context) -> Result:
-    """Compare the engines of a package with PyTorch, on the only GPU that this process sees."""
+    """Compare the engines of a package with PyTorch or onnxruntime, on the only GPU that this process sees."""
     from trtbuild.driver.gpu_comparisons import comparing
 
     compared = comparing.compare(job, context.store, context.project)

@@ -20,14 +20,14 @@ Job = Mapping[str, Any]
 def handler(project: Path) -> Callable[[Job], dict[str, Any]]:
     """Return the function that handles the jobs of a worker of kind ``original``.
 
-    The first job contains `trace` and `device`, and creates the module. Each later job contains a `runner`
-    (``eager`` or ``torch.compile``) and one of:
+    The first job contains `trace` and `device`, and creates the module. Its reply is `_OriginalModule.about`. Each later
+    job contains a `runner` (``eager`` or ``torch.compile``) and one of:
 
     * `shapes`: make the first call with these shapes. ``first_s`` of the reply is its duration in seconds.
     * `warm_up`: make calls for this number of seconds.
     * `turn`: time the calls of one `Turn`. ``times`` of the reply are their durations in seconds.
 
-    If a call fails, ``dropped`` of the reply is the text of the error.
+    If a call fails, ``dropped`` of the reply has the type and the first line of the error.
     """
     modules: list[_OriginalModule] = []
 

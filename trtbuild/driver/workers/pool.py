@@ -9,7 +9,7 @@ Rules
    * An engine worker that loads a library of plugins compiles one engine only, because the library cannot be unloaded.
 
    Trace and torch workers are forked from one process, so torch is loaded only once (`forking`). The first torch worker is
-   started together with the first trace.
+   started together with the first trace, if the machine has several processors.
 2. Environment variables:
    * A trace worker inherits the user's variables, but it sees no GPU, and its hash seed is fixed.
    * Torch and comparison workers get the same variables, but see the GPUs. A comparison worker runs engines on them. A
@@ -21,9 +21,9 @@ Rules
      one GPU, its worker sees only this GPU, and compiles only engines for it.
 3. If a worker dies, its job fails. The error contains the end of its log. The next job gets a new worker.
 4. Each worker runs in a separate session, so Ctrl-C reaches the driver only. The driver then ends the workers.
-5. No worker gets the variables that only the driver needs: the signing key, the remotes and their credentials. Workers
-   other than engine workers get all other variables, because a model's code may need them (``HF_TOKEN``, ``AWS_…``). The
-   code runs as the user who builds the model.
+5. No worker gets the variables that only the driver needs (`HIDDEN_PREFIXES`): the signing key, the remotes, the scheduler,
+   and credentials. Workers other than engine workers get all other variables, because a model's code may need them
+   (``HF_TOKEN``, ``AWS_…``). The code runs as the user who builds the model.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from trtbuild.driver.workers.worker_process import OnAnnounced, Worker, WorkerDi
 from trtbuild.errors import TrtbuildError
 from trtbuild.stages.trace.user_code.leading_imports import UnfitLibraries
 
+#: Whether the pool keeps a worker of this kind for another job (rule 1).
 _IS_REUSED: Mapping[WorkerKind, bool] = {
     "trace": FORKS,
     "torch": True,

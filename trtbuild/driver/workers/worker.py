@@ -1,14 +1,14 @@
 """The child's side of a worker process. It reads jobs and writes replies: JSON, one on each line.
 
 Rules
-1. Replies are written to a duplicate of the original standard output. Afterwards, descriptor 1 is the log (standard error),
-   and standard input is empty. So user code and compilers can print and read without breaking the protocol.
+1. Replies are written to a duplicate of the original standard output. Descriptor 1 itself becomes the log (standard error),
+   and standard input becomes empty. So user code and compilers can print and read without breaking the protocol.
 2. A worker ends when its parent ends, because the stream of jobs then ends. On Linux, the kernel ends it at once.
 3. A TrtbuildError is sent as its type and fields, and any other exception as a traceback. UnfitLibraries is not an error
    for the user. It means that the job needs a process with other imports, so the parent calls another worker.
-4. A trace worker loads torch, but no user code. It does each job in a forked child (`FORKS`). So torch is imported once,
-   and a model's code cannot affect the next model. It forks while only the main thread runs Python. If the child ends
-   without a reply, the worker ends with the same status or signal.
+4. A trace worker loads torch, but no user code. If `FORKS`, it does each job in a forked child. So torch is imported once,
+   and a model's code cannot affect the next model. The worker forks while only its main thread runs Python. If the child
+   ends without a reply, the worker ends with the same status or signal.
 5. Before the reply, a job may write one line with outputs that it has not checked yet (`Context.announce`).
 """
 

@@ -157,7 +157,7 @@ class Worker:
         return reply
 
     def end(self) -> None:
-        """End an idle worker by closing its input. Then kill the processes that it has started."""
+        """End an idle worker by closing its input. Then kill it if it still runs, and the processes that it has started."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -225,7 +225,9 @@ class Worker:
 
 
 def error_from_json(fields: Mapping[str, Any], log: str) -> TrtbuildError:
-    """Return the error that a worker reported, with its type. `fields` come from `worker.error_to_json`."""
+    """Return the error that a worker reported. It has the type of the worker's error if this is a TrtbuildError.
+
+    Any other exception becomes an InternalError. `fields` come from `worker`."""
     error_type = getattr(errors, str(fields.get("type")), None)
     text = str(fields["text"])
     has_one_problem = error_type not in (

@@ -122,7 +122,7 @@ KNOWN_SMS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
 
 
 def _check_sm(value: Any) -> Any:
-    """Return a known SM. For any other number or text, raise an error that suggests an SM."""
+    """Return a known SM. For any other number or text, raise an error whose hint names one or all SMs."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return value  # pydantic reports the wrong type
     if isinstance(value, int) and value in KNOWN_SMS:

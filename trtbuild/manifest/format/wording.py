@@ -137,7 +137,7 @@ def check_fields(
     try:
         return adapter.validate_python(data), frozenset(invalid)
     except ValidationError:
-        return None, frozenset(invalid)  # a required field is missing, and its problem was added above
+        return None, frozenset(invalid)  # a required field is missing or invalid, and its problem was added above
 
 
 def _misspelt_places(kind: Any, errors: Sequence[Any]) -> set[tuple[str | int, ...]]:
@@ -157,7 +157,7 @@ def _without_invalid(data: dict[str, Any], places: Sequence[tuple[str | int, ...
     """`data` without its invalid fields, and their names. `places` has the `loc` of each error.
 
     If a dim is invalid, only this dim is removed. An invalid input remains, but without its fields, because profiles and
-    dims name it.
+    dims name it. In both cases, the field (`dims` or `inputs`) does not count as invalid.
     """
     remaining = dict(data)
     invalid = set()

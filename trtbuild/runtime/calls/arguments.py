@@ -262,7 +262,8 @@ class Arguments:
         """Return the symbol in `expression`, and the value for which the expression is `size`: ``2 * s0 + 1`` and 7 give
         (0, 3).
 
-        The symbol is None if the expression is not linear in one symbol. Raises CallRefused if no value gives `size`.
+        The symbol is None if the expression is not linear in one symbol with a positive factor. Raises CallRefused if no
+        value from 0 on gives `size`.
         """
         symbols = symbols_of(expression)
         if len(symbols) != 1:
@@ -305,7 +306,7 @@ class Arguments:
 
 
 def _sizes_text(factor: int, base: int) -> str:
-    """Describe the sizes factor * n + base, for n = 0, 1, ..., in words."""
+    """Describe the sizes factor * n + base that are at least 0, for n = 0, 1, ..., in words."""
     if base == 0:
         return f"a multiple of {factor}"
     smallest = base if base > 0 else base % factor

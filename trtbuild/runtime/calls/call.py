@@ -17,7 +17,8 @@ class Call:
     a dynamic dimension in the graph. `stream` is the handle of the CUDA stream: 0 is the default stream, and is also used
     on the CPU. `device` is the arrays' attribute `device`.
 
-    If `has_fixed_shapes` is True, all calls that use this object have inputs of the same shapes."""
+    If `has_fixed_shapes` is True, a partition gets inputs of the same shapes in all calls that use this object. With
+    several partitions it is False, because the inputs of later partitions may have sizes that depend on data."""
 
     profile: int
     sizes: tuple[int, ...]

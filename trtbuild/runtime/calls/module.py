@@ -52,6 +52,7 @@ class Runner:
         self._restore = restorer(index.output_tree)
         #: The sessions that this runner has created. `close` closes them, too.
         self._sessions: weakref.WeakSet[Runner] = weakref.WeakSet()
+        #: The runner that has created this session, or None.
         self._parent: Runner | None = None
 
     @property
@@ -107,9 +108,10 @@ class Runner:
     # -- state
 
     def session(self, *, advances: bool = True) -> Runner:
-        """Return a runner of the same engines with its own state, which begins with the first values: those that the
-        buffers had in the trace. If `advances` is False, calls do not change this state. Raises UsageError for a model
-        without state."""
+        """Return a runner of the same engines with its own state, which begins with the first values in the package.
+
+        They are the values that the buffers had in the trace or, if the weights file has these buffers, the values in this
+        file. If `advances` is False, calls do not change this state. Raises UsageError for a model without state."""
         state, stitched = self._own_state("session()"), self._stitched
         if stitched is None:
             raise self._closed_error()

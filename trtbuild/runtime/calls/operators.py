@@ -12,7 +12,8 @@ Rules
 3. An engine is opened once for each text and device. When it is opened, its bytes must have the digest in the text. The
    file itself must be trusted like any ``.pt2`` file.
 4. Under FakeTensor, shapes are computed from the size expressions in the text. So symbolic sizes stay symbolic.
-5. The operator does not change its inputs, and its outputs share no memory with them. It has no gradient.
+5. The operator does not change its inputs. Its outputs share no memory with its inputs or with one another. It has no
+   gradient.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ from trtbuild.runtime.calls.call import Array
 class StateLayout:
     """The facts that all sessions of a package share.
 
-    `first_values` are the first values of `entries`. `copied` has the numbers of the entries whose new value is copied
-    (rule 1). `copied_outputs` has the numbers of the model's outputs that are copied (rule 2). `has_views` is whether
-    PyTorch computes a part (rule 4)."""
+    `first_values` are the first values of `entries`. `output_count` is the number of outputs that the caller gets: the
+    first ones of a call. `copied` has the numbers of the entries whose new value is copied (rule 1). `copied_outputs` has
+    the numbers of the model's outputs that are copied (rule 2). `has_views` is whether PyTorch computes a part (rule 4)."""
 
     model: str
     entries: tuple[StateTensor, ...]

@@ -2,8 +2,8 @@
 
 SOCKET is the number of a connected socket, or the path of a socket. COMMAND is the command line of the worker. The client
 sends its streams, directory, umask, environment and command to the server (`server.py`). It ends with the exit status of
-the worker. If the server does not fork a worker, the client itself becomes the worker. Each worker has a client, so this
-file imports only modules that load quickly.
+the worker. If the server does not fork a worker, the client itself becomes the worker. Each forked worker has a client,
+so this file imports only modules that load quickly.
 """
 
 import _socket

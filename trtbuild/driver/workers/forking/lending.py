@@ -20,7 +20,8 @@ class ServerSource(Protocol):
 
 
 class ServersOfBuild:
-    """Starts servers for a build, and ends them after the build. A forked copy of `trtbuild watch` uses lent servers."""
+    """Starts servers for a build, and ends them after the build. A forked copy of `trtbuild watch` uses lent servers
+    instead, which do not end."""
 
     def borrow(self, folder: Path) -> ForkServers | None:
         return lent_servers() or start_servers(folder)

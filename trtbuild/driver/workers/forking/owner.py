@@ -88,7 +88,7 @@ class ForkServers:
         return not self.is_own or self._process.poll() is None
 
     def can_fork(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
-        """Whether a worker with these environment variables can be forked. `differing_variable` compares them.
+        """Whether a worker with these environment variables can be forked. They are compared with those of the servers.
 
         ``CUDA_VISIBLE_DEVICES`` may differ for torch workers, because their server has not loaded CUDA's driver, which
         reads it.

@@ -1,9 +1,10 @@
 """The server of trace workers, and processes that have imported the libraries of models. Workers are forked from both.
 
 Rules
-1. A client may name imports (`PreloadRequest`). The server forks a process, which imports these libraries, and then forks
-   the worker. Such a preloaded process stays for later clients with the same imports, environment variables, arguments,
-   directory and umask. So no model runs in a process with libraries that only another model imports.
+1. The owner of the server may send imports (`PreloadRequest`) together with a client's connection. The server then forks
+   a process, which imports these libraries, and which forks the worker. Such a preloaded process stays for later clients
+   with the same imports, environment variables, arguments, directory and umask. So no model runs in a process with
+   libraries that only another model imports.
 2. When a file of its imports has changed, a preloaded process is out of date, and a new process replaces it. If the
    imports fail, or if the process must not be kept (`trtbuild.stages.trace.discovery.preloading`), the server forks the
    worker itself.
@@ -11,8 +12,8 @@ Rules
    when its workers have ended.
 4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
    client is lost if a process ends.
-5. Each process starts a new session. If it ends without an answer that it is out of date, the server kills the processes
-   that its imports have started.
+5. Each process starts a new session. If it ends without the answer `STALE`, the server kills the processes that its
+   imports have started.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class PreloadedProcess:
 
     pid: int
     channel: socket.socket
+    #: Whether the process has done its imports.
     is_ready: bool = False
+    #: The clients that were passed to the process, in this order.
     waiting: deque[WaitingClient] = field(default_factory=deque)
 
 
@@ -248,7 +251,7 @@ def _import(request: PreloadRequest, command: list[str], environment: dict[str, 
 
 
 class PreloadedServer(ForkServer):
-    """Forks the workers for one request, while `is_current` returns True."""
+    """Forks workers for clients with the same request, while `is_current` returns True."""
 
     def __init__(self, channel: socket.socket, request: bytes, is_current: Callable[[], bool]) -> None:
         super().__init__(channel.fileno(), requests.receive_client)

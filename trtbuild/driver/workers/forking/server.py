@@ -29,7 +29,8 @@ class ForkedWorker:
 class ForkServer:
     """Forks the workers of one kind (rules 3 to 6 of `server_process`).
 
-    `next_client` receives a connection from the descriptor `arrivals`.
+    `next_client` receives a connection from the descriptor `arrivals`. `uses_gpu` is whether the workers may use a GPU
+    (rule 6).
     """
 
     #: A part of the path of CUDA's driver.

@@ -19,13 +19,13 @@ Rules
    * The server may have threads of libraries that handle a fork, such as OpenBLAS, but no others. A trace worker that was
      not forked has such threads, too, when it forks for a job.
 2. The server runs no user code, and only its main thread runs Python. A copy of the server loads the modules of torch
-   workers, and forks these workers. So a trace worker never has modules that only torch workers need. A trace would
-   record them as dependencies.
+   workers, and forks these workers. So a trace worker never has modules that only torch workers need. Otherwise a
+   trace would record these modules as dependencies.
 3. Each worker starts a new session (`setsid`). When its client ends, the worker and the processes in its process group are
    killed. When the worker ends, these processes are killed, too, and the client receives the exit status.
 4. A worker does not have the server's descriptors.
 5. When standard input ends, the server and its workers end. Standard input is a pipe, and the owner of the server has its
-   other end. If the owner is killed, the kernel closes this end. The server does not end when the thread that has
+   other end. If the owner is killed, the kernel closes that end. The server does not end when the thread that has
    started it ends.
 6. If the server has loaded CUDA's driver, it forks no worker that may use a GPU, because the driver does not work after a
    fork. The client then becomes a new worker.
@@ -84,7 +84,7 @@ def _wait_for(arrivals: int) -> None:
 def main(trace: int, torch: int) -> int:
     """Load torch, then fork trace workers. A copy of this process forks torch workers.
 
-    `trace` and `torch` are the numbers of the sockets of both servers. Returns the exit status in a forked worker.
+    `trace` and `torch` are the numbers of the sockets of both servers. Returns only in a forked worker: its exit status.
     """
     from trtbuild.driver.workers import worker
 
@@ -112,7 +112,7 @@ def main(trace: int, torch: int) -> int:
     if started is None:
         if not serves_torch:
             os.waitpid(torch_server, 0)
-        os._exit(0)  # Python would free all modules first
+        os._exit(0)  # a normal exit would take longer, because Python would free all modules
     del this_module
     command, environment = started
     if not server.has_environment:

@@ -1,7 +1,7 @@
 """Run the partitions of a package in order, and pass values from one to the next.
 
 Rules
-1. Values stay on the device, and are not copied.
+1. Values stay on the device, and are not copied between parts.
 2. A value is freed as soon as no part needs it, so that later values can use its memory.
 3. A call does not look up names: each value has a position in a list, which is computed once.
 4. A weight that is an output of the model is copied, because the caller may write to it.

@@ -7,8 +7,8 @@ Rules
    candidate stays in PyTorch.
 3. `min_block_size` moves small pieces of a split model to PyTorch. It moves neither a whole region of `granularity`, nor a
    piece of a model whose units all go to TensorRT.
-4. With `require_full_compilation`, a PyTorch partition is an error that lists the operators and reasons. Small pieces
-   are then also converted and parsed, so that the list is complete.
+4. With `require_full_compilation`, a PyTorch partition is an error that lists the operators and reasons, unless it has only
+   casts of ``truncate_double``. Small pieces are then also converted and parsed, so that the list is complete.
 5. Candidates with the same canonical text are converted and parsed once.
 """
 

@@ -58,7 +58,8 @@ def repeat_of(node: torch.fx.Node) -> str:
 
 def role_of(node: torch.fx.Node) -> Role:
     """The role of a call node. For an item of a tuple, it is `MOVE`. For another call, it is `KEEP` if the call reads or
-    returns a floating or complex type other than float32."""
+    returns a floating or complex type other than float32, if it accumulates (`index_put`), or if it is a `SCALING` call
+    without parameters. Otherwise the table of operators has the role."""
     if node.target is operator.getitem:
         return Role.MOVE
     for value in (node, *node.all_input_nodes):
@@ -92,8 +93,8 @@ class Dtypes:
     default: torch.dtype
     #: Call node → the dtype that its module requests.
     requested: Mapping[torch.fx.Node, torch.dtype]
-    #: Node → why it is float32. Comparisons with `Rule.OPERATOR`, and data movement with `Rule.READERS` or `Rule.MASK`, are
-    #: float32 only if an input is float32, too.
+    #: Node → why it is float32. Two kinds of nodes may compute in half in spite of their rule: comparisons with
+    #: `Rule.OPERATOR`, if all float inputs are half, and data movement with `Rule.READERS` or `Rule.MASK`, if an input is.
     rules: Mapping[torch.fx.Node, Rule]
     weights_and_constants: Set[torch.fx.Node]
     #: The nodes that read an `UNSEEN` value without a cast (rules 4 and 6).

@@ -8,8 +8,8 @@ Rules
    after the mask's axes, and maybe one axis of size 1 before them.
 2. ``x[torch.where(mask)] = value`` is the same call: its indices are the columns of the mask's nonzero positions, in order.
 3. Booleans are chosen by logical operators, because onnxruntime has no Where for them, so it could not check the engine.
-4. Two kinds of calls are not replaced: calls that add to the elements, and calls whose mask may have other sizes than the
-   axes of `x`.
+4. Other calls are not replaced, for example calls that add to the elements, and calls whose mask may have other sizes than
+   the axes of `x`.
 """
 
 from __future__ import annotations

@@ -122,7 +122,8 @@ class ProgramGraph:
 
 
 def _may_have_default_dtype(node: Any) -> bool:
-    """Whether the dtype of a node's value may be torch's default: it is a float, and no argument is a float tensor."""
+    """Whether the dtype of a node's value may be torch's default: the value is a float (or complex), no argument is a float
+    tensor, and the call does not name a dtype."""
     import torch
 
     if node.op != "call_function" or node.kwargs.get("dtype") is not None:

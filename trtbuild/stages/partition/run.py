@@ -42,6 +42,7 @@ from trtbuild.stages.program.text import program_text, target_name
 #: Number of a call in a program → the reason of the refusal.
 Reasons = Mapping[int, str]
 
+#: In the parser's reasons: the name of a node before its operator, and the code for an operator that it does not have.
 _NODE_NAME = re.compile(r"\bn[0-9]+: (?=[A-Z])")
 _UNSUPPORTED = re.compile(r"(\w+): UNSUPPORTED_NODE: false")
 
@@ -99,7 +100,9 @@ class _Partitioner:
         self._validator = validator
         self._symbols = Symbols(program)
         self._units = find_units(program)
+        #: `Piece.identity` → the piece's program, and its canonical text.
         self._programs: dict[object, tuple[PieceProgram, str]] = {}
+        #: Canonical text → the validator's answer (rule 5).
         self._refusals: dict[str, Refusal | None] = {}
 
     def run(self) -> PartitionResult:

@@ -20,7 +20,8 @@ Rules
    3, readers in other repeated modules do not count as float32 readers. They get a `HALF` or `UNSEEN` value in half. So
    equal layers stay equal, including the first and the last, and are built once. There is one exception: an `UNSEEN`
    value may be a mask, and half turns ``finfo.min`` into -inf. So comparisons, and float32 arithmetic before
-   exponentials (softmax), read such a value without a cast.
+   exponentials (softmax), read such a value without a cast. The operator that computes the value for them is float32, too
+   (`Rule.MASK`), unless it is data movement with a half input.
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or computes them.
 6. All nodes of a module that requests float32 are float32. They read and return float32 values without a cast to half, also
    across repeated modules.

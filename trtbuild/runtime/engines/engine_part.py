@@ -82,7 +82,7 @@ class EnginePart:
         """Compute the outputs, as new tensors. Raises CallRefused and EngineError.
 
         The engine is not enqueued if the values are refused. Only errors about sizes that depend on data are raised
-        after the engine is enqueued, because TensorRT reports such sizes while it runs.
+        after the engine is enqueued, because TensorRT reports such sizes while the engine runs.
         """
         memory = self.memory
         if not memory.is_device_current():

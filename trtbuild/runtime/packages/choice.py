@@ -2,7 +2,8 @@
 
 Rules
 1. A target fits if its platform is this machine's, its plans (serialized engines) are for this GPU, and a library that runs
-   the plans is installed (`trtbuild.core.packages.engine_libraries`). If no target fits, the error has a reason for each.
+   the plans is installed (`trtbuild.core.packages.engine_libraries`). If no target fits a machine with a GPU, the error
+   has a reason for each target.
 2. Plans run on the GPU architectures in `PackedTarget.sms` (89 is NVIDIA's compute capability 8.9). With TensorRT's
    ``ampere_plus`` they run on every SM from 80 on (``HardwareCompatibilityLevel.AMPERE_PLUS``).
 3. If several targets fit, a target whose `sm` is this GPU's is preferred, then the target for the fewest SMs, then the

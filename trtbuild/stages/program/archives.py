@@ -1,4 +1,4 @@
-"""Write and read archives of torch.export (zip files) without work that torch 2.13 repeats or does not use.
+"""Write and read archives of torch.export (zip files) without work that torch 2.13 repeats, or whose result it drops.
 
 This file replaces functions of the private module ``torch._export.serde.serialize``, and so does `trtbuild.stored_sizes`.
 ``tests/stages/program/test_archives.py`` tests the names that this file replaces. The bytes of an archive do not change.

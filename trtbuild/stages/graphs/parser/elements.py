@@ -19,8 +19,8 @@ _SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 def order_bounds(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
     """Write a Clip whose bounds are in the wrong order: ONNX gives the upper bound, TensorRT's layer gives the lower one.
 
-    The upper bound replaces the lower one. If a bound is not known, the Clip becomes a Max and a Min. The parser would make
-    the same two layers from this Clip. The bounds are attributes before opset 11.
+    The upper bound replaces the lower one. If one of two bounds is not known, the Clip becomes a Max and a Min. The parser
+    would make the same two layers from this Clip. The bounds are attributes before opset 11.
     """
     low, high = (attribute_of(node, name, None) for name in ("min", "max"))
     if low is not None and high is not None:

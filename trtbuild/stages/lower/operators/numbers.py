@@ -81,7 +81,7 @@ def _is_beyond(value: Any, dtype: torch.dtype) -> bool:
 
 
 def _is_wide_tensor(value: Any, reader: torch.fx.Node) -> bool:
-    """Whether `reader` is a product or a quotient by `value`, a float32 or float64 tensor without axes."""
+    """Whether `reader` multiplies or divides by `value`, and `value` is a float32 or float64 tensor without axes."""
     if not isinstance(value, torch.fx.Node) or reader.target not in _OPERATORS_OF_TENSORS:
         return False
     tensor = value.meta["val"]

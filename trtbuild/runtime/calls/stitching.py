@@ -65,6 +65,7 @@ class StitchedParts:
                 positions[f"{partition.name}:{number}"] = len(positions)
         self._computed_count = len(positions) - input_count - len(self._weights)
         self._outputs = tuple(positions[source] for source in partitions.outputs)
+        #: The numbers of the model's outputs that are weights (rule 4).
         self._weight_outputs = [
             number for number, source in enumerate(partitions.outputs) if source.startswith("weight:")
         ]

@@ -174,6 +174,7 @@ class TorchPart:
             else:
                 bound_arguments.append(None)
                 self._input_positions.append(position)
+        #: The arguments of the graph: weights and constants, and None for each input.
         self._bound_arguments = bound_arguments
         self._returned_outputs = tuple(returned_outputs)
         #: The addresses of memory that a returned output must not share (rule 5).

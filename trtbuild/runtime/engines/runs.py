@@ -64,6 +64,7 @@ class Run:
     def __init__(self, part: RunnablePart, call: Call) -> None:
         memory = part.memory
         self.part = part
+        #: The stream on which the engine runs (rule 4). `_stream` is the caller's stream.
         self.stream = memory.working_stream(call.stream)
         self.context: Context = part.engine.create_context(call.profile, self.stream, part.options)
         context = self.context
@@ -84,12 +85,15 @@ class Run:
         #: Call with fixed shapes → the makers of its outputs.
         self._known_makers: dict[Call, list[_OutputMaker]] = {}
         self._output_makers: list[_OutputMaker] = []
+        #: Output whose size depends on data → the object that allocates it.
         self._measured_outputs: dict[str, MeasuredOutput] = {}
         #: Output → its sizes in the package. A size is None if it depends on data.
         self._expected_sizes: dict[str, list[int | None]] = {}
         self._memory_bytes = part.engine.memory_bytes(call.profile)
         self._workspace_address = 0
+        #: Its address is the address of empty tensors.
         self._empty_buffer: Array | None = None
+        #: The copies of inputs in the current call (rule 6).
         self._input_copies: list[Array] = []
         self.workspace = part.workspaces.workspace_for(call.stream)
 

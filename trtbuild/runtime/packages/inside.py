@@ -27,6 +27,7 @@ class PackageFolder:
     """The directory of a package, from which files are opened."""
 
     def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = False) -> None:
+        #: The path as the caller wrote it, for messages.
         self._shown_path = os.fspath(path)
         #: The real path of the directory. It stays right if the process changes its working directory.
         self.root = os.path.realpath(path)

@@ -37,6 +37,7 @@ _PIECE_BYTES = 1 << 20
 _LARGE_BYTES = 1 << 18
 #: For a file of at least this size, a second thread reads while the first thread hashes.
 _VERY_LARGE_BYTES = 1 << 24
+#: The largest number of files that are read at once.
 _MOST_READERS = min(8, os.cpu_count() or 1)
 
 

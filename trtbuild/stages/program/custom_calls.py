@@ -105,6 +105,7 @@ class _Opening:
         self._symbols = Symbols(program)
         self._graph = torch.fx.Graph()
         self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        #: The outputs of the opened program, as nodes of `program`.
         self._outputs = list(program.output_nodes)
 
     def open(self) -> OpenedProgram:

@@ -1,7 +1,7 @@
 """Run the partitions of a package in order, and pass values from one to the next.
 
 Rules
-1. Values stay on the device, and are not copied.
+1. Values stay on the device, and are not copied between parts.
 2. A value is freed as soon as no part needs it, so that later values can use its memory.
 3. A call does not look up names: each value has a position in a list, which is computed once.
 4. A weight that is an output of the model is copied, because the caller may write to it.
@@ -65,6 +65,7 @@ class StitchedParts:
                 positions[f"{partition.name}:{number}"] = len(positions)
         self._computed_count = len(positions) - input_count - len(self._weights)
         self._outputs = tuple(positions[source] for source in partitions.outputs)
+        #: The numbers of the model's outputs that are weights (rule 4).
         self._weight_outputs = [
             number for number, source in enumerate(partitions.outputs) if source.startswith("weight:")
         ]

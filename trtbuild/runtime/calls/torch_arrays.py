@@ -13,8 +13,8 @@ from trtbuild.runtime.memory.foreign import has_negative_strides
 class HostArrayOperations:
     """Implements `trtbuild.runtime.calls.arguments.ArrayOperations` for torch tensors on the CPU.
 
-    Arrays of other libraries are read by DLPack, without a copy. Only NumPy arrays that DLPack refuses are copied: those
-    that are read-only, reversed, or have another byte order."""
+    Arrays of other libraries are read by DLPack, without a copy. Only NumPy arrays that DLPack refuses are copied, for
+    example read-only and reversed arrays, and arrays with another byte order."""
 
     requires_contiguous = False  # no engine reads the tensors
 

@@ -51,7 +51,8 @@ def require_torch(why: str) -> Any:
 
 @contextlib.contextmanager
 def export_load_allowed() -> Iterator[None]:
-    """Allow ``torch.export.load`` in the block: no other thread calls it at that time, and new tensors are on the CPU."""
+    """Allow ``torch.export.load`` in the block: no other such block runs at that time, new tensors are on the CPU, and
+    sizes that torch alone cannot read are computed (`trtbuild.stored_sizes`)."""
     with _export_load_lock, new_tensors_on_cpu(), solve_sizes:
         yield
 
@@ -109,7 +110,7 @@ class ProgramGraph:
         self.weight_count = weight_count
         self.device_type = device.type
         self.module = exported.graph_module
-        #: Whether a value has torch's default dtype. Such a graph must run under the default of its trace, float32.
+        #: Whether a value may have torch's default dtype. Such a graph must run under the default of its trace, float32.
         self.uses_default_dtype = any(
             _may_have_default_dtype(node)
             for module in exported.graph_module.modules()
@@ -121,7 +122,8 @@ class ProgramGraph:
 
 
 def _may_have_default_dtype(node: Any) -> bool:
-    """Whether the dtype of a node's value may be torch's default: it is a float, and no argument is a float tensor."""
+    """Whether the dtype of a node's value may be torch's default: the value is a float (or complex), no argument is a float
+    tensor, and the call does not name a dtype."""
     import torch
 
     if node.op != "call_function" or node.kwargs.get("dtype") is not None:
@@ -172,6 +174,7 @@ class TorchPart:
             else:
                 bound_arguments.append(None)
                 self._input_positions.append(position)
+        #: The arguments of the graph: weights and constants, and None for each input.
         self._bound_arguments = bound_arguments
         self._returned_outputs = tuple(returned_outputs)
         #: The addresses of memory that a returned output must not share (rule 5).

@@ -2,7 +2,8 @@
 
 Rules
 1. A thread has its own contexts, because threads may share a TensorRT engine, but not a context. It has a context for each
-   optimization profile and stream that it uses, or for each CUDA graph. So its calls on two streams can overlap.
+   optimization profile and stream that it uses. If it runs CUDA graphs, it has a context for each graph. So its calls on
+   two streams can overlap.
 2. The contexts of a thread that has ended are used by the next thread with the same profile and stream. Another stream
    could not use them, because a context's last work may still run on its stream when the thread ends.
 3. Contexts do not contain activation memory: all engines of a thread and stream share one
@@ -78,10 +79,10 @@ class EnginePart:
         self._idle_runs: dict[tuple[int, int], deque[Run | GraphRun]] = {}
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
-        """Compute the outputs, as new tensors. Raises CallRefused and EngineError, before the engine is enqueued.
+        """Compute the outputs, as new tensors. Raises CallRefused and EngineError.
 
-        Only the error about a size that depends on data is raised later, because TensorRT reports such a size after the
-        run.
+        The engine is not enqueued if the values are refused. Only errors about sizes that depend on data are raised
+        after the engine is enqueued, because TensorRT reports such sizes while the engine runs.
         """
         memory = self.memory
         if not memory.is_device_current():

@@ -27,6 +27,7 @@ class EngineSet:
         self._options = options or ContextOptions()
         self._kernel_file = kernel_file
         self._kernel_cache: KernelCache | None = None
+        #: The content of the kernel file, as far as this object has loaded or written it.
         self._stored_kernels: bytes | None = None
         self._engines: dict[str, Engine] = {}
         self._parts: list[EnginePart] = []
@@ -36,7 +37,7 @@ class EngineSet:
         """Create the engine of `partition` from `plan`. Raises EngineError."""
         with self.memory.on_device():
             engine = self.library.load_engine(plan)
-            if not self._engines:
+            if not self._engines:  # all engines share the cache that the first engine creates
                 self._kernel_cache = engine.create_kernel_cache()
                 if self._kernel_cache is not None and self._kernel_file is not None:
                     stored_kernels = self._kernel_file.read()

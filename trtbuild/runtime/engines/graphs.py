@@ -29,7 +29,9 @@ class GraphRun:
 
     def __init__(self, part: RunnablePart) -> None:
         self._part = part
+        #: The sizes of the call and the shapes of the values → the graph for them.
         self._captured_runs: dict[tuple[Any, ...], _CapturedRun] = {}
+        #: Runs the engine without a graph, if it cannot be captured (rule 4).
         self._plain_run: Run | None = None
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:

@@ -16,6 +16,7 @@ class MeasuredOutput:
         self._memory = memory
         self._stream = stream
         self._buffer: Array | None = None
+        #: From the beginning of the buffer to the address that TensorRT got.
         self._offset_bytes = 0
         self._shape: tuple[int, ...] | None = None
         self._error: Exception | None = None

@@ -38,7 +38,7 @@ _MOST_CACHED = 256
 _OTHER_ENGINE_HINT = "the package was made with another engine: build the package again"
 
 #: An output's name, the function that creates a tensor for it, and its dtype. The function is None if the output's size
-#: depends on data: TensorRT reports that size after the run.
+#: depends on data: TensorRT reports that size while it runs the engine.
 _OutputMaker = tuple[str, Callable[[], Array] | None, Any]
 
 
@@ -64,6 +64,7 @@ class Run:
     def __init__(self, part: RunnablePart, call: Call) -> None:
         memory = part.memory
         self.part = part
+        #: The stream on which the engine runs (rule 4). `_stream` is the caller's stream.
         self.stream = memory.working_stream(call.stream)
         self.context: Context = part.engine.create_context(call.profile, self.stream, part.options)
         context = self.context
@@ -84,12 +85,15 @@ class Run:
         #: Call with fixed shapes → the makers of its outputs.
         self._known_makers: dict[Call, list[_OutputMaker]] = {}
         self._output_makers: list[_OutputMaker] = []
+        #: Output whose size depends on data → the object that allocates it.
         self._measured_outputs: dict[str, MeasuredOutput] = {}
         #: Output → its sizes in the package. A size is None if it depends on data.
         self._expected_sizes: dict[str, list[int | None]] = {}
         self._memory_bytes = part.engine.memory_bytes(call.profile)
         self._workspace_address = 0
+        #: Its address is the address of empty tensors.
         self._empty_buffer: Array | None = None
+        #: The copies of inputs in the current call (rule 6).
         self._input_copies: list[Array] = []
         self.workspace = part.workspaces.workspace_for(call.stream)
 
@@ -157,7 +161,8 @@ class Run:
         return outputs
 
     def enqueue(self, stream: int) -> None:
-        """Enqueue the work. Raises EngineError with TensorRT's messages."""
+        """Enqueue the work. If that fails, raises the error of `MeasuredOutput.allocate`, if there was one, and otherwise
+        EngineError with TensorRT's messages."""
         if not self._enqueue(stream):
             self._shapes = self._call = None  # the context may be in any state, so the next call sets everything again
             self._input_addresses = [_NO_ADDRESS] * len(self._input_addresses)
@@ -233,8 +238,8 @@ class Run:
         return makers
 
     def _output_shape(self, name: str, expected: list[int | None]) -> tuple[int, ...]:
-        """Return the shape of an output, with -1 for a size that depends on data. Raises EngineError if it is not
-        `expected`."""
+        """Return the shape of an output, with -1 for a size that depends on data. Raises EngineError if the shape is not
+        `expected`. If a size of the output depended on data before, returns (-1,)."""
         if name in self._measured_outputs:  # the context would return the shape of the last run
             return (-1,)
         try:

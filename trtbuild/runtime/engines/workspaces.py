@@ -32,7 +32,7 @@ def allocate_aligned(memory: Memory, size_bytes: int, alignment: int, stream: in
 
 
 class Workspace:
-    """The activation memory of one thread and stream, as large as the engine that needs most memory requires."""
+    """The activation memory of one thread and stream. It is large enough for each engine that has used it so far."""
 
     __slots__ = ("_memory", "_stream", "address", "array", "size_bytes")
 

@@ -74,8 +74,8 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def numpy(self) -> Any:
-        """Copy the array to a NumPy array, after its stream has finished. bfloat16 becomes uint16 with the same bits. The
-        device need not be current."""
+        """Copy the array to a NumPy array, after its stream has finished. bfloat16, which NumPy lacks, becomes uint16
+        with the same bits. The device need not be current."""
         with self.memory.on_device():
             return self.memory.download(self)
 
@@ -90,8 +90,8 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """Create a DLPack capsule of the same memory. The reader's `stream` waits for earlier writes, unless it is -1. The
-        device need not be current."""
+        """Create a DLPack capsule of the same memory. The reader's `stream` waits for earlier writes, unless it is
+        -1, or the stream of these writes is not known. The device need not be current."""
         if copy:
             raise BufferError("the export does not copy the array: leave out copy=True")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -132,7 +132,8 @@ class DeviceArray:
 def wrap_array(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
     """Wrap another library's array. Later work on `stream` may read the result. `name` is for error messages.
 
-    Raises CallRefused for a value that is not an array, is on another device, or has an unsupported element type.
+    Raises CallRefused, for example for a value that is not an array, is on another device, or has an unsupported element
+    type.
     """
     # If `is_neg` is true, the memory of a torch tensor contains the values with the opposite sign.
     if hasattr(value, "is_neg") and value.is_neg():

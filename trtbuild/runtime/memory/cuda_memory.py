@@ -57,6 +57,7 @@ class CudaMemory:
         with self.on_device():
             self.pool = self._new_pool()
         self._adopted_arrays = AdoptedArrays(self._record)
+        #: For each thread: its `own_stream`, and inside a block of `on_stream` the `chosen_stream`.
         self._streams = threading.local()
         self._lock = threading.Lock()
         self._default_stream_substitute: Stream | None = None

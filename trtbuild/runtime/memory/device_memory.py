@@ -47,7 +47,7 @@ class Memory(Protocol):
 
     #: The GPU's number in torch and CUDA.
     ordinal: int
-    #: The attribute `device` of its arrays.
+    #: The device, as in the attribute `device` of the arrays in this memory.
     device: Any
     #: Whether outputs of PyTorch must be made contiguous before engines read them.
     requires_contiguous: bool
@@ -133,7 +133,8 @@ class Memory(Protocol):
         ...
 
     def device_of(self, address: int) -> int | None:
-        """Return the number of an address's GPU, or None for host memory."""
+        """Return the number of an address's GPU, or None for host memory. Only `CudaMemory` has this method, because
+        torch's tensors know their device."""
         ...
 
     def wait(self, *, reader: int, writer: int) -> None:
@@ -141,7 +142,7 @@ class Memory(Protocol):
         ...
 
     def synchronize(self, stream: int) -> None:
-        """Wait until all work on `stream` has finished. Raises EngineError if it failed."""
+        """Wait until all work on `stream` has finished. Raises EngineError if the work failed."""
         ...
 
     def capture(self, work: Callable[[int], None]) -> CapturedGraph:

@@ -4,8 +4,8 @@ A capsule passes an array from one library to another. dlpack.h 1.0 defines the 
 (https://dmlc.github.io/dlpack/latest/c_api.html). The protocol is part of the Python array API (``__dlpack__``).
 
 Rules
-1. A capsule is consumed once. The consumer renames it to ``used_…``, and calls its deleter exactly once, when the last
-   user of the memory is freed.
+1. A capsule is consumed once. The consumer renames it to ``used_…``, and calls its deleter once, when the last user of the
+   memory is freed. `_Owner` does not call it after Python has begun to end.
 2. A capsule that is created here keeps the array alive until its consumer calls the deleter. If a capsule has no consumer,
    its destructor releases the array.
 3. When a capsule's destructor runs, no references to the capsule are left. So the destructor uses addresses, never the

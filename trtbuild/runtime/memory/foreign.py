@@ -38,6 +38,7 @@ class AdoptedArrays:
     def __init__(self, record: Callable[[int], RecordedEvent]) -> None:
         self._record = record
         self._arrays_of_thread = threading.local()
+        #: For each call with adopted arrays: the event at the end of its work, and the arrays. The oldest call is first.
         self._arrays_in_use: deque[tuple[RecordedEvent, list[object]]] = deque()
         self._lock = threading.Lock()
 

@@ -2,14 +2,15 @@
 
 Rules
 1. A target fits if its platform is this machine's, its plans (serialized engines) are for this GPU, and a library that runs
-   the plans is installed (`trtbuild.core.packages.engine_libraries`). The error lists the reason for every target.
+   the plans is installed (`trtbuild.core.packages.engine_libraries`). If no target fits a machine with a GPU, the error
+   has a reason for each target.
 2. Plans run on the GPU architectures in `PackedTarget.sms` (89 is NVIDIA's compute capability 8.9). With TensorRT's
    ``ampere_plus`` they run on every SM from 80 on (``HardwareCompatibilityLevel.AMPERE_PLUS``).
 3. If several targets fit, a target whose `sm` is this GPU's is preferred, then the target for the fewest SMs, then the
    first.
 4. A profile fits a call if every size of every input is in its range. If several profiles fit, the one with the nearest opt
    is chosen, then the first. The nearest opt has the smallest sum over all axes of |ln(size / opt)|, so ratios count, not
-   differences.
+   differences. An axis adds nothing to the sum if its size or its opt is 0.
 """
 
 from __future__ import annotations

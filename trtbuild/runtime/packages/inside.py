@@ -5,8 +5,8 @@ Rules
    package is opened, so that all files come from one directory even if the link changes later.
 2. A link in the package to a path in the package is followed. A link to a path outside is refused (LinkRefused), unless
    the caller has set `follow_links`.
-3. A path is resolved, checked, and then opened without following a link at its end. So the file that is opened is the one
-   that was checked.
+3. A path is resolved and checked, and the result is opened without following a link at its end. Usually only the folder of
+   a file is resolved, once for each folder. If the file itself is a link, its whole path is resolved.
 """
 
 # Paths are strings here: a package may have thousands of files.
@@ -27,6 +27,7 @@ class PackageFolder:
     """The directory of a package, from which files are opened."""
 
     def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = False) -> None:
+        #: The path as the caller wrote it, for messages.
         self._shown_path = os.fspath(path)
         #: The real path of the directory. It stays right if the process changes its working directory.
         self.root = os.path.realpath(path)

@@ -5,7 +5,7 @@ Rules
    bytes that were hashed, so a later change of the file has no effect.
 2. Only requested files are read. Several files are read at once, because reading and hashing release the GIL.
 3. A link to a file outside the package is not followed, unless `follow_links` is True (`trtbuild.runtime.packages.inside`).
-4. A package is damaged if a file is missing, or if its size or digest differs from the index.
+4. A package is damaged if a requested file is missing or cannot be read, or if its size or digest differs from the index.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _PIECE_BYTES = 1 << 20
 _LARGE_BYTES = 1 << 18
 #: For a file of at least this size, a second thread reads while the first thread hashes.
 _VERY_LARGE_BYTES = 1 << 24
+#: The largest number of files that are read at once.
 _MOST_READERS = min(8, os.cpu_count() or 1)
 
 

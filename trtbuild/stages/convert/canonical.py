@@ -46,7 +46,8 @@ class _Names:
 
 
 def canonical_model(model: onnx.ModelProto, weight_count: int, opset: int) -> tuple[onnx.ModelProto, Origins]:
-    """Return a canonical copy of `model`, and the origins of its nodes. Its first `weight_count` inputs are weights."""
+    """Return a canonical copy of `model`, and the origins of the copy's nodes. The first `weight_count` inputs of
+    `model` are weights."""
     source = onnx.GraphProto()
     source.CopyFrom(model.graph)
     _separate_outputs(source)

@@ -10,8 +10,8 @@ Rules
    and the module `canonical` writes the model afterwards.
 4. Before the translation, implicit type promotion becomes explicit, and run-time assertions are removed, as in
    torch.onnx.export. The lower step has decomposed the operators already.
-5. The types and sizes that ONNX infers must equal those of the program (module `types`). Inputs and outputs must be real,
-   because a translation writes complex numbers as pairs of floats.
+5. The types and sizes that ONNX infers must equal those of the program (module `types`). Inputs, weights and outputs must
+   be real, because a translation writes complex numbers as pairs of floats.
 6. Quantizers to float8, int4 and float4 need newer opsets than other operators (`trtbuild.stages.program.quantized_onnx`).
    If the toolchain's opset is too old for them, the model gets a newer opset, provided that the parser reads newer ones.
 """

@@ -1,4 +1,5 @@
-"""Find calls whose ONNX translation is wrong (exporter of torch 2.13). These calls stay in PyTorch:
+"""Find calls whose ONNX translation is wrong (exporter of torch 2.13), or which TensorRT computes in another way than
+PyTorch. These calls stay in PyTorch:
 
 1. Negative padding in the modes reflect, replicate and circular: ONNX's Pad can remove elements only in the mode constant.
 2. Batch normalization by the statistics of the batch in a module that has running statistics: the translation uses the
@@ -72,8 +73,8 @@ _VARIANCES = frozenset(("var", "std", "var_mean", "std_mean"))
 
 
 def is_mistranslated(node: torch.fx.Node) -> bool:
-    """Whether the translation of a call_function node gives other results than the call. The comments have the numbers of
-    the list in the module's docstring."""
+    """Whether the translation of a call_function node may give other results than the call, or cannot run. The comments
+    have the numbers of the list in the module's docstring."""
     if node.target in _ROUNDING_FUNCTIONS:  # 13
         return True
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -130,7 +131,7 @@ def _has_negative(amounts: Sequence[Any] | None) -> bool:
 
 
 def _has_unusual_correction(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:
-    """Whether the correction is below 0, or may be above the number of elements, which is at least 1."""
+    """Whether the correction is below 0, or may be above the number of elements. A dynamic size is at least 1."""
     correction = arguments.get("correction")
     if correction is None:
         return False

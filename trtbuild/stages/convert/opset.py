@@ -4,10 +4,11 @@ onnxscript's converter raises opsets. This file lowers 18 to 17 for TensorRT 8.6
 lower Pad. Rules 1 to 3 are about the changes of opset 18 (https://github.com/onnx/onnx/blob/main/docs/Changelog.md).
 
 Rules
-1. Operators that are new in 18 have no older form. OptionalGetElement and OptionalHasElement are older, and take tensors
-   since 18. They stay unchanged, and the parser decides about them.
+1. Operators that are new in 18 have no older form, so they are rejected. OptionalGetElement and
+   OptionalHasElement are older, and take tensors since 18. They stay unchanged, and the parser decides about them.
 2. Reductions have their axes as an input since 18 (ReduceSum since 13), and as an attribute before. Without axes, older
-   reductions reduce over all axes. So ``noop_with_empty_axes`` has no older form.
+   reductions reduce over all axes. So ``noop_with_empty_axes`` has no older form. Axes that are not constants are
+   rejected, too.
 3. Pad, Resize, Split and LpPool got new attributes or inputs. The reductions of ScatterElements and ScatterND got new
    values (max, min). Nodes without these additions stay unchanged. An added attribute with its default value is removed.
    Split without sizes has the number of its outputs as an attribute since 18, and its last output may be smaller. In 17,

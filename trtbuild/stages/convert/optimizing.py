@@ -12,8 +12,9 @@
      axes. These rules are left out only if the constants may have more axes.
    * A ScatterND to all rows in order becomes its updates, also if it adds them to the rows (``x.index_add(0, rows, y)``).
      This rule is left out only for a ScatterND with a reduction.
-3. A rule is tried only at nodes with the operator at the end of its pattern. Without the patch, each rule is tried at each
-   node, which takes most of the optimizer's time. The result is the same.
+3. A rule is tried only at nodes with the operator at the end of its pattern, unless it has its own way of matching
+   (`_may_match`). Without the patch, each rule is tried at each node, which takes most of the optimizer's time. The result
+   is the same.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _may_add_axes(node: onnx_ir.Node) -> bool:
 
 
 def _may_match(rule: Any, node: onnx_ir.Node) -> bool:
-    """Whether `node` has the operator at the end of the pattern of `rule` (rule 3)."""
+    """Whether `rule` is tried at `node`: whether the node has the operator at the end of the rule's pattern (rule 3)."""
     if type(rule._matcher) is not _matcher.SimplePatternMatcher:
         return True  # other matchers may begin at another operator than that of the pattern's first output
     return bool(rule._target_pattern.output_nodes[0].op.matches(node.op_type))

@@ -9,9 +9,9 @@ Rules
    the program with the module at size 1.
 4. Engines return tensors only. `CapturedGraph.assemble_outputs` adds the outputs that are sizes or constants.
 5. An output may be a view of an argument, and later code of the program may write to it. An engine's output has its own
-   memory. So the program gets a view of the argument instead. PyTorch runs the graph if the view has another dtype than
-   the argument. It also runs the graph if several arguments share the memory, because they may not share it in a later
-   call.
+   memory. So the program gets a view of the argument instead. PyTorch runs the graph if the view cannot be made from
+   the argument by `as_strided`, for example because of another dtype. It also runs the graph if several arguments share
+   the memory, because they may not share it in a later call.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Rules
 1. Weights are attributes. Their values come from the arguments of one call. A size is read from a tensor, or it is a
    number.
 2. The module computes on the CPU, even if the program runs on a GPU.
-3. The nodes have the module paths that torch.export would set, and no other metadata, because dynamo names modules by
-   their addresses. So a model has the same graph in every process.
+3. The nodes of the outer graph have the module paths that torch.export would set, and no other metadata, because dynamo
+   names modules by their addresses. So a model has the same graph in every process.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Rules
 1. There are the same six steps as for other models, so plans, keys and records have the same form. Lower and convert
-   return their input unchanged. For an ONNX model, partition converts the model to the toolchain's opset, and asks the
-   parser about it.
+   return their input unchanged. For an ONNX model, partition writes the model for the toolchain's parser
+   (`onnx_model`, rules 3 and 4), and asks the parser about it.
 2. There is one TensorRT partition, called ``model``. A node that the parser rejects is an error, because the node cannot
    stay in PyTorch. The error has the node's name in the user's file.
 """

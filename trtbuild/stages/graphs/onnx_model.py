@@ -4,11 +4,12 @@ Rules
 1. The blob is a canonical model (`trtbuild.stages.convert.canonical`) in its original opset, with metadata: each node's
    name in the user's file (`NAME_KEY`), the model's types (`TYPES_KEY`), and example shapes of its inputs (`EXAMPLE_KEY`).
 2. The graph text covers everything except these names and examples.
-3. The model is converted to the toolchain's opset only if its own opset is newer. The result of onnx's converter is run
-   and compared with the original (module `proving`).
+3. The model is converted to the toolchain's opset only if its own opset is newer. A model that quantizes in blocks may be
+   an exception (`_OPSET_OF_BLOCK_READERS`). The result of onnx's converter is run and compared with the original (module
+   `proving`).
 4. Parsers for an old opset ignore some features without an error. For such a parser, these features are rewritten or
-   rejected in models of every opset. Features that every parser computes differently are rewritten or rejected, too
-   (folder `parser`).
+   rejected in models of every opset. Features that every parser computes in another way than ONNX are
+   rewritten or rejected, too (folder `parser`).
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ EXAMPLE_KEY = "trtbuild.example"
 #: Types with 4 bits, which ONNX has since opset 21 (FLOAT4E2M1: 23).
 _FOUR_BITS = (onnx.TensorProto.UINT4, onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
 #: Parsers of toolchains with this opset or a later one also read the quantizers of opsets 21 to 23 (measured with
-#: TensorRT-RTX 1.7.1). So models that quantize in blocks or to 4 bits keep their opset. All other models are converted,
-#: so that their existing engines are found in caches.
+#: TensorRT-RTX 1.7.1). So models that quantize in blocks or to 4 bits keep their opset. All other models with a
+#: newer opset are converted, so that their existing engines are found in caches.
 _OPSET_OF_BLOCK_READERS = 20
 
 
@@ -68,7 +69,7 @@ def blob(
     outputs: Sequence[Sequence[Expression]],
     example: Sequence[Sequence[int]],
 ) -> bytes:
-    """Return the blob of `model`. Its nodes have the user's names, and its first `weights` inputs are weights.
+    """Return the blob of `model`. The nodes of `model` have the user's names, and its first `weights` inputs are weights.
 
     `inputs` are the types of the other inputs, and `example` are example shapes of these inputs. `outputs` are the shapes
     of the outputs."""

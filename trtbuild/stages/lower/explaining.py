@@ -31,6 +31,7 @@ from trtbuild.stages.lower.run import check_modules, run_passes
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 
+#: Why a node is float32, as a text. `type` is the type that the node's module requests.
 _REASONS = {
     Rule.RANGE: "a value may not fit {type}, or needs more digits",
     Rule.READERS: "only operators in float32 read the result",

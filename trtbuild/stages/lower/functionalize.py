@@ -1,7 +1,7 @@
 """Functionalize and decompose a program in one retrace (``ExportedProgram.run_decompositions``).
 
 Rules
-1. A retrace takes 1 s and more, so it runs only if it would change the program. Traced programs are functional already,
+1. A retrace takes 1 s and more, so it runs only if it may change the program. Traced programs are functional already,
    and most have nothing to decompose. The retrace decomposes the operators in `Request.decompositions`, and composite
    operators that PyTorch cannot preserve. Some decompositions are trtbuild's own (`operators.decompositions`).
 2. Placeholders keep their order and names. (The retrace puts constants first and names the inputs arg_0, arg_1, …)

@@ -5,8 +5,8 @@ Then each layer computes with this mask, and its engine has the mask as an input
 
 Rules
 1. A mask is removed only if its operators show that all its elements are ``True``. Such a mask is the result of ``ones`` or
-   ``full``, or a comparison ``positions >= number``, where positions are 0 or more and the number is 0 or less. A
-   rearrangement of such a mask, and the ``and`` of two such masks, are removed, too.
+   of ``full`` with True, or a comparison ``positions >= number``, where positions are 0 or more and the number is 0 or
+   less. A rearrangement of such a mask, and the ``and`` of two such masks, are removed, too.
 2. Values of inputs, weights and constants are not read.
 """
 

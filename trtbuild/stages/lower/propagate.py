@@ -35,10 +35,10 @@ def propagate(node: torch.fx.Node) -> None:
 
 
 def refresh(node: torch.fx.Node, changed: set[torch.fx.Node]) -> bool:
-    """Run `node` again if it or one of its inputs is in `changed`. Returns whether `node` was run.
+    """Compute the value of `node` again if the node or one of its inputs is in `changed`. Returns whether this was done.
 
-    Higher-order operators such as ``torch.cond`` are not run. After a run, `changed` contains the node if its dtype, shape
-    or strides have changed.
+    Higher-order operators such as ``torch.cond`` are left out. Afterwards, `changed` contains the node only if its dtype,
+    shape or strides have changed.
     """
     if node.op != "call_function" or isinstance(node.target, torch._ops.HigherOrderOperator):
         return False

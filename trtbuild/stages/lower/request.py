@@ -11,8 +11,8 @@ from trtbuild.core.model.precisions import Precisions
 
 @dataclass(frozen=True)
 class Request:
-    """The precisions of the modules, and a decomposition for each operator that has no ONNX translation. With
-    `truncates_double`, float64 operations are computed in float32."""
+    """The precisions of the modules, and PyTorch's decompositions of operators, mostly of those without an ONNX
+    translation. With `truncates_double`, float64 operations are computed in float32."""
 
     precisions: Precisions
     decompositions: Mapping[Any, Callable[..., Any]]

@@ -42,6 +42,7 @@ class SizeQuestions:
     def __init__(self, program: Program) -> None:
         self._env = _shape_env(program)
         self._points = [point for point in _points(program) if all(number >= 2 for number in point.values())]
+        #: The operators that are being decomposed. The innermost one is last.
         self._decomposed: list[Any] = []
         #: (question, answer) → whether the question counts.
         self._known: dict[tuple[Any, Any], bool] = {}

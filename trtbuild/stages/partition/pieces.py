@@ -24,7 +24,8 @@ from trtbuild.stages.program.symbols import Symbols
 
 @dataclass(frozen=True)
 class Piece:
-    """One partition. All nodes are those of the whole graph; `units` and `nodes` are in graph order."""
+    """One partition. All nodes are those of the whole graph; `units` and `nodes` are in graph order. `inputs` has the
+    inputs of rule 1 without the weights and constants."""
 
     units: tuple[Unit, ...]
     nodes: tuple[torch.fx.Node, ...]

@@ -7,8 +7,8 @@ Rules
    candidate stays in PyTorch.
 3. `min_block_size` moves small pieces of a split model to PyTorch. It moves neither a whole region of `granularity`, nor a
    piece of a model whose units all go to TensorRT.
-4. With `require_full_compilation`, a PyTorch partition is an error that lists the operators and reasons. Small pieces
-   are then also converted and parsed, so that the list is complete.
+4. With `require_full_compilation`, a PyTorch partition is an error that lists the operators and reasons, unless it has only
+   casts of ``truncate_double``. Small pieces are then also converted and parsed, so that the list is complete.
 5. Candidates with the same canonical text are converted and parsed once.
 """
 
@@ -42,6 +42,7 @@ from trtbuild.stages.program.text import program_text, target_name
 #: Number of a call in a program → the reason of the refusal.
 Reasons = Mapping[int, str]
 
+#: In the parser's reasons: the name of a node before its operator, and the code for an operator that it does not have.
 _NODE_NAME = re.compile(r"\bn[0-9]+: (?=[A-Z])")
 _UNSUPPORTED = re.compile(r"(\w+): UNSUPPORTED_NODE: false")
 
@@ -99,7 +100,9 @@ class _Partitioner:
         self._validator = validator
         self._symbols = Symbols(program)
         self._units = find_units(program)
+        #: `Piece.identity` → the piece's program, and its canonical text.
         self._programs: dict[object, tuple[PieceProgram, str]] = {}
+        #: Canonical text → the validator's answer (rule 5).
         self._refusals: dict[str, Refusal | None] = {}
 
     def run(self) -> PartitionResult:

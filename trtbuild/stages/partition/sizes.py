@@ -44,6 +44,7 @@ class Sizes:
 
     def __init__(self, outside: Iterable[torch.fx.Node], symbols: Symbols) -> None:
         self._symbols = symbols
+        #: `expression_key` of a size → the first dimension with this size.
         self._dimensions: dict[str, Dimension] = {}
         for node in outside:
             self.add(node)

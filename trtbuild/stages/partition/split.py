@@ -46,6 +46,7 @@ class _Builder:
         self._sizes = Sizes(piece.inputs, symbols)
         self._graph = torch.fx.Graph()
         self._copies: dict[torch.fx.Node, Copy] = {}
+        #: `expression_key` of a size → the node that computes it, or the number.
         self._computed_sizes: dict[str, Copy] = {}
         self._attributes: dict[str, Any] = {}
 

@@ -1,4 +1,4 @@
-"""Write and read archives of torch.export (zip files) without work that torch 2.13 repeats or does not use.
+"""Write and read archives of torch.export (zip files) without work that torch 2.13 repeats, or whose result it drops.
 
 This file replaces functions of the private module ``torch._export.serde.serialize``, and so does `trtbuild.stored_sizes`.
 ``tests/stages/program/test_archives.py`` tests the names that this file replaces. The bytes of an archive do not change.
@@ -7,8 +7,8 @@ Rules
 1. When torch reads an archive, it evaluates the annotations of a dataclass again for each instance. This takes a third of
    the time for ViT-B. Inside a block of `quick_archives`, the annotations of a class are evaluated once in this process.
 2. When torch writes an archive, it also makes a canonical form of the program, and drops the result. This takes two
-   thirds of the time. It only checks that names are unique and that nodes are sorted, and torch's verifier has already
-   checked both. Inside a block, the form is not made.
+   thirds of the time. Its only effect is a check that names are unique and that nodes are sorted, and torch's verifier has
+   already checked both. Inside a block, the form is not made.
 3. With another release than torch 2.13, a block changes nothing, because the code of torch may differ.
 4. Several threads may be in a block at the same time. torch's own functions are restored when the last block ends.
 """

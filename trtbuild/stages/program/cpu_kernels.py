@@ -1,13 +1,13 @@
 """Give a substitute kernel to each custom operator that has no kernel for the CPU.
 
 Without a kernel, a model with such an operator cannot run on the CPU. A substitute returns values that depend on the
-arguments of the call. So two programs have different results if they call the operator with different arguments, or in
-different places. A comparison of the programs covers the calls of the operator, but not the operator's own results.
+arguments of the call. So two programs usually have different results if they call the operator with different arguments, or
+in different places. A comparison of the programs covers the calls of the operator, but not the operator's own results.
 
 Rules
 1. The dtypes and sizes of a result are those of the operator's fake implementation. A size that depends on data is 2.
-2. A floating-point result consists of pseudo-random numbers. They depend on the operator, on the sizes of its tensor
-   arguments, and on its other arguments. They are multiplied by a factor near 1 that depends on every element of the
+2. A floating-point or complex result consists of pseudo-random numbers. They depend on the operator, on the sizes of its
+   tensor arguments, and on its other arguments. They are multiplied by a factor near 1 that depends on every element of the
    tensors. If elements change little, the factor changes little. So results stay similar if libraries round differently.
 3. Integers and bools are 0, because such results are often indices.
 """

@@ -82,7 +82,8 @@ class OpenedProgram:
 
 
 def open_calls(program: Program) -> OpenedProgram:
-    """Remove the calls from a copy of `program` (rule 1)."""
+    """Remove the calls from a copy of `program` (rule 1). Raises ConversionRefused for a call that cannot be removed, for
+    example because it reads a float that is computed from a size."""
     calls = [node for node in program.graph.nodes if node.op == "call_function" and is_custom(node.target)]
     if not calls:
         return OpenedProgram(program, len(program.output_nodes), ())
@@ -104,6 +105,7 @@ class _Opening:
         self._symbols = Symbols(program)
         self._graph = torch.fx.Graph()
         self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        #: The outputs of the opened program, as nodes of `program`.
         self._outputs = list(program.output_nodes)
 
     def open(self) -> OpenedProgram:

@@ -1,4 +1,4 @@
-"""Write operators that compute each element alone: Clip, Mod and Selu."""
+"""Write or refuse operators that compute each element alone: Clip, Mod and Selu."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
 def order_bounds(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
     """Write a Clip whose bounds are in the wrong order: ONNX gives the upper bound, TensorRT's layer gives the lower one.
 
-    The upper bound replaces the lower one. If a bound is not known, the Clip becomes a Max and a Min. The parser would make
-    the same two layers from this Clip. The bounds are attributes before opset 11.
+    The upper bound replaces the lower one. If one of two bounds is not known, the Clip becomes a Max and a Min. The parser
+    would make the same two layers from this Clip. The bounds are attributes before opset 11.
     """
     low, high = (attribute_of(node, name, None) for name in ("min", "max"))
     if low is not None and high is not None:
@@ -40,7 +40,8 @@ def order_bounds(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeP
 
 
 def write_selu_numbers(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
-    """Give Selu the default numbers of ONNX as attributes. The parser has the rounded numbers of opset 1."""
+    """Give Selu its numbers as attributes. A missing number is ONNX's default since opset 6. The parser's defaults are the
+    rounded numbers of opset 1."""
     if facts.opset >= 6:
         for name, number in _SELU.items():
             set_attribute(node, name, attribute_of(node, name, number))
@@ -49,7 +50,7 @@ def write_selu_numbers(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx
 
 def refuse_float_mod(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
     """Refuse Mod of floats with ``fmod=1``. The parser divides and rounds the quotient, so ``fmod(1.0, 0.1)`` gives 0
-    instead of 0.1. If the divisor is a power of two, the quotient is exact."""
+    instead of 0.1. A divisor that is a power of two of at least 1 is accepted, because the quotient is exact."""
     divisor, number = facts.initializer(node.input[1]), facts.numbers.get(node.input[1])
     if divisor is None and number is not None:
         divisor = np.array(number)

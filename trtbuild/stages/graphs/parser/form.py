@@ -37,8 +37,8 @@ _FORMS: Mapping[str, Callable[[onnx.NodeProto, ModelFacts], Iterable[onnx.NodePr
 
 
 def parser_form(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """Return `model` in a form for which the parser computes the right results, or `model` itself if it needs no change.
-    Raises ConversionRefused."""
+    """Return `model` in a form for which the parser computes the right results, or `model` itself if it has no
+    operator of `_FORMS`. Raises ConversionRefused."""
     if not any(node.op_type in _FORMS for node in all_nodes(model.graph)):
         return model
     result = onnx.ModelProto()

@@ -1,5 +1,8 @@
 """Write out the logarithms of sums of exponentials: LogSoftmax and ReduceLogSumExp. For PyTorch models, the lower step does
-the same (`trtbuild.stages.lower.operators.log_sums`)."""
+the same (`trtbuild.stages.lower.operators.log_sums`).
+
+Values of 16 bits are computed in float32. Operators on float64 do not change.
+"""
 
 from __future__ import annotations
 

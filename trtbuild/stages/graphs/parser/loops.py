@@ -11,7 +11,7 @@ from trtbuild.stages.graphs.parser.graph import ModelFacts, attribute_of
 
 
 def refuse_batch_first(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
-    """Refuse ``layout=1``. The parser ignores it, and takes the batch for the sequence."""
+    """Refuse ``layout=1``. The parser ignores it, and reads the axis of the batch as that of the sequence."""
     if attribute_of(node, "layout", 0):
         raise ConversionRefused(
             f"{node.op_type} has layout=1, which TensorRT's parser ignores",

@@ -16,7 +16,8 @@ def search_finite_numbers(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[o
     """Write a search of floats so that TensorRT gives the indices of infinities.
 
     TensorRT gives the index -1 for an infinity that is the last in the order: for -inf if the largest numbers come first.
-    So -inf becomes the lowest finite number, and these two have no order among themselves. The values of TopK are gathered
+    So this infinity becomes the nearest finite number (-inf the lowest one). The infinity and this number then have no
+    order among themselves. The values of TopK are gathered
     from the operand itself. Before opset 11, ONNX has no GatherElements, so the node does not change.
     """
     source, element, is_top = node.input[0], facts.element(node.input[0]), node.op_type == "TopK"

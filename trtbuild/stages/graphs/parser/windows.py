@@ -7,10 +7,10 @@ Rules
 2. AveragePool with `ceil_mode` and `count_include_pad`: a window may end after the padding, and TensorRT gives another
    average for it (`trtbuild.stages.lower.operators.windows.pools`, rule 2). So the padding becomes a part of the operand.
    The parser computes LpPool from such averages, so LpPool gets enough padding at the end.
-3. GlobalLpPool of an odd order gets an Abs, because the parser adds the powers of negative numbers to the sum.
+3. GlobalLpPool of an odd order gets an Abs, because the parser takes no absolute values before the powers.
 4. ConvTranspose with `output_shape`: if the padding is odd, ONNX pads the beginning by one element more (with SAME_UPPER,
    the end). The parser pads the end. With an automatic padding, the parser ignores `output_shape`. So the padding is
-   written out.
+   written out. If it depends on a size that is not known, the node is refused.
 5. Resize with ``tf_half_pixel_for_nn``: the parser computes half pixels instead. For the mode nearest, it selects a
    rounding that makes both equal. So the other modes are refused.
 6. GridSample: with cubic interpolation and the padding border, TensorRT 8.6 gave other results at most places. It ended

@@ -47,6 +47,7 @@ class CastInserter:
         #: (value, dtype, repeated module of the readers) → the cast. The module is "" for a cast that all readers share,
         #: and for readers that are in no repeated module.
         self._casts: dict[tuple[torch.fx.Node, torch.dtype, str], torch.fx.Node] = {}
+        #: The nodes whose inputs or dtypes have changed (`propagate.refresh`).
         self._changed: set[torch.fx.Node] = set()
 
     def insert(self) -> None:

@@ -20,7 +20,8 @@ Rules
    3, readers in other repeated modules do not count as float32 readers. They get a `HALF` or `UNSEEN` value in half. So
    equal layers stay equal, including the first and the last, and are built once. There is one exception: an `UNSEEN`
    value may be a mask, and half turns ``finfo.min`` into -inf. So comparisons, and float32 arithmetic before
-   exponentials (softmax), read such a value without a cast.
+   exponentials (softmax), read such a value without a cast. The operator that computes the value for them is float32, too
+   (`Rule.MASK`), unless it is data movement with a half input.
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or computes them.
 6. All nodes of a module that requests float32 are float32. They read and return float32 values without a cast to half, also
    across repeated modules.
@@ -58,7 +59,8 @@ def repeat_of(node: torch.fx.Node) -> str:
 
 def role_of(node: torch.fx.Node) -> Role:
     """The role of a call node. For an item of a tuple, it is `MOVE`. For another call, it is `KEEP` if the call reads or
-    returns a floating or complex type other than float32."""
+    returns a floating or complex type other than float32, if it accumulates (`index_put`), or if it is a `SCALING` call
+    without parameters. Otherwise the table of operators has the role."""
     if node.target is operator.getitem:
         return Role.MOVE
     for value in (node, *node.all_input_nodes):
@@ -92,8 +94,8 @@ class Dtypes:
     default: torch.dtype
     #: Call node → the dtype that its module requests.
     requested: Mapping[torch.fx.Node, torch.dtype]
-    #: Node → why it is float32. Comparisons with `Rule.OPERATOR`, and data movement with `Rule.READERS` or `Rule.MASK`, are
-    #: float32 only if an input is float32, too.
+    #: Node → why it is float32. Two kinds of nodes may compute in half in spite of their rule: comparisons with
+    #: `Rule.OPERATOR`, if all float inputs are half, and data movement with `Rule.READERS` or `Rule.MASK`, if an input is.
     rules: Mapping[torch.fx.Node, Rule]
     weights_and_constants: Set[torch.fx.Node]
     #: The nodes that read an `UNSEEN` value without a cast (rules 4 and 6).

@@ -3,8 +3,8 @@
 Rules
 1. Operators have their names in aten, without the overload. A row is for all overloads except those in `OVERLOAD_ROWS`.
 2. Operators without a row, and operators outside aten, stay in float32.
-3. The float32 operators are those of ``torch.autocast`` (torch.amp's op reference), and those whose half kernels in torch
-   compute in float32 inside (softmax, norms, sums), because an engine would not do this.
+3. Most operators that stay in float32 are those of ``torch.autocast`` (torch.amp's op reference), and those whose half
+   kernels in torch compute in float32 inside (softmax, norms, sums), because an engine would not do this.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Decompositions of operators that have neither a correct ONNX translation nor a suitable decomposition in PyTorch, such as
 adaptive pooling and ``cdist``.
 
+A decomposition returns NotImplemented if it does not change the call.
+
 Rules
 1. Each decomposition is right for all sizes. In pooling, a *cell* is the group of elements that gives one element of the
    result. PyTorch's own decompositions find the cells for the sizes of the example only. So `POOLING_DECOMPOSITIONS` are
@@ -14,7 +16,8 @@ Rules
 5. PyTorch decomposes ``diagonal_scatter`` into a write to a ``diagonal``. With rule 4, this would be a write to a copy,
    so `_diagonal_scatter` selects the new elements instead. The operator comes from ``x.diagonal().fill_(0)``, for example.
 6. PyTorch decomposes ``bucketize`` into a binary search. The number of its steps fits the example's boundaries only. So
-   `_bucketize` counts the boundaries before a value if their number is dynamic, or if the value is a 0-d tensor.
+   `_bucketize` counts the boundaries before a value if their number is dynamic. It also does so for a 0-d value, for which
+   PyTorch's search fails: it uses 0-d tensors as indices, whose numbers depend on data.
 7. PyTorch decomposes ``isin`` into comparisons or into a sort, whichever is faster for the example. `_isin` compares all
    pairs if a size is dynamic, so the graph does not depend on the example.
 8. Neither PyTorch nor the exporter can write out ``searchsorted``. `_searchsorted` takes the steps of eager PyTorch's

@@ -4,12 +4,12 @@ PyTorch writes to the elements that a mask of booleans selects. The translation 
 NonZero, which TensorRT-RTX does not have. So the call, and calls near it, would stay in PyTorch.
 
 Rules
-1. A call is replaced if all selected elements get the same value. So the axes of `value` are at most those of `x`
-   after the mask's axes, and maybe one axis of size 1 before them.
+1. A call is replaced if all selected elements get the same value. So `value` has at most the axes of `x`
+   that come after the mask's axes. It may have one more axis before them, of size 1.
 2. ``x[torch.where(mask)] = value`` is the same call: its indices are the columns of the mask's nonzero positions, in order.
 3. Booleans are chosen by logical operators, because onnxruntime has no Where for them, so it could not check the engine.
-4. Two kinds of calls are not replaced: calls that add to the elements, and calls whose mask may have other sizes than the
-   axes of `x`.
+4. Other calls are not replaced, for example calls that add to the elements, and calls whose mask may have other sizes than
+   the axes of `x`.
 """
 
 from __future__ import annotations

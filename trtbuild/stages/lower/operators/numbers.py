@@ -5,8 +5,8 @@ number first: 1e5 becomes an infinity in float16, and 1e-8 becomes 0. Then ``(1 
 is 1. So this pass casts the tensor to float32, and the result back. Calls with other numbers do not change. Sums and
 differences do not change, because PyTorch itself rounds their numbers on a CPU.
 
-A second operand without axes that is float32 or float64 (``x * torch.tensor(-1e9)``) is such a number, too. If it is a
-weight, its value is not known here, so the product is always computed in float32.
+If the second operand of a product or a quotient is a float32 or float64 tensor without axes (``x * torch.tensor(-1e9)``),
+it is such a number, too. Its value is not known here, so such a call is always computed in float32.
 
 A comparison is the opposite: PyTorch rounds the number of ``x > 0.3`` to half precision, and the translation compares in
 float32. So the number is rounded here.
@@ -81,7 +81,7 @@ def _is_beyond(value: Any, dtype: torch.dtype) -> bool:
 
 
 def _is_wide_tensor(value: Any, reader: torch.fx.Node) -> bool:
-    """Whether `value` is a tensor without axes, of a wider floating type than the result of `reader`."""
+    """Whether `reader` multiplies or divides by `value`, and `value` is a float32 or float64 tensor without axes."""
     if not isinstance(value, torch.fx.Node) or reader.target not in _OPERATORS_OF_TENSORS:
         return False
     tensor = value.meta["val"]

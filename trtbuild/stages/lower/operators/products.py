@@ -3,8 +3,8 @@
 Rules
 1. With ``beta=0``, the term with `x` is left out. PyTorch does not read `x` then. The ONNX translation multiplies `x` by 0,
    which gives NaN for infinities and NaN.
-2. If `alpha` is between 0 and 1, both matrices are multiplied by its square root before the product. (If `alpha` is
-   negative, the root is that of its absolute value, and `a` is negated.) PyTorch multiplies before it rounds the product.
+2. If the absolute value of `alpha` is between 0 and 1, both matrices are multiplied by its square root before the product.
+   (If `alpha` is negative, `a` is also negated.) PyTorch multiplies by `alpha` before it rounds the product.
    The translation rounds the product first, so scores of attention in float16 could become infinite.
 3. Products of integers and of complex numbers are not rewritten, because they stay in PyTorch. For integers, PyTorch casts
    both factors to integers.

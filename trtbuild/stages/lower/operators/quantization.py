@@ -7,6 +7,8 @@ Rules
    range, or if its input is not float32.
 3. A quantizer of ``quantized_decomposed`` to a float type (float8) stays in PyTorch, because the numbers of this type are
    not all whole.
+
+A decomposition returns NotImplemented if it does not change the call.
 """
 
 from __future__ import annotations

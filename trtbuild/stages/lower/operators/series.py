@@ -1,7 +1,7 @@
 """Write ``expm1`` and ``log1p`` with a series near 0.
 
 The ONNX translations are ``exp(x) - 1`` and ``log(x + 1)``, which lose all digits near 0: 1e-9 becomes 0. This pass
-writes a series for small numbers, and the same formulas for the others. Values of half precision are computed in
+writes a series for small numbers, and these formulas for the others. Values of half precision are computed in
 float32, as in PyTorch. Calls with float64 values do not change, because they stay in PyTorch.
 """
 

@@ -1,4 +1,4 @@
-"""Compute ``arange`` in int64 if its result has a smaller integer type.
+"""Compute ``arange`` in int64 if its result has a smaller signed integer type.
 
 The ONNX translation computes such a range in float32, which is exact only for integers of up to 24 bits. So larger
 numbers, and even the size of the result, would be wrong.

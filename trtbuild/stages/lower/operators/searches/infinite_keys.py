@@ -6,8 +6,9 @@ equal to this start gets the index -1 (measured with TensorRT 8.6 on an H200). F
 TopK, too.
 
 Rules
-1. A call that gives indices gets the finite numbers ``max(x, lowest)``, or ``min(x, largest)`` if the smallest numbers
-   come first. So -inf and the lowest number (inf and the largest one) have no order among themselves.
+1. If the model reads the indices that a call gives, the operand `x` of the call becomes ``max(x, lowest)``, or
+   ``min(x, largest)`` if the smallest numbers come first. Then -inf and the lowest finite number (inf and the largest
+   one) have no order among themselves.
 2. The values of `topk` and `sort` are read from `x` at the indices. The values of ``max(dim)`` and ``min(dim)`` are
    computed by another call (``amax``, ``amin``).
 3. The results of softmax and sigmoid are finite, so their searches do not change.

@@ -14,8 +14,8 @@ Rules
    Resize.
 3. ``nearest-exact`` adds 0.5 to the index. The ONNX exporter cannot translate this mode, so its calls become selections
    or stay in PyTorch. PyTorch's CPU kernel subtracts 0.5 and adds 0.5 again, so for one of a thousand pairs of sizes it
-   selects other elements than the GPU kernel. A call stays in PyTorch if its sizes may be such a pair. An axis with two
-   dynamic sizes and no scale is an exception: it gets the elements of the GPU kernel.
+   selects other elements than the GPU kernel. A call stays in PyTorch if its sizes may be such a pair, or are too many to
+   try. An axis with two dynamic sizes and no scale is an exception: it gets the elements of the GPU kernel.
 4. A call whose sizes depend on data does not change.
 """
 
@@ -49,7 +49,8 @@ _TARGETS: Mapping[Any, bool] = {
     for packet in packets
     for overload in (packet.default, packet.vec)
 }
-#: The ways to compute the elements of a dynamic axis are compared for sizes up to this one.
+#: The ways to compute the elements of a dynamic axis are compared for sizes up to this one. An axis without a scale in the
+#: mode ``nearest-exact`` is compared for all its sizes, but not at all if their range is longer than this.
 _LARGEST_SIZE = 4096
 #: The ratios of two dynamic sizes that `_is_unambiguous` looks for.
 _MULTIPLES = range(1, 17)

@@ -103,7 +103,8 @@ class Program:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Program:
-        """Read a stored program. Operators that this process lacks are defined without kernels (`custom_operators`).
+        """Read a stored program. Operators from outside PyTorch that this process lacks are defined without kernels
+        (`custom_operators`).
 
         Raises SourceError if the process has an operator of the same name with another schema."""
         extra = {"trtbuild.weights": ""}

@@ -32,7 +32,7 @@ from trtbuild.stages.trace.calibration.job import CalibrateJob
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-#: Formats whose weights share a scale in blocks of a row.
+#: Formats with one scale for each block of a weight. A block is a part of a row.
 _BLOCK_FORMATS = ("int4_weight_only", "nvfp4")
 #: Format → (settings of the quantizers of weights, settings of those of inputs), as in
 #: ``modelopt.torch.quantization.config``. The second are None if the format does not round inputs.

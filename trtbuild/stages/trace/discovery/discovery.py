@@ -103,7 +103,7 @@ class Discovery:
             self._recorder, roots, dict.fromkeys(READERS, wrappers.wrap_module), self._loaded_modules, follower
         )
         self._import_rules = import_rules
-        # the order matters: both `_operators` and `wrappers` wrap load_library, and the second wrapper is the outer one
+        # the order matters: `_operators` and `wrappers` wrap load_library, and the wrapper installed later is the outer one
         installers = (self._operators, wrappers, import_rules)
         for installer in installers:
             installer.install()

@@ -9,8 +9,8 @@ Rules
    load this file if it appeared.
 3. An import by installed code or by the standard library searches the roots last. So a project file does not replace an
    installed module of the same name, and is not a dependency.
-4. If an import finds no module, a distribution of that name is recorded as absent. So a later build notices when the
-   distribution, or a module of that name (`observe.MODULE`), has been installed. Imports by Python and torch are an
+4. If an import finds no top-level module, a distribution of that name is recorded as absent. So a later build notices when
+   the distribution, or a module of that name (`observe.MODULE`), has been installed. Imports by Python and torch are an
    exception (`_are_missing_names_recorded`).
 5. Modules that this process loaded before the trace (`loaded_modules`) are dependencies only if user code imports them.
 """
@@ -284,8 +284,8 @@ def _are_missing_names_recorded(importer: FileOwner) -> bool:
 def _candidate_files(directory: str, last_name: str, found_file: str | None) -> list[str]:
     """The files that an import of `last_name` looks for in a directory, in the order of `FileFinder`.
 
-    If there is no package directory, its path stands for its ``__init__.py``. `found_file` is the file that the import
-    found, None if it found no file.
+    If the directory of a package does not exist, the path of this directory stands for the ``__init__.py`` in it.
+    `found_file` is the file that the import found, None if it found no file.
     """
     package = os.path.join(directory, last_name)
     first = os.path.join(package, "__init__.py") if os.path.isdir(package) else package

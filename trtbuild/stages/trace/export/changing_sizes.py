@@ -28,8 +28,8 @@ from trtbuild.stages.trace.user_code.frames import Frames
 def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, frames: Frames) -> SourceError | None:
     """The error for a program that declares other sizes than its operators compute; None if all sizes agree.
 
-    Sizes are compared at the points of `job`, at the ends of the ranges and between them. `raw` is the program of torch.export, which still has its
-    stack traces.
+    Sizes are compared at the points of `job`, at the ends of the ranges and between them. `raw` is the program of
+    torch.export, which still has its stack traces.
     """
     multiples = [symbol.multiple_of for symbol in job.shapes.symbols]
     points = [[size // multiple for size, multiple in zip(point, multiples, strict=True)] for point in job.points]

@@ -63,7 +63,7 @@ def guard_failures(
 
     The proof tries `points` in any case. They and the points of earlier results are *known*. If a guard fails at a known
     point where none of its dims has its smallest possible size (1, or `multiple_of`), this point is its only result. For
-    any other guard that fails, up to three new points are added. After `_MAX_NEW_POINTS` new points, it is at most one.
+    any other guard that fails, up to three new points are added. After `_MAX_NEW_POINTS` new points, at most one is added.
 
     `assumptions` are guards that `guard_filter` has removed or avoided. New points are always added for an assumption that
     fails."""

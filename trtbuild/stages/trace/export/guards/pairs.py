@@ -1,4 +1,4 @@
-"""Find the pairs of sizes at which a guard on two symbols fails. Every pair is tried.
+"""Find pairs of sizes at which a guard on two symbols fails. The result is empty only if the guard holds at every pair.
 
 Rules
 1. A guard may compare two sums of products of sizes (``x.shape[0] + 17 == y.shape[0]``, ``h * w <= 4096``). If one symbol

@@ -6,7 +6,7 @@ define them, and ``torch.export.load`` fails without them. `trtbuild.quantized_o
 
 The translations of quantizers in this file replace those of the exporter (torch 2.13), which ignore the smallest and the
 largest number of a quantizer, or add a Clip on int8 that TensorRT refuses. If a quantizer uses only some numbers of its
-type, the lower step clamps its input. So each quantizer uses all numbers of its type here. Dequantizers have the
+type, the lower step clamps its input. So here, each quantizer uses all numbers of its type. Dequantizers have the
 exporter's translations.
 """
 

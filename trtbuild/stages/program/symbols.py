@@ -151,7 +151,7 @@ class Symbols:
 
 
 def largest_sizes(program: Program) -> list[int]:
-    """For each input, the largest size that one of its axes may have."""
+    """For each input, the largest size that one of its axes may have; `UNBOUNDED` if an axis has no bound."""
     symbols = Symbols(program)
     shapes = [[symbols.expression(size) for size in node.meta["val"].shape] for node in program.input_nodes]
     ranges = [(low, UNBOUNDED if high is None else high) for low, high in symbols.ranges]

@@ -5,8 +5,8 @@ because it always decomposes (10 s for ViT-B), and folds weights while it optimi
 ``tests/stages/program/test_translations.py`` tests each private name.
 
 Rules
-1. A translation is written in one of `OPSETS`, or in a newer opset if it is of trtbuild's quantizers (`quantized_onnx`).
-   ONNX's version converter converts models to other opsets. All `OPSETS` translate the same operators, so one table of
+1. A translation is written in one of `OPSETS`. Only trtbuild's quantizers need newer opsets (`quantized_onnx`). ONNX's
+   version converter converts models to other opsets. All `OPSETS` translate the same operators, so one table of
    decompositions fits all toolchains.
 2. A registry has the translations for one opset: the exporter's, and trtbuild's. Loading it takes 1 to 2 s, so the first
    use loads it, not the import of this module.

@@ -10,7 +10,7 @@ Rules
    the layer stays in float with every format. fp8 has one scale for a whole weight in every layer, as in
    ``FP8_DEFAULT_CFG`` of Model Optimizer.
 4. Some methods change weights. A weight that two modules share (a linear layer and an embedding, for example) must not
-   change, so its layers stay in float with these methods.
+   change, so the layers that use it stay in float with these methods.
 5. nn.MultiheadAttention reads the weight of its `out_proj` and does not call that layer, so `out_proj` stays in float.
 6. A weight that is computed from other parameters, as by ``weight_norm``, has no quantizer, because its layer has no
    parameter `weight`.

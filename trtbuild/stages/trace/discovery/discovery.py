@@ -1,7 +1,7 @@
 """Find the dependencies of a trace while user code runs.
 
 The module `recording` stores the dependencies. Six modules find them: `hooks` (audit events), `loader` (imports),
-`wrappers` (readers that are not written in Python), `mappings` (files that the other modules missed), `operators` (custom
+`wrappers` (reads without an audit event), `mappings` (files that the other modules missed), `operators` (custom
 operators) and `patterns` (files that the manifest declares).
 
 A trace does not notice the network, the clock, other processes, or edits inside installed distributions. Libraries in C,

@@ -9,7 +9,7 @@ Rules
    cacheable.
 5. A module registers an operator if its code calls torch to define the operator or to load the operator's library. An
    extension module registers the operators that appear when it is imported. It is an error if two modules register an
-   operator that the program calls: the last one replaces the first, and a loaded package could get either.
+   operator that the program calls: the last one replaces the first, and a process that loads a package could get either.
 """
 
 from __future__ import annotations

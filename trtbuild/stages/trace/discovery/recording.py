@@ -78,7 +78,7 @@ class Segment:
 
     #: Dependency → its pin, in the order of first use.
     pins: dict[Dependency, Any]
-    #: What the dependencies were recorded for (`Recorder._recorded_paths`).
+    #: New entries of `Recorder._recorded_paths`.
     paths: frozenset[str]
     #: Files whose pin is the digest of the bytes that Python compiled.
     digest_pins: frozenset[Dependency]

@@ -20,7 +20,8 @@ class Violation:
 
     `path` is the dotted path of the dim in the manifest (`TraceJob.origins`). `symbol` is the number of the dim's symbol.
     `equal_symbol` is the number of a symbol that must always have the same size. `largest_size` is the only size
-    that the model allows, or its largest size, if this is less than the declared one. Both are None for other restrictions.
+    that the model allows, or its largest size, if this is less than the declared one. Both fields
+    are None for other restrictions.
     """
 
     text: str

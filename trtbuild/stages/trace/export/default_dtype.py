@@ -7,8 +7,9 @@ run it under float32.
 Rules
 1. A call of an operator of PyTorch has the default dtype if its result does, and if none of its arguments is a float
    or complex tensor. Operators from outside PyTorch choose their types themselves.
-2. If the operator has an argument `dtype`, the call gets it. Otherwise its integer and bool tensors are converted, except
-   the condition of ``where``, as PyTorch does itself.
+2. If the operator has an argument `dtype`, the default dtype becomes this argument, unless the call has it already.
+   Otherwise the integer and bool tensors of the call are converted, except the condition of ``where``, as PyTorch does
+   itself.
 3. If the default is float32, as it is in torch, `write_default_dtype` changes nothing.
 4. The proof runs the program under float32. So a call that these rules do not cover is an error.
 5. A program that was exported in another process has the types that values had there. If a call gives another type in this

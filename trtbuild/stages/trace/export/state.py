@@ -44,7 +44,7 @@ _OPAQUE_TYPES = (
     type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, str, bytes, int, float, torch.Tensor, torch.dtype,
     torch.device, torch.Generator,
 )  # fmt: skip
-#: Operators that return their argument unchanged.
+#: Operators whose result equals their argument.
 _COPIES = frozenset((torch.ops.aten.clone.default, torch.ops.aten.alias.default))
 
 

@@ -133,8 +133,8 @@ def calls_with_nested(call: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def _restore_examples(exported: ExportedProgram) -> None:
-    """Set the missing example values of symbols in torch's tables. torch calls them hints. For a size ``4*s``, a file contains
-    only the hint of ``4*s``, and not that of ``s``."""
+    """Set the missing example values of symbols in torch's tables. torch calls them hints. For a size ``4*s``, a file
+    contains only the hint of ``4*s``, and not that of ``s``."""
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         for size in value.shape if isinstance(value, torch.Tensor) else ():

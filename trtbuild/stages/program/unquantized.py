@@ -62,7 +62,7 @@ class Unquantized:
     """A program without its quantizers. `removed` is the number of quantizers that were removed.
 
     `stored` are the types of weights that are stored as quantized numbers. `left` are the names of quantizers that
-    could not be removed. If there are none, it has the dequantizers that stay and whose numbers depend on inputs."""
+    could not be removed. If all quantizers are removed, `left` are the dequantizers of numbers that depend on inputs."""
 
     program: Program
     removed: int

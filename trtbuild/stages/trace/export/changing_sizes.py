@@ -1,8 +1,8 @@
 """Find points of the declared ranges where the traced program declares wrong sizes.
 
 A program declares each size as a formula over its symbols. torch.export assumes that every dynamic size is 2 or more. But
-at size 1, some operators return another shape: ``squeeze`` removes an axis only if its size is 1. Model and program then return
-equal tensors, whose rank is not the declared one. An engine or a package cannot have such an output.
+at size 1, some operators return another shape: ``squeeze`` removes an axis only if its size is 1. Model and program then
+return equal tensors, whose rank is not the declared one. An engine or a package cannot have such an output.
 
 torch.export treats an axis with the range 1..2 as the number 2. So it does not report that two such axes must be equal if
 a model adds them. If one size is 1 and the other is 2, PyTorch broadcasts, and the program declares a wrong size.

@@ -8,7 +8,7 @@ Rules
 1. If this module might give another result than a retrace, it gives none, and the caller retraces the program. This is so
    if the program has nested graphs, assertions about values, operators that may write, or `_RETRACED_OPERATORS`. It is
    also so for inputs that are objects, for outputs that are inputs or computed numbers, for sizes that no input has and no
-   node computes, for strides that torch.export has not decided, and after any error.
+   node computes, and for strides that torch.export has not decided. Any error has the same effect.
 2. torch itself decomposes an operator (``OpOverload.decompose``), with the shapes at its place in the graph.
 3. The caller's program is not changed.
 """

@@ -1,4 +1,4 @@
-"""Write the canonical text of a program. The text is hashed, and `why` and `diff` can show it.
+"""Write the canonical text of a program. The text is stored, and its digest is in the keys of later steps.
 
 Rules
 1. The text contains every node: its operator with overload, args and kwargs, except the message of ``_assert_scalar``.

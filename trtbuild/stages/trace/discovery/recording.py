@@ -19,7 +19,7 @@ Rules
    a link or a listing in this directory and outside the project: for another user, the code would read another file, in
    the home of that user.
 5. If a file belongs to a distribution, the distribution is recorded, not the file. A read of a distribution's metadata is
-   not recorded, and neither are files of Python, of trtbuild and in `owners.IGNORED_PATHS`.
+   not recorded, and neither are files of Python, of trtbuild, in `owners.IGNORED_PATHS` and in `observe.IGNORED_ENTRIES`.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.

@@ -163,7 +163,7 @@ class Guard:
     def sample(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
         """Try the guard at a bounded number of sizes. Returns those at which it holds, and those at which it fails.
 
-        They are the smallest and the largest sizes of each symbol, without the sizes up to 1 (or up to `multiple_of`)."""
+        The tried sizes are the smallest and the largest ones of each symbol, but none up to 1 (or up to `multiple_of`)."""
         count = _MAX_TRIED_SIZES // 2 if len(self.symbols) == 1 else _FEW
         ranges: list[Sequence[int]] = []
         for symbol in (self._plan.symbols[number] for number in self.symbols):

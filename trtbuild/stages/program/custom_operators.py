@@ -33,8 +33,8 @@ TORCH_NAMESPACES = frozenset(
     | {quantized_operators.NAMESPACE, declared_sizes.NAMESPACE}
 )
 
-#: The file with the schemas in a stored program. A program that calls no operators from outside
-#: PyTorch does not have this file.
+#: The file with the schemas in a stored program. A program that calls no operators from outside PyTorch does not have this
+#: file.
 SCHEMAS_FILE = "trtbuild.operators"
 
 #: torch's dispatch keys of kernels for the CPU.

@@ -25,14 +25,16 @@ from torch._library.fake_impl import FakeImplCtx
 from trtbuild import declared_sizes, quantized_operators
 from trtbuild.errors import SourceError
 
-#: Namespaces of operators that belong to torch, whose version is in the key, or to trtbuild. The results of trtbuild's
-#: operators (`trtbuild.quantized_operators`, `trtbuild.declared_sizes`) never change.
+#: Namespaces of the operators that belong to torch, or to trtbuild (`trtbuild.quantized_operators`,
+#: `trtbuild.declared_sizes`). Their implementations need no digest: torch's version is in the key, and the results of
+#: trtbuild's operators never change.
 TORCH_NAMESPACES = frozenset(
     {"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional", "higher_order"}
     | {quantized_operators.NAMESPACE, declared_sizes.NAMESPACE}
 )
 
-#: The file with the schemas in a stored program. A program without such operators does not have it.
+#: The file with the schemas in a stored program. A program that calls no operators from outside PyTorch does not have this
+#: file.
 SCHEMAS_FILE = "trtbuild.operators"
 
 #: torch's dispatch keys of kernels for the CPU.

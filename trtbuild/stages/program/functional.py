@@ -103,7 +103,8 @@ class Program:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Program:
-        """Read a stored program. Operators that this process lacks are defined without kernels (`custom_operators`).
+        """Read a stored program. Operators from outside PyTorch that this process lacks are defined without kernels
+        (`custom_operators`).
 
         Raises SourceError if the process has an operator of the same name with another schema."""
         extra = {"trtbuild.weights": ""}
@@ -122,7 +123,7 @@ class Program:
 
 
 def calls_with_nested(call: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """Yield a call_function node, and those of the graphs that it gets, such as the branches of ``torch.cond``."""
+    """Yield a call_function node, and those of the graphs among its arguments, such as the branches of ``torch.cond``."""
     yield call
     for operand in call.all_input_nodes:
         if operand.op == "get_attr":
@@ -132,7 +133,7 @@ def calls_with_nested(call: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def _restore_examples(exported: ExportedProgram) -> None:
-    """Set the example value of each symbol in torch's tables. torch calls this value a hint. For a size ``4*s``, a file
+    """Set the missing example values of symbols in torch's tables. torch calls them hints. For a size ``4*s``, a file
     contains only the hint of ``4*s``, and not that of ``s``."""
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")

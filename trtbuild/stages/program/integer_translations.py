@@ -1,7 +1,8 @@
-"""Translate divisions of integers into ONNX's Div and a Mod that rounds towards zero.
+"""Translate divisions of integers into ONNX's Div and a Mod with ``fmod=1``.
 
-The exporter's translations (torch 2.13) use a Mod that rounds down. With TensorRT 8.6 on an H200, this Mod gave wrong
-remainders of integers up to 2^30. A Mod with ``fmod=1`` was exact there, and so was Div.
+A remainder belongs to a quotient that is rounded: down in Mod, and towards zero in Mod with ``fmod=1``. The exporter's
+translations (torch 2.13) use Mod without ``fmod``. With TensorRT 8.6 on an H200, this Mod gave wrong remainders of
+integers up to 2^30. Mod with ``fmod=1`` was exact there, and so was Div.
 """
 
 from __future__ import annotations

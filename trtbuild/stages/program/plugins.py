@@ -3,7 +3,9 @@
 Rules
 1. Tensors that a call reads are the plugin's inputs, in the order of the operator's arguments. A call that passes None
    before a tensor is an error. All other arguments are fields of the plugin: int, float, bool (as 0 or 1), str, and lists
-   of these. An argument that is None is left out. So is an argument that the manifest maps to null.
+   of one of these types. An argument that is None is left out. So is an argument that the manifest maps to null. The
+   plugin also gets the fixed fields that the manifest gives (`Plugin.attributes`). Two more attributes of the ONNX node,
+   the plugin's version and namespace, are for TensorRT's parser.
 2. A field is a constant, so it cannot be an argument that depends on a size or on data.
 3. The types and shapes of the results are those of the operator's fake implementation. In the program, a node after the
    call checks the sizes (`size_checks`). The ONNX model has no such node, because the compiler compares the network with
@@ -100,7 +102,7 @@ def check_plugins(graph: torch.fx.Graph, plugins: Sequence[Plugin]) -> None:
 
 
 def plugin_call(node: torch.fx.Node, plugin: Plugin) -> PluginCall:
-    """The inputs and fields of a call (rules 1 and 2). Raises SourceError."""
+    """The inputs and fields of a call (rules 1 and 2). Raises SourceError if the call cannot become a plugin."""
     arguments = node.target._schema.arguments
     unknown = [name for name in plugin.arguments if name not in {argument.name for argument in arguments}]
     if unknown:

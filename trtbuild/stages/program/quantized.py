@@ -1,12 +1,13 @@
-"""Define the quantize and dequantize operators of programs, and translate those of PyTorch to ONNX.
+"""Define the quantize and dequantize operators of programs, and translate PyTorch's quantizers to ONNX.
 
 PT2E and torchao write PyTorch's operators, which are in ``torch.ops.quantized_decomposed``. ``import torch`` does not
 define them, and ``torch.export.load`` fails without them. `trtbuild.quantized_operators` has those of trtbuild, and
 `trtbuild.stages.program.quantized_onnx` their translations.
 
-The translations in this file replace those of the exporter. The exporter's translations (torch 2.13) ignore the smallest
-and the largest number of a quantizer, or add a Clip on int8 that TensorRT refuses. The lower step clamps the inputs of
-narrower quantizers, so each quantizer uses all numbers of its type.
+The translations of quantizers in this file replace those of the exporter (torch 2.13), which ignore the smallest and the
+largest number of a quantizer, or add a Clip on int8 that TensorRT refuses. If a quantizer uses only some numbers of its
+type, the lower step clamps its input. So here, each quantizer uses all numbers of its type. Dequantizers have the
+exporter's translations.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def register_operators_of(program: bytes) -> None:
 
 
 def register_translations(registry: Any) -> None:
-    """Replace the translations in a registry of the exporter. The operators must be defined."""
+    """Replace the translations of quantizers in a registry of the exporter. The operators must be defined."""
     from onnxscript import opset18 as onnx
     from onnxscript.onnx_types import TensorType
 

@@ -29,7 +29,7 @@ _BLOCKS_OPSET = 21
 _OPSETS = {INT8: 19, FLOAT8: 19, INT4: _BLOCKS_OPSET, FLOAT4: 23}
 #: onnx.TensorProto.DataType.
 _ONNX_TYPES = {INT8: 3, FLOAT8: 17, INT4: 22, FLOAT4: 23}
-#: Type → the smallest result of QuantizeLinear.
+#: Type → the smallest result of QuantizeLinear. `fake_quantize` refuses another limit; other types are not checked.
 _SMALLEST = {INT4: -8}
 
 

@@ -4,9 +4,11 @@ torch.export trusts an operator's fake implementation. If it declares a wrong si
 When the program runs, `trtbuild.declared_sizes` compares the actual sizes with the declared sizes.
 
 Rules
-1. The declared sizes are computed from the sizes of the model's inputs, never from the result that is checked.
-2. The first result with a size that depends on data determines this size, so it is not checked there. Later results with
-   this size are compared with the first one.
+1. The declared sizes are computed from the sizes of the model's inputs, never from the result that is checked. A size that
+   depends on data is read from an earlier tensor.
+2. The first tensor with a size that depends on data determines this size, so the size is not checked in this tensor. Later
+   results with this size are compared with the first tensor.
+3. Calls in nested graphs are not checked.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ Rules
    expressions over the symbols. The declared type of a node at a point has the sizes of ``val`` for these numbers.
 2. The operators run one by one on meta tensors (without data), from the declared sizes of the inputs. They get numbers
    instead of symbols, so PyTorch cannot replace a symbol by a number.
-3. Some calls cannot run here: nested graphs, calls whose sizes depend on data, and calls of operators from outside PyTorch
-   whose code is not loaded. Their results get the declared types. A size that depends on data is not compared.
+3. Some calls cannot run here: nested graphs, calls whose results or sizes depend on data, and calls that meta tensors do
+   not support, such as operators from outside PyTorch whose code is not loaded. Their results get the declared types. A
+   size that depends on data is not compared.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ _WITHOUT_STRIDES = {
 _META_DEVICE = torch.device("meta")
 _UNKNOWN_VALUE = object()
 _DATA_SYMBOL_TYPES = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
-#: Stands for a size with a symbol that has no number at the point.
+#: Stands for a size without a number at the point: one of its symbols has no number, or it divides by zero.
 _UNKNOWN_SIZE = -1
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A value whose type is not its declared type. If `only_sizes` is True, dtypes and ranks are equal."""
+    """A value whose type is not its declared type, or a call that fails. If `only_sizes` is True, the dtypes and ranks are
+    those declared."""
 
     node: torch.fx.Node
     text: str
@@ -209,7 +211,8 @@ class PointEvaluator:
         return any(None in sizes for _, sizes in self.declared(value))
 
     def _declared_value(self, value: Any) -> Any:
-        """Make a value with the declared types of `value`; `_UNKNOWN_VALUE` if a size depends on data."""
+        """Make a value with the declared types of `value`. `_UNKNOWN_VALUE` if a size has no number at the point, and for a
+        SymFloat or a SymBool."""
         if isinstance(value, list | tuple):
             parts = [self._declared_value(part) for part in value]
             return _UNKNOWN_VALUE if any(part is _UNKNOWN_VALUE for part in parts) else type(value)(parts)

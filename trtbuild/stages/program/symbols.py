@@ -88,8 +88,8 @@ class Symbols:
         """Write a rounded product or quotient (``trunc(0.5 * s)``, ``trunc(s / 2)``) with whole numbers.
 
         PyTorch computes the product as a float64. A fraction replaces the float only if both products round to the same
-        number at every value of the operand. Returns None if there is no such fraction, or if the operand may be negative,
-        is unbounded or has too many values.
+        number at every value of the operand. Returns None for other expressions, if there is no such fraction, or if the
+        operand may be negative, is unbounded or has too many values.
         """
         if type(expr).__name__ not in _ROUNDING_FUNCTIONS:
             return None
@@ -119,7 +119,7 @@ class Symbols:
 
     def interval(self, size: Any) -> tuple[int, int]:
         """The smallest and the largest value of a size. The largest is `UNBOUNDED` if there is no bound. Raises SourceError
-        (`expression`)."""
+        like `expression`."""
         expression = self.expression(size)  # also adds new symbols to `ranges`
         return interval(expression, [(low, UNBOUNDED if high is None else high) for low, high in self.ranges])
 
@@ -151,7 +151,7 @@ class Symbols:
 
 
 def largest_sizes(program: Program) -> list[int]:
-    """For each input, the largest size that one of its axes may have."""
+    """For each input, the largest size that one of its axes may have; `UNBOUNDED` if an axis has no bound."""
     symbols = Symbols(program)
     shapes = [[symbols.expression(size) for size in node.meta["val"].shape] for node in program.input_nodes]
     ranges = [(low, UNBOUNDED if high is None else high) for low, high in symbols.ranges]
@@ -192,6 +192,7 @@ _MAX_SIZE_DIFFERENCE = 100_000
 #: For a float such as 0.3, the nearest fraction with at most this denominator is tried before the float's exact value.
 _LARGEST_DENOMINATOR = 1_000
 
+#: Name of a class of sympy or torch → the operator in a size expression.
 _OPERATORS = {
     "Add": "add",
     "Mul": "mul",

@@ -5,10 +5,11 @@ because it always decomposes (10 s for ViT-B), and folds weights while it optimi
 ``tests/stages/program/test_translations.py`` tests each private name.
 
 Rules
-1. A translation is written in one of `OPSETS`. ONNX's version converter converts it to other opsets. All `OPSETS` translate
-   the same operators, so one table of decompositions fits all toolchains.
-2. A registry has the exporter's translations for one opset. Loading it takes 1 to 2 s, so the first use loads it, not the
-   import of this module.
+1. A translation is written in one of `OPSETS`. Only trtbuild's quantizers need newer opsets (`quantized_onnx`). ONNX's
+   version converter converts models to other opsets. All `OPSETS` translate the same operators, so one table of
+   decompositions fits all toolchains.
+2. A registry has the translations for one opset: the exporter's, and trtbuild's. Loading it takes 1 to 2 s, so the first
+   use loads it, not the import of this module.
 3. Logs and warnings of the exporter are suppressed.
 """
 
@@ -157,8 +158,9 @@ def _is_dead_scalar(node: torch.fx.Node) -> bool:
 
 _aten = torch.ops.aten
 #: Operators that are not decomposed, although they have no translation (torch 2.13). The decompositions of signbit and
-#: copysign declare the sign bit, a bool, as a float. The lower step replaces the interpolations. The decompositions of the
-#: other operators check for a singular matrix by an operator with a side effect, which a functional program cannot have.
+#: copysign declare the sign bit, a bool, as a float. The lower step replaces the interpolations (``_upsample``). The
+#: decompositions of the other operators check for a singular matrix with an operator that has a side effect, which a
+#: functional program cannot have.
 _NEVER_DECOMPOSED = frozenset(
     {
         *(_aten.signbit.default, _aten.signbit.out),

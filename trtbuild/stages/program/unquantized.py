@@ -61,8 +61,8 @@ def quantizer_type(node: torch.fx.Node) -> RoundedType:
 class Unquantized:
     """A program without its quantizers. `removed` is the number of quantizers that were removed.
 
-    `stored` are the types of weights that are stored as quantized numbers. `left` are the names of quantizers and
-    dequantizers that could not be removed."""
+    `stored` are the types of weights that are stored as quantized numbers. `left` are the names of quantizers that
+    could not be removed. If all quantizers are removed, `left` are the dequantizers of numbers that depend on inputs."""
 
     program: Program
     removed: int

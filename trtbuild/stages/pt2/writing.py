@@ -9,6 +9,7 @@ Rules
    numbers. A bool that depends on the inputs becomes a 0-d tensor, because torch.export.save cannot write such a bool
    (torch 2.13).
 3. With ``reference: true`` the file also has the program and the weights of each engine, so that the model runs on the CPU.
+   An engine without a PyTorch program (a ``.pt2`` file of the package) has no such reference.
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ class _PartitionedModel(torch.nn.Module):
             data = bytearray(read(weight.path))
             value = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
             self.register_buffer(f"weight_{slot}", value.reshape(weight.shape))
+        #: Partition → the text about its engine (`engine_text`).
         self._texts: dict[str, str] = {}
         #: SHA-256 of a file → its buffer. Partitions with the same engine share one buffer.
         self._file_buffers: dict[str, str] = {}

@@ -2,8 +2,8 @@
 
 The values depend only on the seed, and on the dtypes, shapes and ranges of the inputs. Values of an input with a range are
 in this range. Other integers are 0 or 1, because these are valid in masks, and as ids of every embedding with at least two
-rows. Bools are random, but each row of at least two has both values. Other floats and complex numbers have a normal
-distribution.
+rows. Bools are random, but a row of the last axis with at least two elements has both values. Other floats and complex
+numbers have a normal distribution.
 """
 
 from __future__ import annotations

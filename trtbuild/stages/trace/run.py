@@ -112,6 +112,7 @@ def trace(
 ) -> TraceResult:
     """Trace the model of `job`, compare the program with the model, and record the dependencies. Raises SourceError.
 
+    `store_weights` stores weights during the trace; None if the caller stores them afterwards.
     `refuse_weights` receives weights before they are stored. It may raise InsufficientResources. `graph_functions` are the
     functions for sources that are graphs already. `quantizers` are the result of a calibration. `announce` receives the
     results of a large model without custom operators before the comparison has ended.

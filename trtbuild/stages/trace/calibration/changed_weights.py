@@ -17,7 +17,8 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.program.text import tensor_digest
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 
-#: The largest difference of an output, relative to its largest value. It allows the rounding of float32 and float16.
+#: The largest allowed difference of an output, relative to the largest value of this output. It allows the rounding of
+#: float32 and float16.
 _TOLERANCE = 1e-2
 
 
@@ -32,7 +33,7 @@ class ChangedWeights:
 
     def find(self, job: CalibrateJob) -> dict[str, torch.Tensor]:
         """Name → new value of each changed weight. The module's quantizers must be disabled. Raises SourceError
-        if the outputs differ."""
+        if the outputs differ from those before the quantization."""
         for before, now in zip(self._outputs, self._float_outputs(), strict=True):
             if _is_different(now, before):
                 raise SourceError(

@@ -10,7 +10,7 @@ Rules
    the layer stays in float with every format. fp8 has one scale for a whole weight in every layer, as in
    ``FP8_DEFAULT_CFG`` of Model Optimizer.
 4. Some methods change weights. A weight that two modules share (a linear layer and an embedding, for example) must not
-   change, so its layers stay in float with these methods.
+   change, so the layers that use it stay in float with these methods.
 5. nn.MultiheadAttention reads the weight of its `out_proj` and does not call that layer, so `out_proj` stays in float.
 6. A weight that is computed from other parameters, as by ``weight_norm``, has no quantizer, because its layer has no
    parameter `weight`.
@@ -32,7 +32,7 @@ from trtbuild.stages.trace.calibration.job import CalibrateJob
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-#: Formats whose weights share a scale in blocks of a row.
+#: Formats with one scale for each block of a weight. A block is a part of a row.
 _BLOCK_FORMATS = ("int4_weight_only", "nvfp4")
 #: Format → (settings of the quantizers of weights, settings of those of inputs), as in
 #: ``modelopt.torch.quantization.config``. The second are None if the format does not round inputs.

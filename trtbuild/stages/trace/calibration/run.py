@@ -44,7 +44,7 @@ from trtbuild.stages.trace.user_code.frames import Frames, first_lines
 class CalibrationResult:
     """The quantizers of a model as bytes (`StoredQuantizers`), and the dependencies of the calibration.
 
-    `uncalibrated` are the paths of the layers that stay in float, because no sample reaches them, or because Model
+    `uncalibrated` are the paths of the chosen layers that stay in float, because no sample reaches them, or because Model
     Optimizer does not know their class. `uncacheable` is the reason why the result must not be stored; None if it may be
     stored."""
 

@@ -1,9 +1,9 @@
 """Read the calibration data of a model, and check it.
 
 Rules
-1. A sample contains the inputs of one call of the model: as a mapping by input name, a tuple in the order of the inputs, or
-   one tensor for a model with one input. A safetensors file has one tensor for each input, with the samples along its first
-   axis.
+1. A sample contains the inputs of one call of the model: as a mapping by input name, a tuple or list in the order of the
+   inputs, or one tensor for a model with one input. A safetensors file has one tensor for each input, with the samples
+   along its first axis.
 2. A sample has the declared types, ranks and static sizes. Dynamic axes may have any size of at least 1. Floats are finite.
 3. Each input of floats has a value other than 0 in at least one sample, because a scale of 0 is not possible.
 4. A callable that yields the samples runs twice, and must yield the same samples, because other data would give other
@@ -35,7 +35,9 @@ Sample = tuple[torch.Tensor, ...]
 
 
 def read_samples(job: CalibrateJob, project: Path, frames: Frames) -> list[Sample]:
-    """The samples that a calibration uses. Raises SourceError (rules 1 to 4)."""
+    """The samples that a calibration uses; an empty list if the manifest has no `calibration`.
+
+    Raises SourceError if the data cannot be read, breaks a rule (1 to 4), or has too few samples."""
     calibration = job.quantization.calibration
     if calibration is None:
         return []

@@ -1,7 +1,7 @@
 """Find the dependencies of a trace while user code runs.
 
 The module `recording` stores the dependencies. Six modules find them: `hooks` (audit events), `loader` (imports),
-`wrappers` (readers that are not written in Python), `mappings` (files that the other modules missed), `operators` (custom
+`wrappers` (reads without an audit event), `mappings` (files that the other modules missed), `operators` (custom
 operators) and `patterns` (files that the manifest declares).
 
 A trace does not notice the network, the clock, other processes, or edits inside installed distributions. Libraries in C,
@@ -103,7 +103,7 @@ class Discovery:
             self._recorder, roots, dict.fromkeys(READERS, wrappers.wrap_module), self._loaded_modules, follower
         )
         self._import_rules = import_rules
-        # the order matters: both `_operators` and `wrappers` wrap load_library, and the second wrapper is the outer one
+        # the order matters: `_operators` and `wrappers` wrap load_library, and the wrapper installed later is the outer one
         installers = (self._operators, wrappers, import_rules)
         for installer in installers:
             installer.install()

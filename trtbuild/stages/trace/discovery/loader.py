@@ -1,7 +1,7 @@
 """Import user code while a trace is recorded, without ``.pyc`` files.
 
 Rules
-1. Every module of the user is read once: the same bytes are hashed and compiled. ``.pyc`` files are neither read nor
+1. Every module of the user is read once: the same bytes are hashed and compiled. Its ``.pyc`` file is neither read nor
    written, because Python would run old code after an edit that keeps the source's size and its time in whole seconds.
    This holds for every way to import a module, because all loaders of source files share the replaced method `get_code`.
 2. The roots of the source (``source: {roots: […]}``) are first on ``sys.path``. An import by user code looks for files
@@ -9,9 +9,9 @@ Rules
    load this file if it appeared.
 3. An import by installed code or by the standard library searches the roots last. So a project file does not replace an
    installed module of the same name, and is not a dependency.
-4. If an import finds no module, a distribution of that name is recorded as absent. So a later build notices when the
-   distribution, or a module of that name (`observe.MODULE`), has been installed. Imports by Python and torch are an
-   exception (`_are_missing_names_recorded`).
+4. If an import does not find a top-level module, a distribution with the module's name is recorded as absent. So a later
+   build notices when the distribution, or a module of that name (`observe.MODULE`), has been installed. Imports by
+   Python and torch are an exception (`_are_missing_names_recorded`).
 5. Modules that this process loaded before the trace (`loaded_modules`) are dependencies only if user code imports them.
 """
 
@@ -284,8 +284,8 @@ def _are_missing_names_recorded(importer: FileOwner) -> bool:
 def _candidate_files(directory: str, last_name: str, found_file: str | None) -> list[str]:
     """The files that an import of `last_name` looks for in a directory, in the order of `FileFinder`.
 
-    If there is no package directory, its path stands for its ``__init__.py``. `found_file` is the file that the import
-    found, None if it found no file.
+    If the directory of a package does not exist, the path of this directory stands for the ``__init__.py`` in it.
+    `found_file` is the file that the import found, None if it found no file.
     """
     package = os.path.join(directory, last_name)
     first = os.path.join(package, "__init__.py") if os.path.isdir(package) else package

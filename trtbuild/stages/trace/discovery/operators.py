@@ -8,8 +8,8 @@ Rules
 4. If the implementation of an operator cannot be found, its digest is `UNKNOWN_IMPLEMENTATION`, and the trace is not
    cacheable.
 5. A module registers an operator if its code calls torch to define the operator or to load the operator's library. An
-   extension module registers the operators that appear when it is imported. It is an error if two modules register the
-   same operator: the last one replaces the first, and a loaded package could get either.
+   extension module registers the operators that appear when it is imported. It is an error if two modules register an
+   operator that the program calls: the last one replaces the first, and a process that loads a package could get either.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def custom_operator(
 def _names_torch(file: str) -> bool:
     """Whether the bytes of a library contain the name ``torch``, as in every library that registers operators.
 
-    The import of another library adds no operators, so torch's operators need not be listed before and after it. A list
-    takes 3 ms, and many models import a hundred libraries."""
+    The import of a library without this name adds no operators, so torch's operators need not be listed before and after
+    it. A list takes 3 ms, and many models import a hundred libraries. True if the file cannot be read."""
     try:
         with open(file, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(b"torch") >= 0

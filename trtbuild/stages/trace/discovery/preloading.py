@@ -14,8 +14,8 @@ Rules
    it announces its program, because later steps then use the program.
 4. `why_not_kept` returns a reason not to keep the process, if a trace in a fork of it could differ from a trace in a new
    process.
-5. The imports are out of date if a file that they have looked up, or the file of an imported module, has changed
-   (`Preloaded.is_current`).
+5. The imports are out of date if a file, a link, a directory's list of names or a module that they have looked up has
+   changed, or the file of an imported module (`Preloaded.is_current`).
 6. A fork gives the module ``random`` a new seed. So the trace restores the states of the random generators.
 """
 
@@ -65,7 +65,9 @@ class Preloaded:
         self.discovery = discovery
         self.roots = tuple(roots)
         self.statements = tuple(statements)
+        #: The dependencies of each statement (rule 2).
         self.segments: list[Segment] = []
+        #: File of an imported module → its size, times and inode.
         self.module_files: dict[str, object] = {}
         self.output = b""
         self._random_states: tuple[Any, ...] = ()
@@ -184,6 +186,7 @@ class BegunTrace:
 
     `check_leading_imports` raises UnfitLibraries if the source has not executed all imports of `preload` yet, or has
     executed another step before the last of them. The end of `recording` calls `check_leading_imports`, too.
+    If `preload` was not called, the check does nothing.
     """
 
     discovery: Discovery

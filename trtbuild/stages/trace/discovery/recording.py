@@ -4,7 +4,8 @@ Rules
 1. At the first use of a dependency its state is stored: this is its *pin*. The pin of a file is its size, times, inode
    and device. If the digest of the file is already known, the pin is the digest. The pin is also the digest if the file
    changed a moment ago, because the next change may leave the times unchanged. Files, links and listings are observed
-   again at the end. If one of them differs from its pin, it has changed during the trace, which is an error.
+   again at the end. If one of them differs from its pin, it has changed during the trace. This is an error, unless this
+   process has changed it (rule 2).
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
    and then changes it, the trace is not cacheable. The next build traces again. If that trace only reads the file, it is
    cacheable. An example is a file that the first trace has downloaded.
@@ -17,8 +18,8 @@ Rules
    As in rule 2, a variable that user code sets and then reads is not a dependency. ``HOME`` is recorded before a file,
    a link or a listing in this directory and outside the project: for another user, the code would read another file, in
    the home of that user.
-5. If a file belongs to a distribution, the distribution is recorded, not the file. Files of Python, of trtbuild and in
-   `owners.IGNORED_PATHS` are not recorded.
+5. If a file belongs to a distribution, the distribution is recorded, not the file. A read of a distribution's metadata is
+   not recorded, and neither are files of Python, of trtbuild, in `owners.IGNORED_PATHS` and in `observe.IGNORED_ENTRIES`.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
@@ -77,6 +78,7 @@ class Segment:
 
     #: Dependency → its pin, in the order of first use.
     pins: dict[Dependency, Any]
+    #: New entries of `Recorder._recorded_paths`.
     paths: frozenset[str]
     #: Files whose pin is the digest of the bytes that Python compiled.
     digest_pins: frozenset[Dependency]
@@ -97,6 +99,7 @@ class Recorder:
         self._pins: dict[Dependency, Any] = {}
         self._written_paths: set[str] = set()
         self._set_variables: set[str] = set()
+        #: Absolute paths that are recorded already. Those of listings and links begin with ``listing`` or ``link``.
         self._recorded_paths: set[str] = set()
         #: Files whose pin is the digest of the bytes that Python compiled.
         self._digest_pins: set[Dependency] = set()
@@ -308,8 +311,8 @@ class Recorder:
         return bool(_status_pin(os.path.join(self._project, dependency.name)) == pin)
 
     def _observe_again(self, dependency: Dependency, pin: Any) -> str | None:
-        """The state of a dependency at the end of the trace. None if this process changed the dependency: then the
-        trace is not cacheable."""
+        """The state of a dependency at the end of the trace. Variables and imports are not observed again: they have the
+        state of their pin. None if this process changed the dependency: then the trace is not cacheable."""
         path = os.path.join(self._project, dependency.name)
         if dependency.kind in ("environment", "import"):
             return str(pin)

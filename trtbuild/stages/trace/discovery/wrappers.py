@@ -12,9 +12,9 @@ Rules
    Reads by installed code (``HF_HOME``, ``OMP_NUM_THREADS``) are not recorded, because these values differ between
    machines without an effect on the model. ``source: {env: […]}`` declares variables that do have an effect.
    But `SETTINGS_LIBRARIES` read variables for their caller. If the caller is user code, this counts as a read by user code.
-   If user code calls the standard library, the library's reads of `MACHINE_VARIABLES` and of ``PYTHON…`` variables are
-   not recorded. If user code reads all variables at once, the trace is not cacheable. If a settings library reads all
-   variables for user code, the trace is cacheable only if the manifest declares `env`.
+   If user code calls the standard library or one of `SETTINGS_LIBRARIES`, the library's reads of `MACHINE_VARIABLES` and
+   of ``PYTHON…`` variables are not recorded. If user code reads all variables at once, the trace is not cacheable. If a
+   settings library reads all variables for user code, the trace is cacheable only if the manifest declares `env`.
 3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
    A function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is recorded as a write of this process.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed. If user

@@ -1,8 +1,8 @@
 """Find points of the declared ranges where the traced program declares wrong sizes.
 
 A program declares each size as a formula over its symbols. torch.export assumes that every dynamic size is 2 or more. But
-at size 1, some operators return another shape: ``squeeze`` removes an axis of size 1 only. Model and program then return
-equal tensors, whose rank is not the declared one. An engine or a package cannot have such an output.
+at size 1, some operators return another shape: ``squeeze`` removes an axis only if its size is 1. Model and program then
+return equal tensors, whose rank is not the declared one. An engine or a package cannot have such an output.
 
 torch.export treats an axis with the range 1..2 as the number 2. So it does not report that two such axes must be equal if
 a model adds them. If one size is 1 and the other is 2, PyTorch broadcasts, and the program declares a wrong size.
@@ -28,8 +28,8 @@ from trtbuild.stages.trace.user_code.frames import Frames
 def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, frames: Frames) -> SourceError | None:
     """The error for a program that declares other sizes than its operators compute; None if all sizes agree.
 
-    Sizes are compared at the ends of the ranges and between them. `raw` is the program of torch.export, which still has its
-    stack traces.
+    Sizes are compared at the points of `job`, at the ends of the ranges and between them. `raw` is the program of
+    torch.export, which still has its stack traces.
     """
     multiples = [symbol.multiple_of for symbol in job.shapes.symbols]
     points = [[size // multiple for size, multiple in zip(point, multiples, strict=True)] for point in job.points]

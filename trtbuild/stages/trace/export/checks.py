@@ -7,7 +7,7 @@ operators or writes to buffers.
 3. A random operator is rejected, because each run gives other numbers, and TensorRT draws other numbers than PyTorch.
 4. At least one output must be a tensor. The output structure may also contain numbers (sizes, for example), None and
    plain constants.
-5. A resize to more elements is rejected, because the new elements are uninitialized memory.
+5. A resize that always gives more elements is rejected, because the new elements are uninitialized memory.
 6. An output tensor must be dense, in main memory and not quantized.
 """
 
@@ -38,7 +38,7 @@ def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[
     Every module counts, because trtbuild does not know which modules behave differently in training. `place` is the file
     and line of the function that creates the module.
     """
-    # modules of torch.jit.freeze lack the attribute `training`: the function takes only modules in evaluation mode
+    # modules of torch.jit.freeze lack the attribute `training`: freeze takes only modules in evaluation mode
     names = [name for name, submodule in module.named_modules() if getattr(submodule, "training", False)]
     if not names:
         return
@@ -144,7 +144,8 @@ def refuse_random_operators(exported: ExportedProgram, job: TraceJob, frames: Fr
 
 
 def refuse_growing_resize(exported: ExportedProgram, job: TraceJob, frames: Frames) -> None:
-    """Raise SourceError for the first ``resize_`` to more elements. `exported` still has its stack traces."""
+    """Raise SourceError for the first ``resize_`` that gives more elements at all sizes of the inputs. `exported` still has
+    its stack traces."""
     aten = torch.ops.aten
     for node in call_nodes(exported.graph_module):
         if node.target not in (aten.resize_.default, aten.resize.default):

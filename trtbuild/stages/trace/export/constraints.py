@@ -19,8 +19,8 @@ class Violation:
     """A dim that the model restricts more than the manifest does. `text` says what is wrong, and `hint` says what to write.
 
     `path` is the dotted path of the dim in the manifest (`TraceJob.origins`). `symbol` is the number of the dim's symbol.
-    `equal_symbol` is the number of a symbol that must always have the same size. `largest_size` is the largest size that
-    the model allows, if it is less than the declared one. Both are None for other restrictions.
+    `equal_symbol` is the number of a symbol that must always have the same size. `largest_size` is the only size that
+    the model allows, or the largest one, if it is less than the declared one. Both fields are None for other restrictions.
     """
 
     text: str

@@ -4,8 +4,8 @@
 2. An operator that returns a number or a view is rejected, because the number would become a fixed part of the graph, and
    the view would share memory with a value of another partition.
 3. A call inside a nested graph (``torch.cond``) is rejected, because only calls of the main graph become partitions.
-4. A fake implementation computes the sizes of an operator's results. An operator without it cannot be exported. The error
-   names the function that registers a fake implementation.
+4. A fake implementation computes the sizes of an operator's results. An operator without a fake implementation cannot be
+   exported. The error names the function that registers one.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ composite operators that may return their input (reshape, flatten, dropout, to, 
 composite operator is replaced with the operators into which torch decomposes it.
 
 Rules
-1. A program is retraced if this module might give another result. This is so if the program has nested graphs, assertions
-   about values, operators that may write, or operators that copy or return their input because of autograd. It is also so
-   for outputs that are inputs or numbers, for sizes that no input has and no node computes, and for strides that
-   torch.export has not decided.
+1. If this module might give another result than a retrace, it returns None, and the caller retraces the program. This is so
+   if the program has nested graphs, assertions about values, operators that may write, or `_RETRACED_OPERATORS`. It is
+   also so for inputs that are objects, for outputs that are inputs or computed numbers, for sizes that no input has and no
+   node computes, and for strides that torch.export has not decided. Any error has the same effect.
 2. torch itself decomposes an operator (``OpOverload.decompose``), with the shapes at its place in the graph.
 3. The caller's program is not changed.
 """

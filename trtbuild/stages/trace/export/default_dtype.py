@@ -6,13 +6,14 @@ run it under float32.
 
 Rules
 1. A call of an operator of PyTorch has the default dtype if its result does, and if none of its arguments is a float
-   tensor. Operators from outside PyTorch choose their types themselves.
-2. If the operator has an argument `dtype`, the call gets it. Otherwise the integer and bool arguments are converted, as
-   PyTorch does itself.
-3. Under float32, which is torch's own default, nothing changes.
+   or complex tensor. Operators from outside PyTorch choose their types themselves.
+2. If the operator has an argument `dtype`, the default dtype becomes this argument, unless the call has it already.
+   Otherwise the integer and bool tensors of the call are converted, except the condition of ``where``, as PyTorch does
+   itself.
+3. If the default is float32, as it is in torch, `write_default_dtype` changes nothing.
 4. The proof runs the program under float32. So a call that these rules do not cover is an error.
 5. A program that was exported in another process has the types that values had there. If a call gives another type in this
-   process, its type depends on the default dtype. Then the type of that process is written.
+   process, its type depends on the default dtype. Then the type of the other process is written.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _has_dtype(node: torch.fx.Node, dtype: torch.dtype) -> bool:
 
 
 def _has_no_float_argument(node: torch.fx.Node) -> bool:
-    """Whether `node` calls an operator of PyTorch without a float tensor (rule 1)."""
+    """Whether `node` calls an operator of PyTorch without a float or complex tensor (rule 1)."""
     if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in ("aten", "prims"):
         return False
     return not any(_is_float(entry.meta.get("val")) for entry in node.all_input_nodes)

@@ -3,7 +3,7 @@
 A *guard* is a condition on sizes that torch assumes while it traces a model.
 
 Rules
-1. Every dynamic axis has a named Dim, and its range covers the ranges of all profiles. ``Dim.AUTO`` is not used, because it
+1. Every dynamic axis has a named Dim, whose range covers the ranges of all profiles. ``Dim.AUTO`` is not used, because it
    drops guards. The Dim of a symbol with ``multiple_of: k`` is k times another Dim (torch calls this a derived dim).
 2. A symbol at several axes is one Dim.
 3. The result is functionalized (by `decomposing`, or by ``run_decompositions({})``). This removes in-place writes to

@@ -5,7 +5,7 @@ Rules
 2. The other inputs are in the manifest's order. So symbol number n of the program is symbol number n of the shape plan.
 3. The size of an axis that the manifest declares dynamic is exactly ``multiple_of × symbol``. The size of a static axis is
    the declared number. If torch.export gives an axis another size, the model is rejected.
-4. The symbols of the inputs have the manifest's ranges. Those of torch may be smaller: torch leaves out size 1 of a dim
+4. The symbols of the inputs have the manifest's ranges. torch's ranges may be smaller: torch leaves out size 1 of a dim
    that is a multiple of another, and sizes that its guards exclude. `proof` tries the sizes that torch left out.
 5. A tensor that the module returns twice is one output of the program.
 6. Slices replace some splits along dynamic axes (`pieces`).

@@ -7,8 +7,8 @@ Rules
 1. The element type of this tensor represents every value of the number exactly (`NUMBER_TYPES`). So a package returns the
    same number as the model.
 2. A number that is returned twice is one output.
-3. The nodes that make these tensors belong to no module, like the nodes that compute sizes. Each names its device. So a
-   program that is moved to a GPU makes the tensors there.
+3. The nodes that make these tensors belong to no module, like the nodes that compute sizes. Each of these nodes has its
+   device as an argument. So a program that is moved to a GPU makes the tensors there.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _OPAQUE_TYPES = (
     type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, str, bytes, int, float, torch.Tensor, torch.dtype,
     torch.device, torch.Generator,
 )  # fmt: skip
-#: Operators that return their argument unchanged.
+#: Operators whose result equals their argument.
 _COPIES = frozenset((torch.ops.aten.clone.default, torch.ops.aten.alias.default))
 
 
@@ -283,7 +283,7 @@ def _input_name(buffer: str, taken: set[str]) -> str:
 
 
 def _range_of(tensor: torch.Tensor) -> ValueRange | None:
-    """The range of random values for a state (rule 5): from 0 to the largest value of `tensor`, or to 1 if that is larger.
+    """The range of random values for a state (rule 5): from 0 to the largest value of `tensor`, and at least to 1.
     None if rule 5 asks for no range, or if the type has no ranges."""
     dtype = dtype_name(tensor.dtype)
     if dtype not in TYPE_LIMITS or not tensor.numel() or not bool((tensor >= 0).all()):

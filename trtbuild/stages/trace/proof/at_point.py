@@ -78,8 +78,9 @@ def _first_problem(
     job: TraceJob,
     frames: Frames,
 ) -> str | None:
-    """The first difference between the results for the inputs `values`; None if they agree. Raises SourceError if the model
-    fails."""
+    """The first difference between the results for the inputs `values`; None if they agree.
+
+    Raises SourceError if they cannot be compared, for example because the model fails."""
     model_output = _run_model(point, module, [value.clone() for value in values], job, frames)
     try:
         outputs = run_program(final, weights, values)

@@ -5,7 +5,7 @@ Rules
    error: the caller can continue without the answer.
 2. A fork copies only the calling thread. So torch uses one thread in the copy. A copy that takes too long is killed,
    because it may wait for a lock that another thread held during the fork.
-3. The copy dies with this process, writes nothing to its standard output and error, and runs no exit handlers.
+3. The copy dies with this process (on Linux), writes nothing to its standard output and error, and runs no exit handlers.
 """
 
 from __future__ import annotations

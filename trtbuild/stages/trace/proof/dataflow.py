@@ -56,12 +56,16 @@ WeightKeys = Callable[[torch.Tensor], str | None]
 #: A returned tensor: the number of its value, its dtype and its shape.
 Result = tuple[int, torch.dtype, tuple[int, ...]]
 
+#: Operators that only return their input, if its shape and dtype stay the same (rule 3).
 _IDENTITY_OPERATORS = frozenset({"clone", "detach", "alias", "lift_fresh", "lift_fresh_copy", "_to_copy", "expand"})
 _RESHAPE_OPERATORS = frozenset({"view", "_unsafe_view", "_reshape_alias", "squeeze", "unsqueeze"})
+#: Operators that read or change strides or storages. They cannot be followed (rule 4).
 _STRIDE_OPERATORS = frozenset(
     {"as_strided", "as_strided_", "set_", "resize_", "stride", "sym_stride", "sym_storage_offset"}
 )
+#: Operators that return numbers, but do not read elements.
 _SIZE_OPERATORS = frozenset({"sym_size", "sym_numel", "size", "numel", "dim"})
+#: Keyword arguments without an effect on the elements.
 _IGNORED_ARGUMENTS = frozenset({"memory_format", "pin_memory", "non_blocking"})
 #: Tensor methods that read elements without an operator.
 _READ_METHODS = ("numpy", "tolist", "__array__", "__dlpack__")

@@ -94,7 +94,7 @@ class Proof:
                 points[failure.sizes] = Point(failure.sizes, failure)
         # small points first: they show most errors in milliseconds
         self._points = sorted(points.values(), key=lambda p: (element_count(p, job), p.sizes))
-        #: The points that `finish` compares, after the smallest point (rule 1).
+        #: The points that are compared after the smallest point: all others, or the only point once more (rule 1).
         self._later_points = self._points[1:] or ([] if job.state else self._points)
         self._weights = [stored_form(weight.value) for weight in final.weights]
         #: Whether the model is large (`LARGE_WEIGHTS_BYTES`).
@@ -137,7 +137,7 @@ class Proof:
         return duration_s
 
     def _compare_later(self, point: Point) -> None:
-        """Compare values at a point other than the smallest. If they differ, the smallest point is compared once more: a
+        """Compare values at a point of `_later_points`. If they differ, the smallest point is compared once more: a
         new difference there shows that the reason is an earlier call, and not the sizes."""
         try:
             self._compare(point)

@@ -60,8 +60,8 @@ def _kind(value: Any) -> str:
 
 
 def _is_same_constant(value: Any, constant: Any) -> bool:
-    """Whether `value` equals `constant`, also in its type. True for a `constant` of any other type, because
-    `trtbuild.stages.trace.export.interface` rejects it in any case."""
+    """Whether `value` equals `constant`, also in its type. True if `constant` is not a bool, an int, a float, a
+    string or None, because `trtbuild.stages.trace.export.interface` rejects it in any case."""
     if not isinstance(constant, bool | int | float | str | None):
         return True
     has_same_type = all(isinstance(value, kind) == isinstance(constant, kind) for kind in (bool, float))

@@ -58,6 +58,7 @@ class Quantizer(torch.nn.Module):
 
     scale: torch.Tensor | None
     pre_scale: torch.Tensor | None
+    #: Zeros. Only a quantizer with the type int8 and an axis has it.
     zero_point: torch.Tensor
 
     def __init__(

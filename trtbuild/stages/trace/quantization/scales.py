@@ -20,7 +20,7 @@ _aten = torch.ops.aten
 def refuse_scales(graph: torch.fx.Graph, values: Mapping[torch.fx.Node, torch.Tensor], job: TraceJob) -> None:
     """Raise SourceError for the first quantizer whose scale is not positive and finite.
 
-    `values` are the values of weights and constants."""
+    `values` are the values of weights and constants. A scale without a value is not checked."""
     register_operators()
     quantized = torch.ops.quantized_decomposed
     packets = (

@@ -37,6 +37,7 @@ _aten = torch.ops.aten
 #: Operators that move the numbers of their input to other places, and do not change them.
 _MOVES = (_aten.t.default, _aten.transpose.int, _aten.permute.default, _aten.view.default, _aten.reshape.default)
 
+#: The placeholder of a weight or a constant → its value.
 Values = Mapping[torch.fx.Node, torch.Tensor]
 
 

@@ -1,9 +1,9 @@
-"""Widen the limits of quantizers of weights if no weight is outside the limits.
+"""Widen the limits of a weight's quantizer if no number of the weight is outside the limits.
 
 PyTorch quantizes weights to -127..127, and TensorRT to -128..127. The lower step writes a clamp for the difference.
 TensorRT 8.6 cannot compute a quantizer that reads a clamped weight ("Could not find any implementation"), and other
-releases would not store the weight in int8. But a scale is usually the largest weight divided by 127, so the clamp changes
-nothing. If this is true for all weights of a quantizer, its limits become -128..127, and no clamp is needed.
+releases would not store the weight in int8. But a scale is usually the largest number of the weight divided by 127, so
+the clamp changes nothing. If this is so for a quantizer, its limits become -128..127, and no clamp is needed.
 
 With ``weights:``, the weights are read after the trace, so nothing is widened.
 """
@@ -24,6 +24,7 @@ _INT8 = (-128, 127)
 #: Operators whose result is their input if the dtype is the same.
 COPIES = (_aten.to.dtype, _aten._to_copy.default, _aten.detach.default, _aten.alias.default)
 
+#: The placeholder of a weight or a constant → its value.
 Values = Mapping[torch.fx.Node, torch.Tensor]
 
 

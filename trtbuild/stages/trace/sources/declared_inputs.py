@@ -1,4 +1,4 @@
-"""Check that a source that is already a graph has the inputs that the manifest declares."""
+"""Check that a source that is already a graph has the inputs that the manifest declares, and describe its interface."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ Rules
    does not depend on any input of the model.
 3. Operators that compute with integers (``QLinearConv``, ``MatMulInteger``) are refused, because TensorRT has no such
    operators. TensorRT chooses integer arithmetic where it finds quantizers and dequantizers.
-4. Scales that are not positive and finite are refused.
+4. Scales in the file that are not positive and finite are refused. Computed scales are not checked.
 """
 
 from __future__ import annotations

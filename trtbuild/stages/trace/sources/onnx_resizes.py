@@ -16,8 +16,8 @@ import onnx.shape_inference
 
 def with_float32_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
     """`model` if all its Resize scales are integers, otherwise a copy for shape inference. In it, scales that would give
-    too small a size are a little larger, so inference finds the right sizes. They are changed one by one, because each
-    changes the sizes of later ones. Nested graphs are not changed."""
+    too small a size are a little larger, so inference finds the right sizes. The operators are changed one by one,
+    because each changes the sizes of later ones. Nested graphs are not changed."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     resizes = {
         node.output[0]: onnx.numpy_helper.to_array(constants[node.input[2]])

@@ -9,7 +9,7 @@ Rules
 4. If ONNX's shape inference does not find the size of an output, this size counts as a size that depends on data. If
    inference does not find the number of axes either, it is taken from the file, and the engine step compares it with the
    network.
-5. Only ONNX's own operators are supported, and operators of Model Optimizer that can be written as these
+5. Only ONNX's own operators are supported, and operators of Model Optimizer that they can replace
    (`onnx_trt_domain`). Functions that the model defines are inlined.
 """
 

@@ -10,8 +10,8 @@ Rules
    right for contiguous tensors, too, because it only makes operators copy them.
 2. Questions about strides come from the functions `_PYTHON_NAMES` of ``torch._prims_common`` and from the C++ files
    `_FILES`. All of them call ``guard_or_true``.
-3. If other C++ code compares the same two expressions, it gets the same answer (for the layout "channels last"). If Python
-   code does so, the guard stays, because user code may take another branch.
+3. If other C++ code compares the same two expressions, as for the layout "channels last", it gets the same answer. If
+   Python code compares them, the guard stays, because user code may take another branch.
 4. Each answer is an assumption, so the proof compares model and program at sizes of both kinds.
 """
 

@@ -63,7 +63,7 @@ def guard_failures(
 
     The proof tries `points` in any case. They and the points of earlier results are *known*. If a guard fails at a known
     point where none of its dims has its smallest possible size (1, or `multiple_of`), this point is its only result. For
-    any other guard that fails, up to three new points are added. After `_MAX_NEW_POINTS` new points, it is at most one.
+    any other guard that fails, up to three new points are added. After `_MAX_NEW_POINTS` new points, at most one is added.
 
     `assumptions` are guards that `guard_filter` has removed or avoided. New points are always added for an assumption that
     fails."""
@@ -163,7 +163,7 @@ class Guard:
     def sample(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
         """Try the guard at a bounded number of sizes. Returns those at which it holds, and those at which it fails.
 
-        They are the smallest and the largest sizes of each symbol, without the sizes up to 1 (or up to `multiple_of`)."""
+        The tried sizes are the smallest and the largest ones of each symbol, but none up to 1 (or up to `multiple_of`)."""
         count = _MAX_TRIED_SIZES // 2 if len(self.symbols) == 1 else _FEW
         ranges: list[Sequence[int]] = []
         for symbol in (self._plan.symbols[number] for number in self.symbols):

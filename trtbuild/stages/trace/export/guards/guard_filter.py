@@ -17,7 +17,8 @@ Rules
    `assumptions`, too.
 
 Some functions of torch are replaced while this thread exports a model. They are not public. If a version of torch lacks one
-of them, no guard is removed, and errors name no line of user code.
+of those in `patch_torch`, no guard is removed, and errors name no line of user code. If it lacks one of those in
+`contiguity`, rule 4 does not apply.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class GuardFilter:
     @contextlib.contextmanager
     def patch_torch(self, outermost: FrameType) -> Iterator[None]:
         """Filter the guards of the call of torch.export inside the block. The frame `outermost` makes this call, so user
-        code runs in frames below it."""
+        code runs in frames between it and the innermost frame."""
         self.assumptions, self.places = [], {}
         thread = threading.get_ident()
         original: dict[str, Any] = {}
@@ -99,7 +100,7 @@ class GuardFilter:
 
     @contextlib.contextmanager
     def answer_stride_questions(self) -> Iterator[None]:
-        """Inside the block, torch assumes no guards about strides (rule 4)."""
+        """Inside the block, `contiguity` answers questions about strides, without guards (rule 4)."""
         original: dict[str, Any] = {}
         with _replaced(StrideQuestions(self._assume_if_varying).replacements(original), original):
             yield

@@ -1,4 +1,4 @@
-"""Find the pairs of sizes at which a guard on two symbols fails. Every pair is tried.
+"""Find pairs of sizes at which a guard on two symbols fails. The result is empty only if the guard holds at every pair.
 
 Rules
 1. A guard may compare two sums of products of sizes (``x.shape[0] + 17 == y.shape[0]``, ``h * w <= 4096``). If one symbol
@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-#: The names of the sizes in a guard → the position of the symbol, 0 or 1; None for the size of a static axis.
+#: Name of a size in a guard → the position of its symbol, 0 or 1; None for the size of a static axis.
 Names = Mapping[str, int | None]
 #: Evaluates a compiled part of a guard, at sizes of the first and the second symbol.
 Evaluate = Callable[[CodeType, Any, Any], Any]

@@ -9,7 +9,7 @@ There are no locks, and nginx does not set the mtime of the files that it serves
    the *grace period* after S. This period is longer than 30 min: 1 h by default, and at least `MIN_GRACE_S`.
 3. A file that no record names is removed in three steps, by collections that are a grace period apart (condemned.py). The
    first collection condemns the file: it notes the time. The second one hides the file: it moves the file out of
-   ``cas/``. It does this only if there is still no record, and if the mtime is older than the grace period. The third one
+   ``cas/``, but only if there is still no record, and if the mtime is older than the grace period. The third one
    removes the file, or moves it back if a record names it now.
 4. Rule 3 is safe for this reason: a file is hidden at H, and removed by a collection that began at R, where
    H < R - grace period. A writer that looked for the file after H did not find it, and wrote the file again. A writer that
@@ -177,7 +177,7 @@ class _Collection:
     def _has_named_size(self, name: str, size: int) -> bool:
         """Whether a CAS file has a size that a record or list gives it.
 
-        If no entry names the file, any size is right. An empty file is wrong, unless its name is the digest of no bytes."""
+        If no entry names the file, any size except 0 is right. Size 0 is right only for the blob of no bytes."""
         sizes = self._scan.sizes.get(name)
         return (size > 0 or name == EMPTY_SHA256) and (sizes is None or size in sizes)
 
@@ -209,7 +209,8 @@ class _Collection:
         ]
 
     def _unneeded_lists(self, remaining: Iterable[Entry]) -> list[str]:
-        """The keys of the chunk lists whose blob none of the `remaining` records names."""
+        """The keys of the chunk lists whose blob none of the `remaining` records names, if they are older than the
+        cut-off."""
         blobs = {blob for entry in remaining for blob in entry.blobs}
         lists = self._scan.lists.items()
         return [key for blob, (key, entry) in lists if blob not in blobs and entry.used_ns < self._cutoff_ns]

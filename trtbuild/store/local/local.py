@@ -27,13 +27,15 @@ Rules
    So the blobs exist when the record becomes visible, and a later collection sees the record before it looks for blobs that
    no record names. A blob that was written outside a session may have been collected. Then BlobMissing is raised, and the
    record is not published.
-7. Records are write-once: an existing record stays, unless it is unusable, for example because it lacks a blob.
+7. Records are write-once: an existing record stays, unless it is unusable (for example, it lacks a blob) or the caller
+   replaces it (`replace`).
    ``locks/records`` is held while a record is looked up and published.
 8. When bytes are written that the store already has, the existing entry is not read if its size is right. An entry of
    another size is replaced.
 9. If trusted keys are configured, the signatures of a record are checked before its document is read. An untrusted record
-   stays, because other machines may trust it. Then this machine writes its own record under a second key, which is computed
-   from the machine's domain (the origin of its records, such as ``ci``): core/recipes/trust.py, rules 3 and 4.
+   stays, because other machines may trust it. Then this machine stores its own record under a second key, if a trusted
+   key has signed the record. The second key is computed from the record's domain (its origin, such as ``ci``):
+   core/recipes/trust.py, rules 3 and 4.
 10. A command that only reads (`begin_read_only`) touches no entry and holds no lock. So its answer may be outdated at once.
     The first call that writes ends this mode.
 """

@@ -36,7 +36,7 @@ _CONTROL_FLOW = {"Loop": "loop", "If": "branch"}
 
 
 class _Argument(NamedTuple):
-    """An argument of a script's forward. `default` is used if an optional argument is not passed."""
+    """An argument of a script's forward. If it is `optional`, and None or nothing is passed, `default` is used."""
 
     name: str
     optional: bool
@@ -192,7 +192,8 @@ def _line_of(node: Any) -> str:
 def _output_structure(
     script: torch.jit.ScriptModule, values: tuple[Any, ...], job: TraceJob, frames: Frames
 ) -> pytree.TreeSpec:
-    """The structure of the script's outputs. The converted graph has lists instead of tuples."""
+    """The structure of the script's outputs. It comes from a run of the script, because the converted graph has lists
+    instead of tuples."""
     try:
         with torch.no_grad():
             result = script(*values)

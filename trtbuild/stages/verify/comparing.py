@@ -9,8 +9,7 @@ Rules
    is at least `SMALLEST_FILL_VALUE`, and at least a thousand times that of every other value. (The others are not all 0.)
    If a tensor has more than two different values of this kind, or has them at fewer than three places, they count.
 4. Empty tensors of the same shape are equal.
-5. Values that rounding decides (`rounding`) are left out. If no value is left, the result says
-   that nothing was compared.
+5. Values that rounding decides (`rounding`) are left out. If no value is left, the result says that nothing was compared.
 """
 
 from __future__ import annotations

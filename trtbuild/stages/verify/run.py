@@ -12,7 +12,8 @@ Rules
    Values that rounding decides (`rounding`) are not compared, and the report has their number.
 4. `locating` searches for the fault of a wrong partition, with the smallest inputs that give a wrong result. This needs
    onnxruntime, and PyTorch as the reference.
-5. A model with an ONNX source has no PyTorch program, so the reference is onnxruntime on the CPU.
+5. A model with an ONNX source has no PyTorch program, so the reference is onnxruntime on the CPU. It takes the place of
+   PyTorch in these rules.
 6. At the min, opt and max of profiles, the state of a model is the initial state in its package. At random points, the
    state is random.
 7. The report of a quantized model also has the error of the whole model against the model without its quantizers
@@ -67,8 +68,9 @@ class _Verification:
         onnx_runner = _onnxruntime_factory(read)(job, self._weights) if job.by_onnx else None
         self._reference = Reference(job, read, self._partitions, self._weights, onnx_runner)
         self._runner = runner(job, self._weights)
-        #: For each input, the smallest integer that is too large, for example because it is an index.
+        #: For each input, the smallest integer that is too large, for example because the input is an index.
         self._integer_ends = self._reference.integer_ends()
+        #: The inputs of `VerifyJob.replay`; None if the inputs are random.
         self._replayed = (
             verification_inputs.read_inputs(Path(job.replay), job.inputs, job.shapes[0])
             if job.replay is not None

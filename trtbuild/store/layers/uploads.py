@@ -49,6 +49,7 @@ class Uploads:
         self._handle_lost_race = handle_lost_race
         self._lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
+        #: Upload that has not ended → the name of its remote.
         self._running: dict[Future[None], str] = {}
         #: The (remote, key) pairs of all records that were added.
         self._added_records: set[tuple[str, str]] = set()

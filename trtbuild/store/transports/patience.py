@@ -111,6 +111,7 @@ class PatientTransport(Transport):
         self._lock = threading.Lock()
         self._first_call_lock = threading.Lock()
         self._has_answered = False
+        #: Why the circuit is open; None if it is not open.
         self._open_reason: str | None = None
         self._refusals: dict[Direction, RemoteRefused] = {}
         #: The time of the calls that failed (rule 2c), and the delays of successful calls (rule 2e).

@@ -33,6 +33,7 @@ from typing import Literal
 from trtbuild import errors
 from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES, normalized
 
+#: ``ignored`` is the kind of the files of rule 3, and of code without a file.
 OwnerKind = Literal["python", "distribution", "trtbuild", "ignored", "user"]
 
 #: Paths that are not dependencies → the reason. Files below these paths are not dependencies either, except those of

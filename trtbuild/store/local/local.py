@@ -8,9 +8,9 @@ Rules
    chunk list: the AC entry under `list_key` of the blob.
 2. A blob's bytes are written first, then its chunk list, then the record. Each is durable before the next is visible
    (publication.py). So a process that is killed leaves only complete entries, and files in ``tmp/``.
-3. Bytes are always verified when they are read. A blob is compared with its own SHA-256, even if all its chunks are right.
-   A damaged entry is moved to ``quarantine/``, and EntryCorrupt is raised. If a blob with chunks is damaged, the chunks
-   with a wrong digest are the damaged entries. If there is no such chunk, the chunk list is the damaged entry.
+3. The bytes of CAS files are verified before they are used. A blob is compared with its own SHA-256, even if all its chunks
+   are right. A damaged entry is moved to ``quarantine/``, and EntryCorrupt is raised. If a blob with chunks is damaged, the
+   chunks with a wrong digest are the damaged entries. If there is no such chunk, the chunk list is the damaged entry.
 4. A lookup touches the entry that it finds: it gives the entry a new mtime, under the shared store-wide lock (leases.py).
    The touch is left out if the mtime is at or after the start of this process's latest session. An entry that vanishes
    before the touch counts as missing.

@@ -3,7 +3,7 @@
 Rules
 1. The converter is ``torch._export.converter.TS2EPConverter`` (torch 2.9 to 2.13). Its last step exports the graph with
    ``Dim.AUTO``, which drops guards. So this step is left out, and the graph is exported with the manifest's dims, like
-   every other source.
+   every other source that torch.export traces.
 2. The result is a module (`make_script_module`). If it is called, it runs the script. If torch.export traces it, it runs
    the converted graph. So the proof compares the program with the script itself.
 3. The converter changes the script that it converts, so it gets a copy. Weights have the script's names. The converter

@@ -43,7 +43,7 @@ _FORMAT_LINE = f"{SCHEMA}\n".encode()
 _BLOCK_SIZE = 512
 _END_BLOCKS = bytes(2 * _BLOCK_SIZE)
 _MEMBER_NAME = re.compile(r"(cas|ac)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
-_SIZE_LIMITS = {"cas": MAX_ENTRY_SIZE, "ac": MAX_ENTRY_SIZE}  # a file in ``cas/`` may be a record's document
+_SIZE_LIMITS = {"cas": MAX_ENTRY_SIZE, "ac": MAX_ENTRY_SIZE}  # a record's document in ``cas/`` may be that large
 _MAX_FORMAT_SIZE = 64
 _MAX_INDEX_SIZE = 4096
 

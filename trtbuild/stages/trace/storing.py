@@ -1,15 +1,15 @@
 """Fork copies of this process, which store a model's weights while this process exports the model and checks the program.
 
 Rules
-1. If the weights have more than `LARGE_WEIGHTS_BYTES` and at most `_MOST_EARLY_BYTES`, a copy begins to store them before
-   the export. The program might not use some of them. `trtbuild cache gc` removes these, because no record names them.
-   All other weights are stored after the export.
+1. If the contiguous CPU weights have more than `LARGE_WEIGHTS_BYTES` and at most `_MOST_EARLY_BYTES`, and there is room for
+   them, a copy begins to store them before the export. The program might not use some of them. `trtbuild cache gc` removes
+   these, because no record names them. All other weights are stored after the export.
 2. User code may change a weight during the export. So the early copy also computes the XXH3 digest of each weight. Its
    results are used only if the weights have the same digests after the export.
 3. Nothing is stored before the export for a model with a ``weights:`` file, or with modules that quantize (`Quantizer`, or
    those of ``prepare_qat``). Its program has other weights than the module: those of the file, or weights in the element
    type of their quantizer, such as int8.
-4. If a copy fails, the caller stores all weights itself. This is not an error.
+4. If a copy fails, or if a digest differs (rule 2), the caller stores all weights itself. This is not an error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _PATIENCE_S = 3600.0
 
 
 def _has_quantizers(module: torch.nn.Module) -> bool:
-    """Whether a module has quantizers (rule 3). Model Optimizer's quantizers were replaced when the model was read."""
+    """Whether a module has quantizers (rule 3). Model Optimizer's quantizers contain a `Quantizer` since
+    the model was read."""
     return has_fake_quantizers(module) or any(isinstance(each, Quantizer) for each in module.modules())
 
 

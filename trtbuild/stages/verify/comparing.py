@@ -2,15 +2,14 @@
 
 Rules
 1. The dtypes and shapes must be equal. Bools and integers must be equal.
-2. NaN equals NaN, and an infinity equals an infinity of the same sign. If a and b are NaN everywhere, this proves
-   nothing, so the result is `NOT_COMPARED`.
+2. NaN equals NaN, and an infinity equals an infinity of the same sign. Every other NaN or infinity is an infinite error. If
+   a and b are NaN everywhere, this proves nothing, so the result is `NOT_COMPARED`.
 3. The error is max|a-b| / max|b| over the finite numbers. If all of b is zero, the error is 0 or infinite. Fill values do
    not count in max|b|, because a mask's -1e9 would hide every error. A fill value is equal in a and b. Its absolute value
    is at least `SMALLEST_FILL_VALUE`, and at least a thousand times that of every other value. (The others are not all 0.)
-   A tensor has at most two different fill values, at three or more places in total.
+   If a tensor has more than two different values of this kind, or has them at fewer than three places, they count.
 4. Empty tensors of the same shape are equal.
-5. Values that rounding decides (`rounding`) are left out. If no value is left, the result says
-   that nothing was compared.
+5. Values that rounding decides (`rounding`) are left out. If no value is left, the result says that nothing was compared.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ SMALLEST_FILL_VALUE = 1e4
 class Deviation:
     """The result of a comparison."""
 
+    #: The error of rule 3. It is infinite if `text` is not empty.
     error: float
     #: Describes a difference that is not a number, such as another dtype.
     text: str = ""

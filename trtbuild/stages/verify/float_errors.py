@@ -6,10 +6,11 @@ Rules
    its partitions, without quantizers. These programs compute in the precision of the model.
 2. If a program stores weights as quantized numbers, their floats are lost. Without quantizers, the program then has the
    rounded weights, and the report says that their error is not known. If the model has no other quantizers, nothing is
-   measured.
+   measured. Nothing is measured for a model that comes as ONNX, either.
 3. The error of an output is max|a-b| / max|b|, and its mean is mean|a-b| / max|b|, where b is the float model's output.
    Fill values do not count in max|b| (`comparing`). Only outputs of floating types are compared, where b is finite.
-4. If an output cannot be compared at one of the points, its error is unknown and exceeds every limit.
+4. If an output cannot be compared, or the float model fails, at one of the points, the error is unknown and exceeds every
+   limit.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class FloatErrors:
     def __init__(self, model: FloatModel) -> None:
         self._model = model
         self._unknown = model.unknown
+        #: Number of an output → its largest error at any point.
         self._largest: dict[int, float] = {}
+        #: Number of an output → (mean error, number of values) at each point.
         self._means: dict[int, list[tuple[float, int]]] = {}
 
     def add(self, actual: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:

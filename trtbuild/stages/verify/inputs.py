@@ -5,7 +5,8 @@ Rules
    distributed, as in the trace, and bools are random, with both values along the last axis. For a point with `zeros`, about
    a quarter of the floats are replaced by 0, unless 0 is outside the range.
 2. Without a range, integers are 0 or 1, because the trace has shown that the model accepts these. If an input indexes the
-   rows of tables (token ids, positions), its values are drawn from all rows of the smallest table.
+   rows of tables (token ids, positions), its values are drawn from the numbers of all rows of the smallest table.
+   A table whose size is dynamic counts as a table of two rows.
 3. A file of inputs is a safetensors file with the model's inputs by name. Other tools can read it.
 """
 

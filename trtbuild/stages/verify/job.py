@@ -30,7 +30,8 @@ class FloatProgram:
 
 @dataclass(frozen=True)
 class VerifyJob:
-    """Compare the partitions of a model with PyTorch. Blobs are named by their SHA-256.
+    """The job: compare the partitions of a model, and the whole model, with the reference (PyTorch, or the ONNX models if
+    `by_onnx`). Blobs are named by their SHA-256.
 
     A graph digest is the SHA-256 of the text of a partition's program. Equal partitions share it.
     """

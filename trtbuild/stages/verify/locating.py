@@ -1,14 +1,15 @@
 """In a partition with wrong results, find the first operator whose value is wrong.
 
 Rules
-1. The value of each call of the partition's program is compared with that of the last ONNX node that came from the call.
-   A call is right, wrong, or unknown. It is unknown if the node has another dtype or shape (float32 may replace a half
-   type), or if there is no such node, for example because the optimizer has merged it. The tolerance depends on the call's
-   precision (`precisions`).
+1. The value of each call of the partition's program is compared with that of the last ONNX node that came from the call. A
+   call is right, wrong, or unknown. It is unknown if the node has another dtype, shape or number of outputs (float32 may
+   replace a half type), or if there is no such node, for example because the optimizer has merged it. The tolerance depends
+   on the call's precision (`precisions`).
 2. A wrong call counts only if it reaches an output through calls that are all wrong or unknown. (A value with another
    layout in ONNX may look wrong, although the calls after it are right.)
-3. The result names two calls: the first wrong call that counts, and the first unknown call that it depends on. The fault
-   is between these two calls.
+3. The result names two calls: the first wrong call that counts, and the first unknown call that it depends on, through
+   unknown calls only. The fault is between these two calls. Without such an unknown call, the result names the wrong call
+   twice.
 4. Values are compared in groups of at most `_GROUP_BYTES`. A larger value is compared alone. Each group needs one more run
    of the program and the ONNX model.
 """
@@ -72,7 +73,7 @@ class FaultSearch:
     def find_place(
         self, runtime: OnnxRuntime, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Place | None:
-        """Return the place of the fault for inputs with a wrong result; None if no inner value is known to be wrong.
+        """Return the place of the fault for inputs with a wrong result; None if no wrong call counts (rule 2).
 
         Raises NotRunnable, PartFailed."""
         values = placeholder_values(self._program, weights, inputs)

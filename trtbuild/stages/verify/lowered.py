@@ -2,13 +2,13 @@
 
 Rules
 1. Both programs run on the same inputs. Rounding cannot explain a difference of more than `MAX_TOLERANCES` times the
-   tolerance of ``trtbuild verify``. In float32, such a difference proves that a graph pass is wrong. Values that rounding
-   decides (`rounding`) are not compared.
+   tolerance of ``trtbuild verify`` (which is limited to `_LARGEST_TOLERANCE` here). In float32, such a difference proves
+   that a graph pass is wrong. Values that rounding decides (`rounding`) are not compared.
 2. Each value inside the lowered program must have the dtype and sizes that torch declares. If an operator returns another
    type in the traced program, too, the error is about the model. Otherwise a pass is wrong.
-3. The tolerance of an output follows from the types of all values from which either program computes the output. If an
-   output in half precision differs as much as in rule 1, the error is about the model, because half precision cannot
-   represent a number of the model. The hint names other precisions.
+3. The tolerance of an output follows from the types of all values from which either program computes the output. If the
+   manifest sets a lower precision than float32, and an output of lower precision differs as much as in rule 1, the error is
+   about the model: this precision cannot represent a number of the model. The hint names other precisions.
 4. If the traced program itself fails on random inputs, nothing is compared.
 5. In the lowered program, matrix products and convolutions of half-precision values are computed in float32 and then
    rounded, as on a GPU. The CPU's kernels for half precision are several times slower.
@@ -63,11 +63,12 @@ def refuse_another_model(
     comparison: ComparisonPoint,
     precisions: Precisions,
 ) -> None:
-    """Raise InconsistentShapes if `lowered` and `traced` give different results.
+    """Raise InconsistentShapes if `lowered` and `traced` give different results, or if `lowered` fails with an
+    ArithmeticError or has a value of another type than declared (rule 2).
 
-    If the output is in half precision because of `precisions`, the manifest's precisions, a SourceError with the code
-    ``precision`` is raised instead (rule 3). An operator whose declared type is wrong raises a SourceError with the code
-    ``wrong-type``.
+    If the output has a lower precision because of `precisions`, the manifest's precisions, a SourceError with the code
+    ``precision`` is raised instead (rule 3). An operator whose declared type is wrong in `traced`, too, raises a
+    SourceError with the code ``wrong-type``.
     """
     try:
         expected = TorchReference.run_program(traced, weights, comparison.inputs)
@@ -83,7 +84,7 @@ def refuse_another_model(
             code="wrong-type",
             hint="use another operator: PyTorch declares a wrong type or wrong sizes for the result of this one",
         ) from error
-    except ArithmeticError as error:  # for example, it divides by a size minus 1. The traced program runs.
+    except ArithmeticError as error:  # for example, `lowered` divides by a size minus 1, and `traced` does not
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InconsistentShapes(f"the lowered program fails at {comparison.name}: {reason}") from error
     tolerance_of = tolerances("onnxruntime")
@@ -121,7 +122,7 @@ def _advice(precisions: Precisions, precision: str) -> str:
 def _returns_wrong_type(
     operator: Any, traced: Program, weights: Sequence[torch.Tensor], comparison: ComparisonPoint
 ) -> bool:
-    """Whether the operator returns another type than torch declares in the traced program, too (rule 2)."""
+    """Whether this operator is also the first one in the traced program whose result has a wrong type (rule 2)."""
     try:
         _run_checked(traced, weights, comparison)
     except _WrongType as error:

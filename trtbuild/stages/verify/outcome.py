@@ -19,6 +19,7 @@ class Outcome:
     """
 
     precisions: Sequence[RoundedType]
+    #: Precision → the largest allowed error.
     tolerances: Mapping[RoundedType, float]
     worst: Deviation = field(default_factory=lambda: Deviation(-1.0))
     #: The worst error divided by its tolerance.
@@ -46,6 +47,7 @@ class Outcome:
 
     @property
     def precision(self) -> RoundedType:
+        """The precision of the worst output. If no point was run, it is the coarsest precision of the outputs."""
         return coarsest_precision(self.precisions) if self.point is None else self.precisions[self.output]
 
     def add(self, point: int, deviations: Sequence[Deviation], size: Callable[[int], int]) -> None:

@@ -4,7 +4,7 @@ Rules
 1. The precision of a value is the coarsest floating type among the value itself and all values that it was computed from:
    inputs, weights, constants and inner values. A value that was rounded to float16 does not become more exact in float32.
    Rounding may turn a difference of one bit of float32 into a difference of one bit of float16.
-2. The precision in a partition follows from the types of its inputs, because the inputs are computed by PyTorch, and
+2. The precision in a partition follows from the types of its inputs, because the reference computes the inputs, and
    earlier partitions add no error. For the whole model, it follows from the model's inputs, through all partitions.
 3. A size does not depend on values. An integer may depend on a coarse value (``argmax``). Values that are computed from
    this integer are then coarse.

@@ -202,8 +202,8 @@ class Reference:
     def exact_outputs(self) -> frozenset[int]:
         """Return the positions of the outputs that must be exactly equal; an empty set without a traced program.
 
-        The reference then runs the programs of the partitions, from which the engines are built, too. So a wrong number
-        would be in both results."""
+        Without a traced program, the reference runs the programs of the partitions, from which the engines are built, too.
+        So a wrong number would be in both results."""
         return frozenset() if self._program is None else precisions.exact_outputs(self._program)
 
     def _compute_part_precisions(self, part: Partition, inputs: Sequence[RoundedType]) -> Sequence[RoundedType]:

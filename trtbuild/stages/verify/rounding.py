@@ -5,8 +5,8 @@ can change such a result, and two correct programs may differ in the last bit.
 
 Rules
 1. If results differ too much, the reference runs again, at most `MAX_RUNS` times for each tolerance. Each time, its
-   floating-point inputs and weights are multiplied by random factors from 1 - `amount` to 1 + `amount`. `amount` is the
-   tolerance of the output.
+   floating-point and complex inputs and weights are multiplied by random factors from 1 - `amount` to 1 + `amount`.
+   `amount` is the tolerance of the output.
 2. If an integer or a bool changes in one of these runs, rounding decides it. Rounding also decides a floating-point number
    that changes by more than `MAX_TOLERANCES` x `amount` x the largest absolute value of the output. Such a number depends
    on a decision (``where``, ``round``, ``topk``), or the model amplifies errors too much for a comparison.

@@ -2,18 +2,22 @@
 
 Rules
 1. At each point (a choice of input sizes and values), PyTorch runs the partitions in order. The runner (onnxruntime or
-   engines) runs each TensorRT partition on PyTorch's values, and the results are compared. Then the runner runs the whole
-   model: each partition gets the runner's results of earlier partitions. The final result is compared with that of the
-   traced program. (The trace has compared the traced program with the user's module.)
+   engines) runs each TensorRT partition on PyTorch's values, and the results are compared. The runner also runs the whole
+   model: each partition gets the runner's results of earlier partitions, and PyTorch runs the Torch partitions. The final
+   result is compared with that of the traced program, and so is PyTorch's result of all partitions. (The trace has compared
+   the traced program with the user's module.) Without a traced program, PyTorch's result of all partitions takes its place.
 2. A partition that cannot run here is unchecked, with the reason. It never counts as right.
 3. The report has the worst point of each partition and of the whole model. The inputs of the worst of these points are
-   written to a file. The tolerance of an output follows from its precision (`precisions`). Values that rounding decides
-   (`rounding`) are not compared, and the report has their number.
-4. `locating` searches for the fault of a wrong partition, with the smallest inputs that give a wrong result.
-5. A model with an ONNX source has no PyTorch program, so the reference is onnxruntime on the CPU.
+   written to a file, unless they come from a file. The tolerance of an output follows from its precision (`precisions`).
+   Values that rounding decides (`rounding`) are not compared, and the report has their number.
+4. `locating` searches for the fault of a wrong partition, with the smallest inputs that give a wrong result. This needs
+   onnxruntime, and PyTorch as the reference.
+5. A model with an ONNX source has no PyTorch program, so the reference is onnxruntime on the CPU. It takes the place of
+   PyTorch in these rules.
 6. At the min, opt and max of profiles, the state of a model is the initial state in its package. At random points, the
    state is random.
-7. The report also has the error of the whole model against the model without its quantizers (`float_errors`).
+7. The report of a quantized model also has the error of the whole model against the model without its quantizers
+   (`float_errors`).
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from trtbuild.stages.verify.running import NotRunnable, PartFailed, PartRunner, 
 
 
 def verify(job: VerifyJob, read: ReadBlob, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
-    """Compare the partitions of a model, by default with onnxruntime. Returns the report.
+    """Compare the results of `runner`, by default onnxruntime, with those of the reference. Returns the report.
 
     Raises SourceError if the reference fails at a point, and NotRunnable if it cannot run here. Raises UsageError if the
     file of inputs (`VerifyJob.replay`) does not fit the model, and OSError if the worst inputs cannot be written.
@@ -64,8 +68,9 @@ class _Verification:
         onnx_runner = _onnxruntime_factory(read)(job, self._weights) if job.by_onnx else None
         self._reference = Reference(job, read, self._partitions, self._weights, onnx_runner)
         self._runner = runner(job, self._weights)
-        #: For each input, the smallest integer that is too large, for example because it is an index.
+        #: For each input, the smallest integer that is too large, for example because the input is an index.
         self._integer_ends = self._reference.integer_ends()
+        #: The inputs of `VerifyJob.replay`; None if the inputs are random.
         self._replayed = (
             verification_inputs.read_inputs(Path(job.replay), job.inputs, job.shapes[0])
             if job.replay is not None
@@ -81,6 +86,7 @@ class _Verification:
         self._exact_outputs = self._reference.exact_outputs()
         float_model = self._reference.float_model()
         self._float_errors = None if float_model is None else FloatErrors(float_model)
+        # the whole model run by the runner, and all partitions run by the reference
         self._whole_outcome, self._lowered_outcome = (
             Outcome(model_precisions, job.tolerances),
             Outcome(model_precisions, job.tolerances),
@@ -187,7 +193,8 @@ class _Verification:
         number: int,
         point: Point,
     ) -> Sequence[torch.Tensor] | None:
-        """Compare one partition on PyTorch's values. Returns its results, or None if it cannot run or fails."""
+        """Compare one partition on PyTorch's values. Returns its results, or None if it cannot run or fails. For a
+        Torch partition, returns `expected`."""
         if part.kind == "torch":
             return expected
         outcome = self._outcomes[part.name]
@@ -210,7 +217,7 @@ class _Verification:
         """Return the results of a partition on the runner's results of earlier partitions.
 
         PyTorch runs Torch partitions and unchecked partitions. If the runner has failed on PyTorch's values (`has_failed`)
-        and fails on its own values, too, PyTorch takes its place. Raises PartFailed.
+        and fails on its own values, too, PyTorch runs the partition instead. Raises PartFailed.
         """
         if part.kind == "tensorrt" and self._outcomes[part.name].unchecked is None:
             try:

@@ -32,7 +32,7 @@ from trtbuild.store.local.local import LocalStore
 #: The coarsest resolution of time stamps in common file systems (FAT), in seconds.
 SLACK_S = 2.0
 
-# The number of entries that are removed under one lock (rule 2).
+# The largest number of entries that are removed while the lock is held once (rule 2).
 _BATCH_SIZE = 64
 
 
@@ -49,8 +49,9 @@ def collect(
     """Remove entries until `store` has at most `max_size` allocated bytes, and the last use of each record was at most
     `max_age_s` seconds ago.
 
-    Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is removed, and the report has the
-    entries that would be removed. Raises StoreUnavailable.
+    Records whose keys are `pinned` stay, with their blobs. `slack_s` replaces `SLACK_S` (rule 1). Entries in quarantine are
+    removed after `quarantine_age_s`. With `dry_run` nothing is removed, and the report has the entries that would be
+    removed. Raises StoreUnavailable.
     """
     layout = store.entries.layout
     store.entries.prepare()
@@ -153,7 +154,8 @@ class _Removal:
         return removed_names
 
     def _remove_file(self, path: str) -> bool:
-        """Remove a file. Returns False, and keeps the file, if its mtime is at or after the cut-off."""
+        """Remove a file, except in a dry run. Returns False, and keeps the file, if its mtime is at or after the
+        cut-off."""
         try:
             if os.stat(path).st_mtime_ns >= self._cutoff_ns:
                 return False

@@ -117,7 +117,7 @@ class CondemnedFiles:
 
     def remove(self, before_ns: int, start_ns: int, kept: Collection[str] = ()) -> dict[str, Size]:
         """Remove the files that were hidden before `before_ns`, except `kept`. `start_ns` is the start of the collection.
-        Returns the removed files: name → size."""
+        It replaces a time of hiding that is too late, because a clock was wrong. Returns the removed files: name → size."""
         removed: dict[str, Size] = {}
         grace_ns = start_ns - before_ns
         for time_ns in self._hiding_times():

@@ -73,9 +73,9 @@ class Entry:
 class Scan:
     """All entries of a store."""
 
-    records: dict[str, Entry] = field(default_factory=dict)
+    records: dict[str, Entry] = field(default_factory=dict)  # name of an entry in ``ac/`` → the record
     lists: dict[str, tuple[str, Entry]] = field(default_factory=dict)  # blob → the key of its chunk list, and the list
-    cas: dict[str, Entry] = field(default_factory=dict)
+    cas: dict[str, Entry] = field(default_factory=dict)  # CAS file → its last use and size
     domains: set[str] = field(default_factory=set)  # the domains (origins) that the records' signatures name
     sizes: dict[str, set[int]] = field(default_factory=dict)  # CAS file → the sizes that records and lists give it
 

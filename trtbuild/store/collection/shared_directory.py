@@ -5,11 +5,12 @@ There are no locks, and nginx does not set the mtime of the files that it serves
 1. A reader verifies the bytes, and a missing file is a miss. So only one thing must never happen: that a record stays and
    its files are removed permanently.
 2. A writer that finds or writes a file at time S names the file in a record, and publishes this record before S + 30 min.
-   From S + 15 min on, the writer looks up the file again (store/remote/files.py, rule 3). The file is not removed within
-   the *grace period* after S. This period is longer than 30 min: 1 h by default, and at least `MIN_GRACE_S`.
+   If this takes more than 15 min, the writer looks up the file again, and S is the time of this lookup
+   (store/remote/files.py, rule 3). The file is not removed within the *grace period* after S. This period is longer than 30
+   min: 1 h by default, and at least `MIN_GRACE_S`.
 3. A file that no record names is removed in three steps, by collections that are a grace period apart (condemned.py). The
    first collection condemns the file: it notes the time. The second one hides the file: it moves the file out of
-   ``cas/``. It does this only if there is still no record, and if the mtime is older than the grace period. The third one
+   ``cas/``, but only if there is still no record, and if the mtime is older than the grace period. The third one
    removes the file, or moves it back if a record names it now.
 4. Rule 3 is safe for this reason: a file is hidden at H, and removed by a collection that began at R, where
    H < R - grace period. A writer that looked for the file after H did not find it, and wrote the file again. A writer that
@@ -19,10 +20,11 @@ There are no locks, and nginx does not set the mtime of the files that it serves
    next build of the step, or the next collection. A `DirectoryTransport` prevents this: it sets the mtime of the files that
    it finds, unless the mtime is less than 15 min old. So these files are not hidden.
 6. Records are removed in the order of their last use, and never within the grace period (retention.py). The last use is the
-   later of mtime and atime. With relatime (Linux's default), the atime is at most a day before the last read. With noatime
-   the atime never changes. Then the records that nginx serves are removed in the order in which they were written.
-   After the grace period, a collection also removes records that are invalid, or lack a file of the size that they name.
-   A file whose size differs from the size in its records is removed in the three steps, too.
+   later of mtime and atime (for files of other users only the mtime: shared_entries.py, rule 2). With relatime (Linux's
+   default), the atime is at most a day before the last read. With noatime the atime never changes. Then the records that
+   nginx serves are removed in the order in which they were written. After the grace period, a collection also removes
+   records that are invalid, or lack a file of the size that they name. A file whose size differs from the size in its
+   records is removed in the three steps, too.
 7. Each change is one rename or one unlink, and a record is removed before its files. So a collection may be killed at any
    moment. Two collections may run at once: it is not an error if another collection has already moved a file.
 8. All times come from the clock of the directory's file system. Only a `dry_run`, which writes nothing, begins at the time
@@ -177,7 +179,7 @@ class _Collection:
     def _has_named_size(self, name: str, size: int) -> bool:
         """Whether a CAS file has a size that a record or list gives it.
 
-        If no entry names the file, any size is right. An empty file is wrong, unless its name is the digest of no bytes."""
+        If no entry names the file, any size except 0 is right. Size 0 is right only for the blob of no bytes."""
         sizes = self._scan.sizes.get(name)
         return (size > 0 or name == EMPTY_SHA256) and (sizes is None or size in sizes)
 
@@ -209,7 +211,8 @@ class _Collection:
         ]
 
     def _unneeded_lists(self, remaining: Iterable[Entry]) -> list[str]:
-        """The keys of the chunk lists whose blob none of the `remaining` records names."""
+        """The keys of the chunk lists whose blob none of the `remaining` records names, if they are older than the
+        cut-off."""
         blobs = {blob for entry in remaining for blob in entry.blobs}
         lists = self._scan.lists.items()
         return [key for blob, (key, entry) in lists if blob not in blobs and entry.used_ns < self._cutoff_ns]

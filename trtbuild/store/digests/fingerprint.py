@@ -10,7 +10,7 @@ Rules
    file of this size was seen before, this lookup is left out.
 3. Otherwise both digests are computed in one reading. For a small file only the SHA-256 is computed, which is faster than a
    lookup of its fingerprint.
-4. If the stat changed while a file was read, the file is read again.
+4. If the stat changed while a file was read, the file is read again, at most `_MAX_ATTEMPTS` times in all.
 5. The digest of a file that trtbuild has just written is stored without reading the file (`note_written`). The file must
    still have its writer's `FileStamp`. The writer adds one nanosecond to the mtime, so no edit gets the same mtime, not
    even within one tick of the clock (store/local/publication.py, rule 4).

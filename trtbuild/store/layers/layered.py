@@ -10,13 +10,14 @@ Rules
    blob that a remote's record names, BlobMissing is raised. Then the next plan in the same run builds the blob again.
 4. New records and blobs are written to the local store, and are sent to the remotes that may be written (uploads.py).
 5. All machines use the same engine for one key. So if another machine published an engine while this machine built it, the
-   other machine's engine is used. Packages are sent last, and only if the remote has the same engines as the package.
+   other machine's engine is used. Packages are sent last, and only if no remote has kept another machine's engine
+   in place of one in the package.
 6. In a command that only reads (`begin_read_only`), lookups and `get_bytes` change nothing in the local store, except that
    a damaged entry is moved to quarantine. `get_bytes` keeps fetched blobs in memory.
 7. If the local store cannot be written, `copy_to` writes a remote's blob directly to its path, and `get_bytes` keeps it in
    memory.
-8. Pointers are sent at the end, too. A pointer replaces a pointer in a remote only if the build has not failed. Otherwise a
-   machine without torch would be led to a trace without engines, and away from one with engines.
+8. Pointers are sent at the end, too. A pointer replaces a pointer in a remote only if the build has not failed. A failed
+   build's pointer would lead a machine without torch to a trace without engines, and away from one with engines.
 """
 
 from __future__ import annotations

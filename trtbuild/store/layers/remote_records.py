@@ -50,8 +50,9 @@ class FoundRecords:
         self._keys_by_blob: dict[str, set[str]] = {}
         #: The (remote, blob) pairs in which a record of the remote names the blob, but the blob could not be fetched.
         self._missing_blobs: set[tuple[str, str]] = set()
-        #: The (remote, key) pairs of records that are not trusted.
+        #: The (remote, key) pairs of records that are not trusted, or that the lock file refuses.
         self._untrusted_records: set[tuple[str, str]] = set()
+        #: (name of a remote, event) → the number of these events (`counts_of`).
         self._counts: Counter[tuple[str, str]] = Counter()
 
     # -- records
@@ -128,7 +129,8 @@ class FoundRecords:
                 elif found is None:
                     self.count_event(remote, "misses")
                     not_found.append(key)
-            remaining = not_found  # without the records with an error: `find` requests them again
+            # `find` will request the records with an error, and those that the lock file refuses, again.
+            remaining = not_found
             if not remaining:
                 return
         with self._lock:

@@ -5,9 +5,9 @@ Rules
    and does not fail the build.
 2. The bytes of a record's document are sent unchanged, with the signatures that may leave this machine. Before a file is
    sent, its SHA-256 is compared with its name, because some remotes do not allow the replacement of a damaged file.
-3. Two machines may send an engine at once to a remote that does not decide which one it keeps. So each machine looks up
-   the engine again at the end (store/remote/records.py, rule 6). So all machines use the same engine. For other steps this
-   is not necessary, because their records for one key differ only in their provenance.
+3. Two machines may send an engine at once to a remote that does not decide which one it keeps. So each machine looks up the
+   engine again at the end (store/remote/records.py, rule 6), and all machines use the engine that the remote has then. For
+   other steps this is not necessary, because their records for one key differ only in their provenance.
 4. A pointer is a record that leads to another record. Its upload (`last`) begins when the uploads of all records that were
    added earlier have ended. If a record could not be sent to the remote, the pointer is not sent either, because it
    would replace a pointer that can be used.
@@ -49,6 +49,7 @@ class Uploads:
         self._handle_lost_race = handle_lost_race
         self._lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
+        #: Upload that has not ended → the name of its remote.
         self._running: dict[Future[None], str] = {}
         #: The (remote, key) pairs of all records that were added.
         self._added_records: set[tuple[str, str]] = set()

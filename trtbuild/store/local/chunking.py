@@ -25,7 +25,8 @@ MIN_SIZE = 64 << 10
 MEAN_SIZE = 256 << 10
 MAX_SIZE = 1 << 20
 
-#: The size of a window in bytes, accurate to `MAX_SIZE`. Only the last window of a blob may be smaller.
+#: The size of a window in bytes. A window may be larger or smaller by less than `MAX_SIZE`. The last window of a blob may
+#: have any smaller size.
 WINDOW_SIZE = 16 << 20
 
 

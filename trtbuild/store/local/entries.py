@@ -31,7 +31,7 @@ _FIRST_READ_SIZE = 64 << 10
 
 
 class Entries:
-    """The entries of the store in the directory `root`. Raises StoreUnavailable as `Layout.check_format`."""
+    """The entries of the store in the directory `root`. Raises StoreUnavailable as `Layout.check_format` does."""
 
     def __init__(self, root: str) -> None:
         self.layout = Layout(root)

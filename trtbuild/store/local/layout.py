@@ -11,8 +11,8 @@ sessions/         one file for each running session (the time in which a process
 Bazel's remote caches have the same two parts: the content-addressable storage (CAS) and the action cache (AC).
 
 If the group or all users may write to the store's directory, several users share the store. Then every file and directory
-in the store gets the mode and the group of the store's directory, and the umask does not count. So each user can read,
-touch and lock the files of the others.
+in the store gets the group and the mode of the store's directory (files without the execute bits), and the umask does not
+count. So each user can read, touch and lock the files of the others.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.

@@ -34,6 +34,7 @@ from collections.abc import Iterator
 
 from trtbuild.store.local.layout import Layout, set_permissions, unavailable_error
 
+#: Errors that show that this user cannot write to the store, or that the store does not exist yet (rule 5).
 _READ_ONLY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
 _open_descriptors: set[int] = set()

@@ -31,8 +31,9 @@ def session_starts(layout: Layout) -> Iterator[int]:
 
 
 def remove_leftovers(layout: Layout, start_ns: int, quarantine_age_s: float) -> int:
-    """Remove unlocked files in ``tmp/``, ``locks/`` and ``sessions/``, and old entries in quarantine. Ages are computed at
-    `start_ns`, the start of the collection. Returns the number of removed files."""
+    """Remove old unlocked files in ``tmp/``, unlocked files in ``locks/`` and ``sessions/`` (except the locks ``store`` and
+    ``records``), and old entries in quarantine. Ages are computed at `start_ns`, the start of the collection. Returns the
+    number of removed files."""
     removed = 0
     for folder, age_s in ((layout.tmp, UNFINISHED_AGE_S), (layout.locks, 0.0), (layout.sessions, 0.0)):
         for file in list_folder(folder):

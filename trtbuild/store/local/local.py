@@ -8,9 +8,9 @@ Rules
    chunk list: the AC entry under `list_key` of the blob.
 2. A blob's bytes are written first, then its chunk list, then the record. Each is durable before the next is visible
    (publication.py). So a process that is killed leaves only complete entries, and files in ``tmp/``.
-3. Bytes are always verified when they are read. A blob is compared with its own SHA-256, even if all its chunks are right.
-   A damaged entry is moved to ``quarantine/``, and EntryCorrupt is raised. If a blob with chunks is damaged, the chunks
-   with a wrong digest are the damaged entries. If there is no such chunk, the chunk list is the damaged entry.
+3. The bytes of CAS files are verified before they are used. A blob is compared with its own SHA-256, even if all its chunks
+   are right. A damaged entry is moved to ``quarantine/``, and EntryCorrupt is raised. If a blob with chunks is damaged, the
+   chunks with a wrong digest are the damaged entries. If there is no such chunk, the chunk list is the damaged entry.
 4. A lookup touches the entry that it finds: it gives the entry a new mtime, under the shared store-wide lock (leases.py).
    The touch is left out if the mtime is at or after the start of this process's latest session. An entry that vanishes
    before the touch counts as missing.
@@ -27,13 +27,15 @@ Rules
    So the blobs exist when the record becomes visible, and a later collection sees the record before it looks for blobs that
    no record names. A blob that was written outside a session may have been collected. Then BlobMissing is raised, and the
    record is not published.
-7. Records are write-once: an existing record stays, unless it is unusable, for example because it lacks a blob.
+7. Records are write-once: an existing record stays, unless it is unusable (for example, it lacks a blob) or the caller
+   replaces it (`replace`).
    ``locks/records`` is held while a record is looked up and published.
 8. When bytes are written that the store already has, the existing entry is not read if its size is right. An entry of
    another size is replaced.
 9. If trusted keys are configured, the signatures of a record are checked before its document is read. An untrusted record
-   stays, because other machines may trust it. Then this machine writes its own record under a second key, which is computed
-   from the machine's domain (the origin of its records, such as ``ci``): core/recipes/trust.py, rules 3 and 4.
+   stays, because other machines may trust it. Then this machine stores its own record under a second key, if a trusted
+   key has signed the record. The second key is computed from the record's domain (its origin, such as ``ci``):
+   core/recipes/trust.py, rules 3 and 4.
 10. A command that only reads (`begin_read_only`) touches no entry and holds no lock. So its answer may be outdated at once.
     The first call that writes ends this mode.
 """

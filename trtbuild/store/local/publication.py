@@ -58,9 +58,11 @@ class Publication:
         self._unsynced_folders: set[str] = set()
         self._batched_paths: set[str] = set()
         self._unsynced_files: list[_UnsyncedFile] = []
+        #: The number of open files: `_unsynced_files`, and the batch that the publishing thread works on.
         self._open_count = 0
         self._capacity = threading.Condition(self._lock)
         self._publisher: threading.Thread | None = None
+        #: The error of the publishing thread.
         self._failure: BaseException | None = None
 
     def write(self, path: str, data: bytes | memoryview) -> None:

@@ -83,6 +83,7 @@ class _ChunkWriter:
         self._publication = Publication(entries.layout)
         self._content_hash, self._size = hashlib.sha256(), 0
         self._chunks: list[Output] = []
+        #: For each window that may have unwritten chunks: the hashing of the window, and the writing of its chunks.
         self._waiting: deque[tuple[Future[None], list[Future[Output]]]] = deque()
         self._writers, self._hasher = ThreadPoolExecutor(_WRITER_COUNT), ThreadPoolExecutor(1)
         self._is_finished = False

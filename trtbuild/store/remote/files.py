@@ -7,9 +7,9 @@ Rules
    differs, RemoteLied is raised, and the file counts as missing.
 2. A file that is in the remote is not sent again, unless it is damaged there. So an interrupted upload continues where it
    stopped.
-3. `send` looks up a file again half of `PRESENCE_S` after it last saw the file in the remote. The other half remains for
-   publishing the entry that names the file. A collection of the remote waits longer than `PRESENCE_S` before it removes a
-   file (collection/shared_directory.py).
+3. `send` looks up a file again if it last saw the file in the remote at least half of `PRESENCE_S` ago. The other half
+   remains for publishing the entry that names the file. A collection of the remote waits longer than `PRESENCE_S` before it
+   removes a file (collection/shared_directory.py).
 4. Only a few files are fetched ahead of the consumer, because they are in memory. Uploads have separate threads, so that
    planning does not wait for an upload.
 """

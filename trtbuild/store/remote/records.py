@@ -14,16 +14,16 @@ Rules
 4. The bytes of small files are also in the entry (action_result.py, rule 6). So a small record needs only one request. The
    lookup of a trace reads several small records, one after another (core/recipes/chain.py).
 5. An existing entry stays if this machine can use it, or does not trust it. An unusable entry is replaced, if the remote
-   allows it. Beside an untrusted entry, a record with a trusted signature gets a second entry, under the key of its
-   domain (core/recipes/trust.py, rules 3 and 4).
+   allows it. Beside an untrusted entry, or an unusable one that cannot be replaced, a record with a trusted signature gets
+   a second entry, under the key of its domain (core/recipes/trust.py, rules 3 and 4).
 6. If several machines write an entry at the same moment, some remotes do not decide which write is the first
    (`Transport.decides_races`). There, the last writer's entry stays. After `SETTLE_S` all machines find it
    (`current_record`). This time is long enough, because most requests are one packet.
-7. A package with other engines replaces an existing package, if the remote allows it. If two builds run at once, the remote
-   may have the engine of one build and the package of the other. `--frozen` rejects a package that does not match its
-   engines. A pointer (`POINTER_STAGES`) to another record replaces an existing pointer in the same way, unless the sender
-   has incomplete results (`keeps_pointers`). The older record may have been made by another version of PyTorch, and a
-   collection may have removed it or its later steps.
+7. A package with other contents replaces an existing package, if the remote allows it. If two builds run at once, the
+   remote may have the engine of one build and the package of the other. `--frozen` rejects a package that does not match
+   its engines. A pointer (`POINTER_STAGES`) to another record replaces an existing pointer in the same way, unless the
+   sender has incomplete results (`keeps_pointers`). The older record may have been made by another version of PyTorch, and
+   a collection may have removed it or its later steps.
 """
 
 from __future__ import annotations

@@ -120,8 +120,8 @@ class Connection:
         return io.BufferedReader(_IncomingStream(self._receive), 32 << 10)
 
     def drain_answer(self, response: http.client.HTTPResponse) -> bool:
-        """Read the rest of a short answer. Returns whether the connection can be used again. It cannot if too few bytes
-        arrive in 0.2 s (rule 2 of pace.py)."""
+        """Read the rest of a short answer. Returns whether the connection can be used again. It cannot if the answer is
+        not short, or has no known length, or if too few bytes arrive in 0.2 s (rule 2 of pace.py)."""
         if response.will_close or response.chunked or response.length is None or response.length > 16 << 10:
             return False
         self._pace.patience_s, patience_s = min(0.2, self._pace.patience_s), self._pace.patience_s

@@ -95,6 +95,7 @@ class DirectoryTransport(Transport):
         self._patience_s = settings.patience_s
         self._lock = threading.Lock()
         self._first_access: threading.Thread | None = None
+        #: The time (monotonic) after which calls do not wait for the first access, and whether it has returned (rule 5).
         self._give_up_at = 0.0
         self._answered = threading.Event()
         self._is_local_store = False

@@ -3,8 +3,9 @@
 bazel-remote, nginx with WebDAV and other servers support this protocol (docs/team-cache.md).
 
 Rules
-1. Credentials are sent to the host of the URL only. A redirect is followed within the origin (scheme, host and port), at
-   most `_MAX_REDIRECTS` times. After PUT, only 307 and 308 are followed. Any other redirect raises RemoteRefused.
+1. The remote's credentials are sent to the host of the URL only (with plain http, through the proxy if there is one). A
+   redirect is followed within the origin (scheme, host and port), at most `_MAX_REDIRECTS` times. After PUT, only 307 and
+   308 are followed. Any other redirect raises RemoteRefused.
 2. Errors are raised without their causes, because a cause may contain URLs, headers or lines of netrc.
 3. A connection stays open after a request, and the server may close it while it is idle. If a reused connection breaks
    before a byte of the answer was received, the request is sent again over a new connection. This is safe, because all

@@ -20,7 +20,7 @@ class RemoteKind:
     """One kind of remote.
 
     `transport` is ``module:Class``. It is imported when a remote of the kind is opened, and constructed with the
-    `RemoteSettings`. `address` is the part after the scheme of a URL: the configuration checks it. `package` is a package
+    `RemoteSettings`. `address` says what follows the scheme in a URL: the configuration checks this. `package` is a package
     that must be installed, and `extra` is the extra of trtbuild that installs it.
     """
 

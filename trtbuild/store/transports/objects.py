@@ -5,8 +5,8 @@
 
 Rules
 1. obstore finds credentials and endpoints in environment variables, web identity and the machine's role (container,
-   instance). It does not read ~/.aws. A URL with credentials is rejected. Plain http is used only if an environment
-   variable such as ``AWS_ENDPOINT_URL`` has an endpoint with this scheme. obstore always follows redirects. To
+   instance). It does not read ~/.aws. A URL with credentials is rejected. Plain http is used only for S3, if an
+   environment variable such as ``AWS_ENDPOINT_URL`` has an endpoint with this scheme. obstore always follows redirects. To
    another host, it sends no Authorization header. It sends the session token, which is useless without its key.
 2. The texts of obstore's errors contain URLs, some with signatures. An error here repeats only the status, the service's
    code, and the name of a missing setting. It is not chained to obstore's error.
@@ -88,6 +88,7 @@ class ObjectTransport(Transport):
         self.place = self._url
         self._patience_s = settings.patience_s
         self._lock = threading.Lock()
+        #: False after the service has rejected ``If-None-Match`` as not supported (rule 3).
         self._can_write_once = True
         #: The time limit for an answer → the store object with this limit.
         self._upload_stores: dict[float, Any] = {}

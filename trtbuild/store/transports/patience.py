@@ -4,8 +4,9 @@ Rules
 1. Only a RemoteDown with `is_transient` (a retry may help) is retried, with `MAX_ATTEMPTS` attempts in all. The pause
    before a retry is the time in the remote's Retry-After header. If that is longer than `MAX_WAIT_S`, the call fails at
    once. Without the header, the pause is a random time, whose limit grows.
-2. When the circuit is open, the remote is not used. The circuit opens, for the rest of the run, when
-   a. a call fails (after its retries) before the remote has ever answered;
+2. When the circuit is open, the remote is not used. A call *fails* if it raises RemoteDown after its retries. The circuit
+   opens, for the rest of the run, when
+   a. a call fails before the remote has ever answered;
    b. a call fails with a permanent error: a time-out, an unknown host, an answer that is not HTTP;
    c. `MAX_FAILED_CALLS` calls fail in a row (no call between them got an answer); or the calls that failed in a row took a
       quarter of `patience_s` together; or all failed calls of the run took five times `patience_s` together;
@@ -111,8 +112,10 @@ class PatientTransport(Transport):
         self._lock = threading.Lock()
         self._first_call_lock = threading.Lock()
         self._has_answered = False
+        #: Why the circuit is open; None if it is not open.
         self._open_reason: str | None = None
         self._refusals: dict[Direction, RemoteRefused] = {}
+        #: The time of the calls that failed (rule 2c), and the delays of successful calls (rule 2e).
         self._losses = _LostTime()
         self._delays = _LostTime()
         self._lies = 0

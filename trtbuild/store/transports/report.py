@@ -23,9 +23,9 @@ class Trouble:
 class RemoteReport:
     """The requests and faults of one remote in a run. `bytes_down` and `bytes_up` are bytes of entries, without headers.
 
-    A remote that fails too often is not used for the rest of the run (patience.py). `given_up` is the reason, and `skipped`
-    is the number of calls that were not made. `warnings` are texts for people: the warnings of the transport, a text for
-    each kind of fault, and a text if the remote was given up.
+    A remote that fails too often is not used for the rest of the run (patience.py). `given_up` is the reason, or the text
+    of the first refusal. `skipped` is the number of calls that were not made. `warnings` are texts for people: the warnings
+    of the transport, a text for each kind of fault, and a text if the remote was given up.
     """
 
     requests: int = 0

@@ -5,7 +5,8 @@
 | TRT_FP8QuantizeLinear, TRT_FP8DequantizeLinear | float8e4m3fn, since opset 19 |
 | TRT_INT4QuantizeLinear, TRT_INT4DequantizeLinear, DequantizeLinear of int4 weights | int4, since opset 21 |
 
-Operators that ONNX does not have are refused (`_REFUSED`).
+The operators in `_REFUSED` raise an error, because ONNX has no operator that could replace them. Other operators of the
+domain stay.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
 
 def replace_trt_operators(model: onnx.ModelProto, job: TraceJob) -> None:
     """Replace the operators of the table in place. Raises SourceError for an operator in `_REFUSED`, for an opset without
-    the type, and for weights that are not quantized yet. Unknown operators of the domain stay."""
+    the type, and for weights that are not quantized yet. Operators of the domain in neither table stay."""
     nodes = [node for node in model.graph.node if node.domain == DOMAIN]
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}

@@ -2,8 +2,8 @@
 
 An initializer is a weight if it is used, has at least `WEIGHT_BYTES` bytes, and has an element type that is allowed for
 weights. Other used initializers, such as axes and shapes, and all initializers of nested graphs stay in the graph, where
-their numbers are stored as raw data. Small Constant nodes, and all Constant nodes of nested graphs, stay in the graph,
-too. Their external data is read into the graph.
+their numbers are stored as raw data. (Strings are not changed.) Small Constant nodes, and all Constant nodes of nested
+graphs, stay in the graph, too. Their external data is read into the graph.
 """
 
 from __future__ import annotations
@@ -90,14 +90,15 @@ def _attribute_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def location_of(tensor: onnx.TensorProto) -> str | None:
-    """The file with the external data of an initializer; None if the data is in the model."""
+    """The file with the external data of a tensor; None if the data is in the model, and "" if the file is not named."""
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return None
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
 def dtype_name(element: int) -> str:
-    """torch's name for an ``onnx.TensorProto.DataType``."""
+    """torch's name for an ``onnx.TensorProto.DataType``, such as ``float32``. For float8 types, and for types that torch
+    does not have, ONNX's name in small letters."""
     name = str(onnx.TensorProto.DataType.Name(element)).lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
 

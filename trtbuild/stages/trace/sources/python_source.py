@@ -1,7 +1,7 @@
 """``python:`` sources: call a function or class of the project, which returns the module.
 
-An error names the place to correct: the callable if it does not return a module, the manifest if it names something that
-does not exist.
+An error names the place to correct: the manifest if it names something that does not exist, the line of the user's code
+that raises an error, or the callable if it does not return a module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read the source of a model.
 
-The table of `trtbuild.core.model.source_kinds` names a class for each kind of source. The class returns a module to trace,
-or a graph.
+The table of `trtbuild.core.model.source_kinds` names a class for each kind of source in a manifest. The class has a
+method `read`, which returns a module to trace, or a graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SourceReader(ABC):
 
     @property
     def path(self) -> Path:
-        """The file that the source names."""
+        """The file that the source names. (The source of some kinds names a callable instead.)"""
         return self.project / self.job.source.target
 
     @property

@@ -3,7 +3,7 @@
 Rules
 1. The converter is ``torch._export.converter.TS2EPConverter`` (torch 2.9 to 2.13). Its last step exports the graph with
    ``Dim.AUTO``, which drops guards. So this step is left out, and the graph is exported with the manifest's dims, like
-   every other source.
+   every other source that torch.export traces.
 2. The result is a module (`make_script_module`). If it is called, it runs the script. If torch.export traces it, it runs
    the converted graph. So the proof compares the program with the script itself.
 3. The converter changes the script that it converts, so it gets a copy. Weights have the script's names. The converter
@@ -36,7 +36,7 @@ _CONTROL_FLOW = {"Loop": "loop", "If": "branch"}
 
 
 class _Argument(NamedTuple):
-    """An argument of a script's forward. `default` is used if an optional argument is not passed."""
+    """An argument of a script's forward. If it is `optional`, and None or nothing is passed, `default` is used."""
 
     name: str
     optional: bool
@@ -192,7 +192,8 @@ def _line_of(node: Any) -> str:
 def _output_structure(
     script: torch.jit.ScriptModule, values: tuple[Any, ...], job: TraceJob, frames: Frames
 ) -> pytree.TreeSpec:
-    """The structure of the script's outputs. The converted graph has lists instead of tuples."""
+    """The structure of the script's outputs. It comes from a run of the script, because the converted graph has lists
+    instead of tuples."""
     try:
         with torch.no_grad():
             result = script(*values)

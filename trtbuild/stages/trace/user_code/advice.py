@@ -46,7 +46,8 @@ def error_text(error: BaseException) -> str:
 
 
 def advice(error: BaseException, failing_file: str | None = None) -> str | None:
-    """Advice about `error`; None if there is no advice. `failing_file` is the file of user code that raised it."""
+    """Advice about `error`; None if there is no advice. `failing_file` is the file of the
+    innermost frame that the error's message shows (`Frames.user_frames`)."""
     for adviser in _ADVISERS:
         text = adviser(error, failing_file)
         if text:

@@ -42,7 +42,8 @@ class Frames:
         return path
 
     def user_frames(self, tb: TracebackType | None) -> list[traceback.FrameSummary]:
-        """The frames of a traceback outside trtbuild, torch, numpy and the standard library, outermost first."""
+        """The frames of a traceback that messages show (`is_shown`), outermost first. For example, messages show no frames
+        of trtbuild, torch, numpy or the standard library."""
         return [frame for frame in traceback.extract_tb(tb) if self.is_shown(frame.filename)]
 
     def definition_place(self, function: object) -> dict[str, Any]:
@@ -90,8 +91,9 @@ class Frames:
     ) -> NoReturn:
         """Raise a SourceError about `error`. It shows the `summary`, the error itself, and the `user_frames`.
 
-        `fallback` is the place if there are no such frames. `internal` says that the text of `error` is about torch's
-        internals: then the text is shown only if there are no such frames. `advice` about the error replaces `hint`.
+        The place is the `innermost_place` of these frames, or the line of a syntax error in a file that messages show. If
+        there is neither, it is `fallback`. `internal` says that the text of `error` is about torch's internals: then the
+        text is shown only if there are no `user_frames`. `advice` about the error replaces `hint`.
         """
         frames = self.user_frames(error.__traceback__)
         place = self.innermost_place(frames)

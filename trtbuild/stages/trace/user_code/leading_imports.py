@@ -5,11 +5,13 @@ allowed only if the code does nothing else before these imports. So the search f
 Python executes them, and ends at the first statement that may do anything else.
 
 Rules
-1. The search follows imports. It skips docstrings, ``pass``, blocks ``if TYPE_CHECKING:``, assignments of literals to
-   names, and functions whose defaults are literals. An assigned name must not begin with ``__``; ``__all__`` is allowed. A
-   function must not have decorators or type parameters. Annotations must not be evaluated. The search ends at every other
-   statement.
-2. At an import of a project's module, the search continues with the statements of this module.
+1. The search follows imports. It skips docstrings, ``pass``, blocks ``if TYPE_CHECKING:`` without ``else``, assignments of
+   literals to names, and functions whose defaults are literals. An assigned name must not begin with ``__``; ``__all__`` is
+   allowed. A function must not have decorators or type parameters. Annotations must not be evaluated. The search ends at
+   every other statement.
+2. At an import of a project's module, the search continues with the statements of this module. The search ends if this is
+   not possible: at ``import *``, at an extension module, at a file that cannot be parsed, and at a name of which only the
+   first part is in the project.
 3. The result lists the steps of the execution up to the last import of a library: the files of the project that Python
    runs, with their digests, and the imports. A trace checks that Python really executes these steps (`Follower`). So an
    error in this search costs time, but changes no result.

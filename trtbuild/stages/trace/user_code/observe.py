@@ -6,13 +6,14 @@ Planning also uses this module, so torch is not imported here.
   names in `IGNORED_ENTRIES` are left out; in the project's root, those in `IGNORED_IN_PROJECT` are left out, too.
 * The state of a symbolic link is its target. An absolute target inside the project is written relative to the project,
   with ``./`` before it.
-* The state of a distribution is its version, which is in the name of its ``.dist-info`` or ``.egg-info`` entry. If
-  several entries of ``sys.path`` contain the distribution, the first one counts. If it was installed from a directory,
-  a file or a repository (``pip install .``), the state also has a digest of its RECORD, because different builds of
-  such a source often have the same version. If there is no distribution of this name, but an installed module, the state
-  is `MODULE`: the distribution opencv-python has the module ``cv2``.
+* The state of a distribution is its version, which is in the name of its ``.dist-info`` or ``.egg-info`` entry. If several
+  entries of ``sys.path`` contain the distribution, the first one counts. If it was installed from a directory, a file or a
+  repository (``pip install .``, not editable), the state also has a digest of its RECORD. The reason is that different
+  builds of such a source often have the same version. If there is no distribution of this name, but an installed module,
+  the state is `MODULE`: the distribution opencv-python has the module ``cv2``.
 * The state of an import is the path that Python finds before user code changes ``sys.path``. The entries of ``PYTHONPATH``
-  are searched before those of the installation. A module of Python or of an installed distribution is ``absent``.
+  are searched before those of the installation. The state is ``absent`` for a module that is not found, and
+  for a module of Python or of an installed distribution.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.

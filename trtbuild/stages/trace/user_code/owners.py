@@ -1,12 +1,17 @@
 """Find the owner of a file: Python, an installed distribution, trtbuild, or the user.
 
 Rules
-1. A file belongs to an installed distribution if the RECORD of the distribution lists the file. The RECORD of an editable
-   distribution does not list its sources, so they belong to the user. All files without another owner belong to the user.
-2. The standard library and the files of the interpreter belong to Python. The version of Python is in the key.
-3. Files of the system and of this process (`IGNORED_PATHS`) do not affect a model. Mounted disks (`_MOUNTED_DISKS`) and
-   folders in ``/dev/shm`` belong to the user. (Shared memory of processes is not in a folder: its name has no ``/``.)
-4. A file in the project belongs to the user, wherever the project is. The path above the project has no effect on this.
+1. A file belongs to an installed distribution if the RECORD of the distribution lists it, or if it is in the metadata
+   directory of the distribution. The RECORD of an editable distribution does not list its sources, so they belong to the
+   user. All files without another owner belong to the user.
+2. The standard library and the files of the interpreter belong to Python. The version of Python is in the key. Some other
+   paths in ``site-packages`` depend only on the installed distributions, so they count as Python's: directories,
+   ``__pycache__``, and paths that do not exist.
+3. Files of the system and of this process (`IGNORED_PATHS`), and paths with a part such as ``.git`` (`IGNORED_ENTRIES`), do
+   not affect a model. Mounted disks (`_MOUNTED_DISKS`) and folders in ``/dev/shm`` belong to the user. (Shared memory of
+   processes is not in a folder: its name has no ``/``.)
+4. The project may be below a path of rules 2 and 3, for example in ``/usr/lib``. The part of a path above the project has
+   no effect in these rules, so the files of this project still belong to the user.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
@@ -28,6 +33,7 @@ from typing import Literal
 from trtbuild import errors
 from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES, normalized
 
+#: ``ignored`` is the kind of the files of rule 3, and of code without a file.
 OwnerKind = Literal["python", "distribution", "trtbuild", "ignored", "user"]
 
 #: Paths that are not dependencies → the reason. Files below these paths are not dependencies either, except those of

@@ -2,13 +2,13 @@
 
 Rules
 1. Graph optimization is off. The model runs node by node, and values of float16 and bfloat16 are rounded after each node
-   (`narrow`). So every value inside can be compared with PyTorch's value.
+   (`narrow`), except in a model with a value of unknown type. So every value inside can be compared with PyTorch's value.
 2. Weights do not pass through protobuf. onnxruntime gets pointers to them, or to their converted copies (rules 1 and 4).
 3. Sessions are cached while their weights have at most `_MAX_CACHED_BYTES` in total. The oldest session is deleted first.
    The newest always stays.
 4. Weights of 4 bits become int8 (`four_bits`).
-5. A partition is not checked if onnxruntime has no kernel for it, or if it calls plugins (`NotRunnable`). If a partition
-   fails (`PartFailed`), its conversion counts as wrong.
+5. A partition is not checked (`NotRunnable`) if onnxruntime has no kernel or no element type for it, or if it calls
+   plugins. If a partition fails for another reason (`PartFailed`), its conversion counts as wrong.
 6. TopK gives its results sorted. ONNX leaves their order open for ``sorted=0``, and the reference sorts, too (`running`).
 """
 

@@ -1,7 +1,7 @@
 """Rewrite weights of 4 bits as int8 for onnxruntime.
 
-onnxruntime 1.31 reads an external weight only if each number has at least one byte, and has no float4. The numbers of
-float4e2m1 are multiples of 1/2, so they are doubled, and their scales are halved. This is exact, so the rewritten model
+onnxruntime 1.31 reads an external weight only if each number has at least one byte. It has no float4, either. The numbers
+of float4e2m1 are multiples of 1/2, so they are doubled, and their scales are halved. This is exact, so the rewritten model
 gives the same numbers.
 """
 

@@ -1,13 +1,14 @@
 """Rewrite an ONNX model with narrow types (float16, bfloat16), so that it computes in float32 and rounds after each node.
 
 onnxruntime's CPU provider has few kernels for bfloat16 (1.31: no MatMul). It computes float16 in float32 without rounding
-in between (InsertCastTransformer), so an overflow of float16 would not show. float32 holds every number of both types. So
-each node of the rewritten model gives the result of a node that accumulates in float32, as on GPUs.
+in between (its pass InsertCastTransformer), so an overflow of float16 would not show. float32 holds every number of both
+types. So each node of the rewritten model gives the result of a node that accumulates in float32, as on GPUs.
 
 Rules
 1. Every narrow type becomes float32, in inputs, outputs, weights, constants and type attributes.
 2. Two Casts follow each node output that was narrow. They convert it to its narrow type, and back to float32.
-3. onnx's shape inference finds the types of values. A model with a value of unknown type is rejected.
+3. onnx's shape inference finds the types of values. If the type of a node's output is unknown, the model cannot be
+   rewritten (`UnknownElementType`).
 """
 
 from __future__ import annotations

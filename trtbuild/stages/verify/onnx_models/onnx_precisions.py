@@ -16,7 +16,8 @@ from trtbuild.stages.verify.precisions import precision_of_dtype
 _DTYPE_NAMES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 #: Operators that round to the type of their zero point or to ``output_dtype``, by default to uint8.
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
-#: The types of quantizers. All other types count as int8: for example, uint8 has as many steps as int8.
+#: ONNX's number of a type that a quantizer rounds to → its name here. All other types count as int8: for example, uint8 has
+#: as many steps as int8.
 _QUANTIZER_TYPES: Mapping[int, RoundedType] = {
     TensorProto.FLOAT8E4M3FN: "float8e4m3fn",
     TensorProto.FLOAT8E5M2: "float8e5m2",

@@ -42,9 +42,9 @@ class Transport(ABC):
     #: The URL without credentials, for people (`credentials.public_place`).
     place: str
     #: Whether `put` with `once` returns True for exactly one of several simultaneous writers. A server that first looks for
-    #: the entry and then writes it (WebDAV) may accept several writers. The last writer's entry then stays. Two transports
-    #: have True here, although this can also happen to them: in an object store without ``If-None-Match`` (objects.py,
-    #: rule 3), and in a directory on a file system without hard links.
+    #: the entry and then writes it (WebDAV) may accept several writers. The last writer's entry then stays. A transport may
+    #: learn from a write that this is so: from an object store without ``If-None-Match`` (objects.py, rule 3), or from a
+    #: file system without hard links. It then sets False.
     decides_races: bool = False
     #: Warnings for the user, for example that this remote gets a password without encryption.
     warnings: Sequence[str] = ()

@@ -35,10 +35,10 @@ def main(address: str, steps: int, slots: int) -> None:
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, configuration)
     version = table.installed_version("tensorrt-rtx") or "none"
-    stores_by_label = exchanges(store, configuration)
+    exchange_by_label = exchanges(store, configuration)
     with store.session(), connect(address, WorkersSettings(), project) as client:
         farm = Farm(
-            client, KnownWorkers(client, tuple(stores_by_label), wait_s=60.0, report=print), store, stores_by_label
+            client, KnownWorkers(client, tuple(exchange_by_label), wait_s=60.0, report=print), store, exchange_by_label
         )
 
         def step(number: int) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from tests.faults.operations import OPERATIONS, Operation, State, assert_clean, assert_whole, state
 from tests.faults.remote_operations import REMOTE_OPERATIONS, assert_shared_is_clean, assert_shared_is_whole
 from tests.faults.syscalls import Call, Outcome, one_thread, outcome_of, traced
-from trtbuild.store.local import leases
+from trtbuild.store.local import locks
 
 ERRORS = ("ENOSPC", "EROFS", "EIO", "EDQUOT", "EACCES")
 
@@ -141,7 +141,7 @@ class Enumeration:
     def _with_and_without_fault(self, folder: Path) -> object:
         """The outcomes of a run with the fault and of a run without it, and the number of locks held between them."""
         first = outcome_of(self._operation.run, folder)
-        locks_held = len(leases._open_descriptors)
+        locks_held = len(locks._open_descriptors)
         return first, outcome_of(self._operation.run, folder), locks_held
 
     def _repeat(self, folder: Path) -> None:

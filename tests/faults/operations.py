@@ -20,7 +20,7 @@ from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
 from trtbuild.store.collection.check import verify
 from trtbuild.store.collection.collect import collect
-from trtbuild.store.local import leases
+from trtbuild.store.local import locks
 from trtbuild.store.local.leftovers import remove_leftovers
 from trtbuild.store.local.local import LocalStore
 
@@ -279,7 +279,7 @@ def assert_whole(folder: Path, before: State, after: State, *, may_be_damaged: b
     assert now.files <= before.files | after.files, "an exported file is not complete"
     assert may_be_damaged or now.quarantined <= before.quarantined | after.quarantined, "a valid entry was quarantined"
     for path in [*(folder / "store").glob("locks/*"), *(folder / "store").glob("sessions/*")]:
-        descriptor = leases.lock_if_abandoned(str(path))
+        descriptor = locks.lock_if_abandoned(str(path))
         assert descriptor is not None, f"{path.name} is still held"
         os.close(descriptor)
     known = {"format", "cas", "ac", "tmp", "quarantine", "locks", "sessions"}

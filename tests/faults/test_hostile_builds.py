@@ -173,7 +173,8 @@ def test_a_build_succeeds_with_any_fault_of_the_remote(tmp_path: Path, published
         assert cache.delivered > 0
         assert document["warnings"] or remote["blobs_gone"], "the user sees no message"
         assert remote["failures"] + remote["blobs_gone"] + remote["untrusted"] > 0
-    assert took_s < 60, "the build is slower than a busy machine explains; another test measures the delay by a remote"
+    # a busy machine alone is not the reason for more; another test measures the delay that a remote causes
+    assert took_s < 60, "the build took a minute or more"
     assert any(cache.authorizations), "no credentials were sent to the remote"
     assert_no_secret_in(tmp_path, completed.stdout, completed.stderr)
 

@@ -1,4 +1,4 @@
-"""Puts several rows into one model, whose inputs they share."""
+"""Puts several rows (calls of operators, `rows.Row`) into one model, whose inputs they share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.operators.rows import Row, Spec
 def share_inputs(rows: Sequence[Row], functions: Sequence[str]) -> tuple[list[Spec], list[str]]:
     """The inputs x0, x1, … of a model that computes all rows, and the text of each row's call.
 
-    Rows share inputs of the same type and shape. `functions` are the names of the rows' operators in the texts.
+    Rows share inputs of the same type and shape. In the text of a call, the row's name in `functions` replaces ``op``.
     """
     inputs: list[Spec] = []
     calls = []

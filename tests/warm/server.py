@@ -13,7 +13,8 @@ Rules
    * The server of engine workers loads their modules, but not TensorRT, which a job loads.
    * The server of commands loads the modules of all commands. A forked command runs ``trtbuild.__main__`` as the console
      script does, and other modules as ``python -m`` does.
-3. This file imports only modules that a worker loads before torch, because a trace records these modules.
+3. A trace records the modules that were loaded before torch. So this file imports only modules that a worker also loads
+   before torch.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import CommandLine
 from tests.faults.processes import descendants, wait_until_gone
 from tests.projects import copy_project
-from trtbuild.store.local import leases
+from trtbuild.store.local import locks
 
 #: A program that runs ``trtbuild plan``. It sends itself SIGINT when it begins to import the module `argv[1]`.
 START = """\
@@ -119,7 +119,7 @@ def test_a_signal_during_the_imports_prints_no_traceback(command_line: CommandLi
 
 def is_free(lock: Path) -> bool:
     """Whether no process holds the lock."""
-    descriptor = leases.lock_if_abandoned(str(lock))
+    descriptor = locks.lock_if_abandoned(str(lock))
     if descriptor is None:
         return False
     os.close(descriptor)

@@ -131,9 +131,9 @@ class Driver:
     ) -> None:
         self.messages: list[str] = []
         self.store: LayeredStore = wiring.open_store(project, configuration, root)
-        shared = exchanges(self.store, configuration)
-        self.workers = KnownWorkers(client, tuple(shared), wait_s, self.messages.append)
-        self.farm = Farm(client, self.workers, self.store, shared)
+        exchange_by_label = exchanges(self.store, configuration)
+        self.workers = KnownWorkers(client, tuple(exchange_by_label), wait_s, self.messages.append)
+        self.farm = Farm(client, self.workers, self.store, exchange_by_label)
 
     def compile(self, onnx: bytes = b"onnx", *, replace: bool = False, **job: Any) -> CompiledOnWorker:
         """Compile an engine through the farm, and check that its plan is the right one."""

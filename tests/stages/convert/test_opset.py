@@ -93,7 +93,7 @@ def test_a_lowered_model_gives_the_results_of_the_model_in_opset_18(model: onnx.
     ],
     ids=lambda model: str(model.graph.node[0].op_type) + str(len(model.graph.node[0].attribute)),
 )
-def test_rejects_operators_that_opset_17_cannot_express_and_names_their_call(model: onnx.ModelProto) -> None:
+def test_rejects_operators_that_a_parser_of_opset_17_cannot_read_and_names_their_call(model: onnx.ModelProto) -> None:
     with pytest.raises(
         ConversionRefused, match=f"{model.graph.node[0].op_type} cannot be written for a parser of ONNX opset 17"
     ) as refused:

@@ -249,7 +249,8 @@ def test_detects_an_edit_of_a_file_that_the_store_has_written(
         path.with_name("other").replace(path)
     else:
         path.write_bytes(b"y" * 3_000_000)
-    if how == "within the tick":  # the clock's time of the store's write, before the store added a nanosecond
+    # an edit in the same tick gets the clock's time; the store has set a time one nanosecond later (publication.py, rule 4)
+    if how == "within the tick":
         os.utime(path, ns=(stamp.mtime_ns - 1, stamp.mtime_ns - 1))
     if when == "before it is learnt":
         digests.note_written({str(path): (output.sha256, stamp)})

@@ -10,7 +10,8 @@ Rules
 2. The record with the most equal parts is the nearest. If several records have equally many, the one that was used last is
    the nearest.
 3. At most `MOST_ENTRIES` entries of the cache are read, the most recently used first.
-4. An entry that cannot be read or is not trusted is left out. This is not an error, because the answer is only a help.
+4. An entry that cannot be read or is not trusted is left out. If the store cannot be used, the search ends with what it has
+   found. These are not errors, because the answer is only a help.
 """
 
 from __future__ import annotations

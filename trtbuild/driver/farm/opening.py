@@ -27,8 +27,8 @@ def open_farm(
     joined, but none of them shares the cache directory, and no remote cache is configured for reading and writing.
     """
     with connect(text, configuration.workers, project) as client:
-        shared = exchanges(store, configuration)
-        workers = KnownWorkers(client, tuple(shared), configuration.workers.wait_s, report)
+        exchange_by_label = exchanges(store, configuration)
+        workers = KnownWorkers(client, tuple(exchange_by_label), configuration.workers.wait_s, report)
         # local workers share the cache directory with the build, and other workers can share a remote cache
         may_lack_a_store = not isinstance(addresses.parse(text), LocalWorkers) and not remote_labels(configuration)
         # before the first worker has joined, the workers' stores are unknown, and the steps wait for a worker
@@ -38,4 +38,4 @@ def open_farm(
                 "cache is configured for reading and writing",
                 hint='configure one here and on the workers: TRTBUILD_REMOTES="team=rw:https://cache.example/trtbuild"',
             )
-        yield Farm(client, workers, store, shared)
+        yield Farm(client, workers, store, exchange_by_label)

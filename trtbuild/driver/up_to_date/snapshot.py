@@ -46,7 +46,7 @@ def keep(
     uncacheable = [ran for _, ran in result.outcome.ran.values() if ran.uncacheable]
     if not result.ok or uncacheable or workspace.request.force:
         return False
-    if workspace.store.uploads.lost_keys:  # remotes have other engines, and the next build will use them
+    if workspace.store.uploads.lost_keys:  # a remote has kept another machine's engine, which the next build will use
         return False
     unchanged = [replace(written, changed=False) for written in result.written]
     remote_warnings = workspace.store.warnings()  # a build that uses the snapshot does not use remotes

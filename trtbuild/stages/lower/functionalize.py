@@ -4,7 +4,8 @@ Rules
 1. A retrace takes 1 s and more, so it runs only if it may change the program. Traced programs are functional already,
    and most have nothing to decompose. The retrace decomposes the operators in `Request.decompositions`, and composite
    operators that PyTorch cannot preserve. Some decompositions are trtbuild's own (`operators.decompositions`).
-2. Placeholders keep their order and names. (The retrace puts constants first and names the inputs arg_0, arg_1, …)
+2. Placeholders keep their order, and their names if no call has the same name. (The retrace puts constants first and names
+   the inputs arg_0, arg_1, …)
 3. A tensor node that the retrace left without a module gets the module of its neighbours.
 4. If the retrace shows that the model writes to an input, SourceError is raised, with the code ``mutated-input``.
 5. An operator stays whole if its decomposition fits the sizes of the example only (`size_questions`).

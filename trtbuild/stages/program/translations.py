@@ -110,7 +110,8 @@ def remove_assertions(module: torch.fx.GraphModule) -> None:
 
 
 def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
-    """Translate a program with the exporter, after `promote_types` and `remove_assertions`, without optimizing.
+    """Translate a program with the exporter, without optimizing. The caller has applied `promote_types` and
+    `remove_assertions`.
 
     All inputs of the program, weights included, become graph inputs. Each quantized weight has its ONNX type
     (`quantized_onnx`). The opset is the largest of `OPSETS` that is not above `opset`. If all are above, it is the

@@ -3,7 +3,7 @@
 Rules
 1. A call of ``fake_quantize`` is replaced by its input. A quantizer and its dequantizers are removed, if only
    operators of `_MOVES` are between them.
-2. A dequantizer of numbers that no quantizer has made stays. If the numbers are weights, the program has no floats
+2. A dequantizer stays if no quantizer has made its numbers. If the numbers are weights, the program has no floats
    for them: PT2E and the trace store quantized weights as numbers of the quantized type.
    `Unquantized.stored` lists these types.
 3. A quantizer whose numbers are used in another way stays, too (`Unquantized.left`).
@@ -61,8 +61,9 @@ def quantizer_type(node: torch.fx.Node) -> RoundedType:
 class Unquantized:
     """A program without its quantizers. `removed` is the number of quantizers that were removed.
 
-    `stored` are the types of weights that are stored as quantized numbers. `left` are the names of quantizers that
-    could not be removed. If all quantizers are removed, `left` are the dequantizers of numbers that depend on inputs."""
+    `left` are the operators because of which the program is not the float model: quantizers that could not be removed or,
+    if there are none, dequantizers of numbers that depend on inputs. `stored` are the types of the other dequantizers'
+    numbers: of weights that are stored as quantized numbers, or whose quantizer is in `left`."""
 
     program: Program
     removed: int

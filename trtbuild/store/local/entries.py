@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from trtbuild.core.recipes.record import Output
 from trtbuild.errors import BlobMissing, EntryCorrupt
 from trtbuild.store.local.layout import Kind, Layout, unavailable_error
-from trtbuild.store.local.leases import Sessions, StoreLock
+from trtbuild.store.local.locks import Sessions, StoreLock
 from trtbuild.store.local.publication import Publication
 
 _log = logging.getLogger("trtbuild.store")

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
-from trtbuild.store.local import leases
+from trtbuild.store.local import locks
 from trtbuild.store.local.layout import Layout, list_folder
 
 #: The age in seconds from which unlocked files in ``tmp/`` are removed.
@@ -23,7 +23,7 @@ def session_starts(layout: Layout) -> Iterator[int]:
             start_ns = file.stat().st_mtime_ns
         except FileNotFoundError:
             continue
-        descriptor = leases.lock_if_abandoned(file.path)
+        descriptor = locks.lock_if_abandoned(file.path)
         if descriptor is None:
             yield start_ns
         else:
@@ -52,14 +52,14 @@ def remove_leftovers(layout: Layout, start_ns: int, quarantine_age_s: float) -> 
 
 
 def _remove_abandoned(path: str) -> bool:
-    descriptor = leases.lock_if_abandoned(path)
+    descriptor = locks.lock_if_abandoned(path)
     if descriptor is None:
         return False
     try:
         if os.path.isdir(path):  # a leftover of an interrupted Layout.make_folder
             os.rmdir(path)
         else:
-            # The file is locked. A process that waits for the lock notices the removal (leases.py, rule 3).
+            # The file is locked. A process that waits for the lock notices the removal (locks.py, rule 3).
             os.unlink(path)
         return True
     except OSError:

@@ -11,7 +11,7 @@ Rules
 3. The bytes of CAS files are verified before they are used. A blob is compared with its own SHA-256, even if all its chunks
    are right. A damaged entry is moved to ``quarantine/``, and EntryCorrupt is raised. If a blob with chunks is damaged, the
    chunks with a wrong digest are the damaged entries. If there is no such chunk, the chunk list is the damaged entry.
-4. A lookup touches the entry that it finds: it gives the entry a new mtime, under the shared store-wide lock (leases.py).
+4. A lookup touches the entry that it finds: it gives the entry a new mtime, under the shared store-wide lock (locks.py).
    The touch is left out if the mtime is at or after the start of this process's latest session. An entry that vanishes
    before the touch counts as missing.
 5. An entry that was found, read or written in a session is not collected before that session ends, for these reasons:
@@ -54,7 +54,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Signature, Trust, TrustAll, domain_key, lookup_keys
 from trtbuild.errors import EntryCorrupt, RecordUntrusted, StoreUnavailable
-from trtbuild.store.local import leases
+from trtbuild.store.local import locks
 from trtbuild.store.local.blobs import LocalBlobs
 from trtbuild.store.local.writing import put_small
 from trtbuild.store.trust import action_result
@@ -241,7 +241,7 @@ class LocalStore(LocalBlobs):
         self.entries.is_read_only = False
         self.entries.prepare()
         own_session = nullcontext() if self.entries.sessions.active else self.session()
-        with own_session, leases.hold_records_lock(self.entries.layout):
+        with own_session, locks.hold_records_lock(self.entries.layout):
             winner = None if replace else self._usable_record(key, record)
             if winner is not None:
                 return winner
@@ -305,7 +305,7 @@ class LocalStore(LocalBlobs):
         the process dies. Raises StoreUnavailable.
         """
         self.entries.prepare()
-        with leases.hold_key_lock(self.entries.layout, key):
+        with locks.hold_key_lock(self.entries.layout, key):
             yield
 
 

@@ -128,7 +128,7 @@ def _add_profiles(builder: Any, network: Any, config: Any, job: EngineJob) -> No
                 # The values of this tensor decide shapes. Its profile would need values, and a job has only shapes.
                 raise ToolchainError(
                     f"the values of input {tensor.name} decide shapes inside the engine",
-                    hint="keep the operator that reads a size from a tensor in PyTorch (torch_executed_ops)",
+                    hint="add the operator that reads a size from a tensor to torch_executed_ops: it stays in PyTorch",
                 )
         if config.add_optimization_profile(profile) != number:
             raise ToolchainError(f"the toolchain does not take optimization profile {number}")

@@ -23,7 +23,8 @@ NVFP4 = QuantizerLayout("float4e2m1", None, 0, 16)
 
 
 def quantizer(layout: QuantizerLayout, weight: torch.Tensor) -> Quantizer:
-    """A quantizer whose scales map the largest weights to the largest number of its type. With an axis, this is 127."""
+    """A quantizer whose scales map the largest weights to the largest number of its type. Layouts with an axis always use
+    127."""
     weight = weight.detach().float()
     if layout.block is not None and layout.type == "int4":
         padded = nn.functional.pad(weight, (0, -weight.shape[-1] % layout.block))

@@ -26,7 +26,7 @@ def count(name: str, value: Any) -> int:
 def text(name: str, value: Any, hint: str | None = None) -> str:
     """Return `value`, which has to be a string that is not empty."""
     if not isinstance(value, str) or not value:
-        raise wrong_value(name, "a string", value, hint)
+        raise wrong_value(name, "a string that is not empty" if value == "" else "a string", value, hint)
     return value
 
 

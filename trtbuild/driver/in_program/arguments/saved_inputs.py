@@ -6,8 +6,9 @@ inputs, because it traces the module again.
 Rules
 1. Given inputs must have the dtypes and ranks of the module's inputs. Keyword inputs are matched by name, and may be left
    out. Positional inputs are given either all or not at all.
-2. A static shape, or a tensor, is an example. One profile of the module has to accept all examples.
-3. The same profile must have exactly the given ranges of `inputs` and `kwarg_inputs`. The range of a Dim of
+2. A static shape, or a tensor, is an example. For each given profile, one profile of the module has to accept all its
+   examples.
+3. The accepting profile must also have exactly the given ranges of `inputs` and `kwarg_inputs`. The range of a Dim of
    `dynamic_shapes` must go from the smallest min to the largest max of all profiles. With `dynamic_shapes`, an axis
    without a Dim is static.
 """

@@ -1,20 +1,21 @@
-"""Write operators that move a window over their operand: pooling, ConvTranspose, Resize and GridSample.
+"""Pooling, ConvTranspose, Resize and GridSample, in the form in which TensorRT's parser computes what ONNX does.
 
 Rules
 1. Pooling with `ceil_mode`: ONNX leaves out a last window that begins in the padding at the end. The parser's layer has
-   this window. If `ceil_mode` adds no window to another axis, the node gets ``ceil_mode=0``. Other such poolings are
-   refused.
+   this window. If `ceil_mode` adds no window on any other axis, the node gets ``ceil_mode=0``. If ONNX leaves out a window
+   on one axis and adds one on another, the node is refused.
 2. AveragePool with `ceil_mode` and `count_include_pad`: a window may end after the padding, and TensorRT gives another
    average for it (`trtbuild.stages.lower.operators.windows.pools`, rule 2). So the padding becomes a part of the operand.
-   The parser computes LpPool from such averages, so LpPool gets enough padding at the end.
+   The parser computes LpPool from averages that count the padding. So LpPool gets so much padding at the end that no
+   window ends after it.
 3. GlobalLpPool of an odd order gets an Abs, because the parser takes no absolute values before the powers.
 4. ConvTranspose with `output_shape`: if the padding is odd, ONNX pads the beginning by one element more (with SAME_UPPER,
    the end). The parser pads the end. With an automatic padding, the parser ignores `output_shape`. So the padding is
    written out. If it depends on a size that is not known, the node is refused.
 5. Resize with ``tf_half_pixel_for_nn``: the parser computes half pixels instead. For the mode nearest, it selects a
    rounding that makes both equal. So the other modes are refused.
-6. GridSample: with cubic interpolation and the padding border, TensorRT 8.6 gave other results at most places. It ended
-   the process for an input with five axes. Both are refused.
+6. GridSample: with ``mode=cubic`` and ``padding_mode=border``, TensorRT 8.6 gave wrong values for the majority of the
+   output's elements. For an input with five axes, it crashed. Both are refused.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def refuse_tensorflow_pixels(node: onnx.NodeProto, facts: ModelFacts) -> Iterato
     if attribute_of(node, "coordinate_transformation_mode", b"") == b"tf_half_pixel_for_nn" and mode != b"nearest":
         raise ConversionRefused(
             f"Resize has the mode {mode.decode()} and the coordinates tf_half_pixel_for_nn: TensorRT computes half_pixel",
-            hint="export the model with half_pixel, if the model means these coordinates",
+            hint="if the model was trained with half_pixel coordinates, export it with half_pixel",
         )
     yield node
 

@@ -3,8 +3,9 @@
 Rules
 1. Operators have their names in aten, without the overload. A row is for all overloads except those in `OVERLOAD_ROWS`.
 2. Operators without a row, and operators outside aten, stay in float32.
-3. Most operators that stay in float32 are those of ``torch.autocast`` (torch.amp's op reference), and those whose half
-   kernels in torch compute in float32 inside (softmax, norms, sums), because an engine would not do this.
+3. Most operators that stay in float32 are in the list of ``torch.autocast`` (torch.amp's op reference). Other operators
+   (softmax, norms, sums) have half kernels in torch that compute in float32 inside. An engine would compute them in half,
+   so they stay in float32, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Role(enum.Enum):
     ELEMENTWISE = "half; float32 if an input is wide, or if only float32 operators read the result"
     SCALING = "like ELEMENTWISE; the parameters and the inner computation stay float32"
     MOVE = "the dtype of its input"
-    COMPARE = "the result is not a float: the dtype of its inputs"
+    COMPARE = "computes in the dtype of its inputs; the result is not a float"
     SHAPE = "reads sizes only: its inputs are never cast"
     KEEP = "float32"
 
@@ -97,12 +98,12 @@ _FLOAT32_OPERATORS: tuple[tuple[Result, str, str], ...] = (
     ),
     (
         Result.FOLLOWS,
-        "rounding: an error of the last digit becomes a whole step, mostly of an index",
+        "rounding: an error in the last digit may change the result by 1, which is mostly an index; units of angles",
         "floor ceil round trunc frac fmod remainder floor_divide deg2rad rad2deg",
     ),
     (
         Result.WIDE,
-        "losses: sums of logarithms",
+        "losses: sums over all elements, often of logarithms or squares",
         "mse_loss l1_loss smooth_l1_loss huber_loss cross_entropy_loss nll_loss nll_loss_forward nll_loss_nd "
         "nll_loss2d kl_div binary_cross_entropy binary_cross_entropy_with_logits soft_margin_loss "
         "poisson_nll_loss cosine_embedding_loss hinge_embedding_loss margin_ranking_loss triplet_margin_loss "

@@ -93,7 +93,9 @@ def _hint(difference: Difference) -> str:
         return f"leave that size out of the profiles, or {advice}"
     hint = f"{advice}, or start its range at 2"
     if "squeeze" in target_name(difference.node.target):
-        return f"squeeze takes an axis out only where its size is 1: {hint}; or name the axes to keep with reshape"
+        return (
+            f"squeeze takes an axis out only where its size is 1: {hint}; or use reshape, with the axes of the result"
+        )
     return hint
 
 

@@ -5,7 +5,8 @@ Rules
    the outputs. Dynamic sizes are -1. Optimization profiles come from the manifest.
 2. The function runs only in the process of the trace. Its calls are recorded, and engines are compiled from this recording.
    Its dependencies are discovered as for a ``python:`` model.
-3. An error names a line of the function if one is known, otherwise a line of the manifest.
+3. An error names a line of the function if one is known, otherwise a line of the manifest. The error about two tensors with
+   one name always names the manifest.
 """
 
 from __future__ import annotations
@@ -128,7 +129,10 @@ def _running_line(frames: Frames) -> dict[str, Any]:
 
 def _hint(message: str) -> str | None:
     if message.startswith("the shape of output"):
-        return "TensorRT computes shapes when they are read: to find the layer, read `layer.get_output(0).shape` after each"
+        return (
+            "TensorRT reports a wrong shape only when a shape is read. To find the layer, read "
+            "`layer.get_output(0).shape` after each layer"
+        )
     return None
 
 

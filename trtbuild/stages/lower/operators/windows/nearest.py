@@ -49,7 +49,7 @@ _TARGETS: Mapping[Any, bool] = {
     for packet in packets
     for overload in (packet.default, packet.vec)
 }
-#: The ways to compute the elements of a dynamic axis are compared for sizes up to this one. An axis without a scale in the
+#: The ways to compute the elements of a dynamic axis are compared for sizes below this one. An axis without a scale in the
 #: mode ``nearest-exact`` is compared for all its sizes, but not at all if their range is longer than this.
 _LARGEST_SIZE = 4096
 #: The ratios of two dynamic sizes that `_is_unambiguous` looks for.
@@ -137,7 +137,7 @@ def _is_unambiguous(size: Any, count: Any, scale: float | None) -> bool:
     has_known_sizes = isinstance(size, int) and isinstance(count, int)
     if scale is not None and has_known_sizes:
         if count != math.floor(size * scale):
-            return False  # the ONNX translation of the overload `default` ignores the scale
+            return False  # the overload `default` has both, and its ONNX translation uses the output size only
         return _scale_agrees(scale, count) and _quotient_agrees_with_scale(size, count, scale)
     if scale is not None:
         agrees = _sizes_agree(scale) and _scale_agrees(scale, math.ceil(_LARGEST_SIZE * scale))
@@ -193,8 +193,8 @@ def _scale_agrees(scale: float, count: int) -> bool:
 def _every_quotient_agrees_with_scale(scale: float) -> bool:
     """Whether the quotient of the sizes selects the same elements as the scale, for every size of a dynamic axis.
 
-    With the scale 0.5, the quotient is 2 for an even size. For an odd size it is larger, but each product grows by less
-    than one.
+    With the scale 0.5, the quotient is 2 for an even size. For an odd size it is larger, but the index times the quotient
+    exceeds the index times 2 by less than one, so rounding down gives the same element.
     """
     return scale.is_integer() or scale == 0.5
 
@@ -206,7 +206,8 @@ def _quotient_agrees_with_scale(size: int, count: int, scale: float) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _sizes_agree(scale: float) -> bool:
-    """Whether float32, in which Resize computes, gives PyTorch's output size for every input size of a dynamic axis."""
+    """Whether float32, in which Resize computes, gives PyTorch's output size for the input sizes below
+    `_LARGEST_SIZE`."""
     sizes = torch.arange(1, _LARGEST_SIZE)
     narrow = sizes.float() * torch.tensor(scale, dtype=torch.float32)
     return bool(torch.equal(narrow.floor().double(), (sizes.double() * scale).floor()))

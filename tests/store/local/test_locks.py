@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from trtbuild.store.local import leases
+from trtbuild.store.local import locks
 from trtbuild.store.local.local import LocalStore
 
 KEY = "ab" * 32
@@ -82,7 +82,7 @@ def test_a_waiter_for_a_removed_lock_file_waits_again(local: LocalStore) -> None
     """The holder deletes its lock file. Before it releases the old file, a new one is created and locked."""
     local.put_bytes(b"x")
     path = str(local.root / "locks" / KEY)
-    held = leases._acquire_lock(local.entries.layout, path)
+    held = locks._acquire_lock(local.entries.layout, path)
     inside = threading.Event()
 
     def build() -> None:
@@ -94,7 +94,7 @@ def test_a_waiter_for_a_removed_lock_file_waits_again(local: LocalStore) -> None
     time.sleep(0.1)  # so that the thread waits for the old file
     Path(path).unlink()
     with local.building(KEY):
-        leases._close(held)
+        locks._close(held)
         assert not inside.wait(0.2)
     waiting.join(10)
     assert inside.is_set()
@@ -106,9 +106,9 @@ def test_a_subprocess_does_not_inherit_the_lock(local: LocalStore) -> None:
         kept = path.with_name("kept")
         os.link(path, kept)  # `path` is deleted at the end of the block. The check uses the second name of the file.
         sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
-        assert leases.lock_if_abandoned(str(kept)) is None
+        assert locks.lock_if_abandoned(str(kept)) is None
     try:
-        held = leases.lock_if_abandoned(str(kept))
+        held = locks.lock_if_abandoned(str(kept))
         assert held is not None
         os.close(held)
     finally:
@@ -128,9 +128,9 @@ def test_a_forked_worker_does_not_keep_the_lock(local: LocalStore) -> None:
         os.link(path, kept)
         worker = context.Process(target=_wait_for, args=(may_end,))
         worker.start()
-        assert leases.lock_if_abandoned(str(kept)) is None
+        assert locks.lock_if_abandoned(str(kept)) is None
     try:
-        held = leases.lock_if_abandoned(str(kept))
+        held = locks.lock_if_abandoned(str(kept))
         assert held is not None
         os.close(held)
     finally:

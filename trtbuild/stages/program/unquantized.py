@@ -62,8 +62,8 @@ class Unquantized:
     """A program without its quantizers. `removed` is the number of quantizers that were removed.
 
     `left` are the operators because of which the program is not the float model: quantizers that could not be removed or,
-    without such quantizers, dequantizers of numbers that depend on inputs. `stored` are the types of the other dequantizers'
-    numbers: of weights that are stored as quantized numbers, or whose quantizer is in `left`."""
+    without such quantizers, dequantizers of numbers that depend on inputs. `stored` are the types of the other
+    dequantizers' numbers: of weights that are stored as quantized numbers, or whose quantizer is in `left`."""
 
     program: Program
     removed: int

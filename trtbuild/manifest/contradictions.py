@@ -79,6 +79,11 @@ def check_plugins(model: str, outputs: Sequence[OutputPath], problems: Problems)
             )
 
 
+def needs_float16(toolchain: str, sm: int) -> bool:
+    """Whether a model must have the precision float16: TensorRT-RTX has no float32 matrix products on Turing."""
+    return toolchain == "tensorrt-rtx" and sm == 75
+
+
 def check_turing(
     fields: Mapping[str, LocatedValue], model: str, target: Target, use_origin: Origin, problems: Problems
 ) -> None:
@@ -92,7 +97,7 @@ def check_turing(
         return
     located = fields.get("precision")
     is_float32 = located is None or located.value == _FLOAT32
-    if is_float32 and target.toolchain == "tensorrt-rtx" and target.sm == 75:
+    if is_float32 and needs_float16(target.toolchain, target.sm):
         problems.add(
             located.node.origin if located else use_origin,
             f"model {model!r} has precision float32, and TensorRT-RTX has no float32 matrix products on Turing "

@@ -100,6 +100,12 @@ def test_a_waiter_for_a_removed_lock_file_waits_again(local: LocalStore) -> None
     assert inside.is_set()
 
 
+def assert_is_free(path: Path) -> None:
+    held = locks.lock_if_abandoned(str(path))
+    assert held is not None
+    os.close(held)
+
+
 def test_a_subprocess_does_not_inherit_the_lock(local: LocalStore) -> None:
     path = local.root / "locks" / KEY
     with local.session(), local.building(KEY):
@@ -108,9 +114,7 @@ def test_a_subprocess_does_not_inherit_the_lock(local: LocalStore) -> None:
         sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
         assert locks.lock_if_abandoned(str(kept)) is None
     try:
-        held = locks.lock_if_abandoned(str(kept))
-        assert held is not None
-        os.close(held)
+        assert_is_free(kept)
     finally:
         sleeper.communicate(b"\n")
 
@@ -130,9 +134,7 @@ def test_a_forked_worker_does_not_keep_the_lock(local: LocalStore) -> None:
         worker.start()
         assert locks.lock_if_abandoned(str(kept)) is None
     try:
-        held = locks.lock_if_abandoned(str(kept))
-        assert held is not None
-        os.close(held)
+        assert_is_free(kept)
     finally:
         may_end.set()
         worker.join()

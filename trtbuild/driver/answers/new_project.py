@@ -18,6 +18,7 @@ from trtbuild.core.model.spec import ToolchainName
 from trtbuild.driver.answers.documents import InstalledToolchain, NewFile, NewProject
 from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.errors import UsageError
+from trtbuild.manifest.contradictions import needs_float16
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms
 
@@ -84,10 +85,6 @@ class Toolchain:
         """The SMs of this machine's GPUs that the toolchain supports, or `DEFAULT_SM`."""
         return tuple(sm for sm in dict.fromkeys(self.gpu_sms) if sm in self.supported_sms) or (DEFAULT_SM,)
 
-    def needs_float16(self, sm: int) -> bool:
-        """Whether a model for `sm` must have `precision: float16` (`trtbuild.manifest.contradictions.check_turing`)."""
-        return self.name == "tensorrt-rtx" and sm == 75
-
 
 def installed_toolchain() -> Toolchain:
     """The installed toolchain; TensorRT-RTX if both or neither of the two are installed."""
@@ -152,7 +149,7 @@ def manifest_text(source: str, model: str, toolchain: Toolchain, *, is_example: 
             "    x: {min: [1, 8], opt: [8, 8], max: [32, 8]}",
         ]
     kwargs = ", kwargs: {channels: 16}" if is_example else ""
-    precision_mark = "" if any(toolchain.needs_float16(sm) for sm in proposed_sms) else "# "
+    precision_mark = "" if any(needs_float16(toolchain.name, sm) for sm in proposed_sms) else "# "
     lines += [
         "",
         "models:",
@@ -187,7 +184,7 @@ def _target_lines(toolchain: Toolchain) -> list[str]:
         name, gpus = ARCHITECTURES.get(sm, (f"sm{sm}", ""))
         entry = f"{name}: {{sm: {sm}}}"
         mark = "  " if sm in toolchain.proposed_sms else "  # "
-        if toolchain.needs_float16(sm):
+        if needs_float16(toolchain.name, sm):
             gpus += "; float16 only: no float32 matrix products"
         lines.append(f"{mark}{entry:24}# {gpus}".rstrip("# "))  # without names of GPUs, the line has no comment
     return lines

@@ -86,11 +86,17 @@ async def _serve(
     try:
         try:
             await _call_scheduler(address, security)
-            await asyncio.gather(*nannies)
         except Exception as error:  # Dask raises many types: RuntimeError, OSError, TimeoutError
             raise WorkersError(
                 f"the scheduler {address} cannot be joined: {str(error) or type(error).__name__}",
                 hint="check that it runs, and that it accepts this certificate",
+            ) from error
+        try:
+            await asyncio.gather(*nannies)
+        except Exception as error:
+            raise WorkersError(
+                f"a worker process has not started: {str(error) or type(error).__name__}",
+                hint="the log above may have the reason",
             ) from error
         for process in processes:
             jobs = "1 job" if process.slots == 1 else f"{process.slots} jobs"

@@ -117,19 +117,21 @@ def _answer_of_error(key: str, name: str, error: Exception) -> Answer:
 
 def _check(message: FarmJob) -> None:
     """Raise an error if this machine cannot do the job, or if the job contradicts its key."""
-    if isinstance(message.job, ComparisonJob):
-        comparing.check(message.job, message.key)
-        return
-    if (own_key := keys.engine(message.job, ENGINE_ENVIRONMENT).key) != message.key:
+    job = message.job
+    recipe = job.recipe if isinstance(job, ComparisonJob) else keys.engine(job, ENGINE_ENVIRONMENT)
+    if recipe.key != message.key:
         raise EnvironmentFault(
-            f"the job was sent with the key {message.key}, and this worker computes the key {own_key} for it",
+            f"the job was sent with the key {message.key}, and this worker computes the key {recipe.key} for it",
             hint="use one release of trtbuild",
         )
-    target, planned = message.job.target, message.job.toolchain_version
+    if isinstance(job, ComparisonJob):
+        comparing.check(job)
+        return
+    target, planned = job.target, job.toolchain_version
     installed = table.installed_version(target.toolchain)
     if installed != planned:
         raise ToolchainMissing(f"the job needs {target.toolchain} {planned}; {installed} is installed here")
-    table.check_target(target, message.job.settings, installed, devices=device_sms())
+    table.check_target(target, job.settings, installed, devices=device_sms())
 
 
 def _do_job(message: FarmJob, name: str) -> Answer:

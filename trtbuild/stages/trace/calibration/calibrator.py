@@ -79,4 +79,4 @@ def _without_plugins() -> Iterator[None]:
         yield
     finally:
         for name in hidden:
-            del modules[name]
+            modules.pop(name, None)

@@ -42,6 +42,8 @@ class FakeProject:
         self.records: dict[str, Record] = {}
         self.order: list[str] = []
         self.failing_steps: set[str] = set()
+        #: If it is set, an engine step ends only after another engine step has started beside it.
+        self.meeting: threading.Barrier | None = None
         self.most_running = 0
         self._running = 0
         self._lock = threading.Lock()
@@ -60,7 +62,9 @@ class FakeProject:
             self._running += 1
             self.most_running = max(self.most_running, self._running)
             self.order.append(step.id)
-        threading.Event().wait(0.01)  # long enough that steps run together
+        if self.meeting is not None and step.stage == "engine":
+            self.meeting.wait(30)
+        threading.Event().wait(0.01)  # long enough that a step beside it starts, if it may
         with self._lock:
             self._running -= 1
         if step.id in self.failing_steps:
@@ -114,10 +118,10 @@ def test_a_step_runs_after_its_inputs_exist() -> None:
 
 
 def test_the_number_of_jobs_limits_how_many_steps_run_together() -> None:
-    project = FakeProject(*(a_step("m", "engine", f"e{k}") for k in range(8)))
+    project = FakeProject(*(a_step("m", "engine", f"e{k}") for k in range(9)))
+    project.meeting = threading.Barrier(3)
     assert project.execute(jobs=3).ok
-    assert project.most_running <= 3
-    assert project.most_running > 1
+    assert project.most_running == 3
 
 
 def test_one_of_several_steps_with_the_same_key_runs_and_the_others_become_hits() -> None:
@@ -370,6 +374,7 @@ def test_announced_results_are_used_before_the_step_has_ended(fails: bool) -> No
         a_step("m", "package", "p", "m/engine/a", "m/engine/b"),
         fails=fails,
     )
+    project.meeting = threading.Barrier(2)
 
     def run(step: Step, plan: ModelPlan, announce: Callable[[], None]) -> StepRun:
         ran = project.run(step, plan, announce)

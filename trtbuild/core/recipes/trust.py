@@ -16,7 +16,7 @@ Rules
    trust an entry that is already there, that entry stays, because other machines may trust it. The writer then writes its
    own entry under `domain_key`. A reader that does not trust the entry under the key looks under `domain_key`. So an
    attacker cannot prevent sharing by writing an entry first.
-5. A machine that checks signatures and has no signing key signs its results with a local key, for a domain that begins with
+5. A machine that checks signatures and has no signing key signs its results with a machine key, for a domain that begins with
    `LOCAL_DOMAIN_PREFIX`. Such a signature counts only on this machine, and is never sent to others (`sendable_signatures`).
 """
 
@@ -30,7 +30,7 @@ from typing import Protocol
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.encoding import Value, digest, encode
 
-#: The prefix of a local key's domain (rule 5).
+#: The prefix of a machine key's domain (rule 5).
 LOCAL_DOMAIN_PREFIX = "local-"
 
 _ENCODED_STATEMENT_SCHEMA = encode("trtbuild.signature/1")
@@ -96,7 +96,7 @@ class Trust(Protocol):
 
     @property
     def own_domain(self) -> str | None:
-        """The domain of this machine's records. None if the machine does not sign, or has no local key yet (rule 5)."""
+        """The domain of this machine's records. None if the machine does not sign, or has no machine key yet (rule 5)."""
 
     @property
     def read_domains(self) -> Sequence[str]:

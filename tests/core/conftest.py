@@ -301,7 +301,9 @@ class FakeWorld:
         self.keep(with_any_versions(pointer), {"record": self.put(record.to_bytes())})
         return record
 
-    def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
+    def write_link(
+        self, recipe: Recipe, named: Sequence[Dependency], later_dependencies: Sequence[Dependency] = ()
+    ) -> None:
         assert recipe.key not in self.records, "a link is written once"
         self.keep(recipe, {"next": self.put(chain.link_bytes(named))})
 
@@ -352,7 +354,7 @@ class FakeWorld:
         assert contents is not None
         modules = json.loads(self.blob(contents.modules.sha256))
         origins = {graph: json.loads(self.blob(sha256)) for graph, sha256 in contents.origins.items()}
-        names = {target: name_table(cut, modules, origins) for target, cut in contents.partitions_by_target.items()}
+        names = {target: name_table(cuts, modules, origins) for target, cuts in contents.partitions_by_target.items()}
         plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
         table = self.put(names)
         return {"index": self.put(index_to_json(package_index(contents, table))), "names": table}, {"plans": plans}

@@ -1,7 +1,7 @@
 """Operations of a local store for fault injection, and conditions that must be true after each operation.
 
-An operation works in three folders: in ``store/``, in ``out/`` for exported files, and in ``team/``, a shared directory
-(remote_operations.py).
+An operation works in a folder. Its store is in ``store/``, exported files are in ``out/``, and a shared directory is in
+``team/`` (remote_operations.py).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 from tests.faults.kills import VICTIMS, KillTest, Tally, run
 from trtbuild.store.local.local import LocalStore
 
+#: With 100 kills or more, more variants of the project are tried.
 KILLS = int(os.environ.get("TRTBUILD_KILLS", "16"))
 
 

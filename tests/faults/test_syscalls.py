@@ -1,4 +1,5 @@
-"""Kills at all writing calls of local operations, and at some of operations with a remote (`tests.faults.enumeration`)."""
+"""Kill local operations at each of their writing calls, and operations with a remote at some of theirs
+(`tests.faults.enumeration`)."""
 
 from __future__ import annotations
 
@@ -18,10 +19,11 @@ from tests.faults.syscalls import traced
 from trtbuild.store.collection.check import verify
 from trtbuild.store.local.local import LocalStore
 
-#: The largest number of kills for each operation with a remote, evenly spread over its calls.
+#: The largest number of kills for each operation with a remote, evenly spread over its calls. With ``TRTBUILD_KILLS`` of
+#: 100 or more, it is killed at all calls.
 REMOTE_KILLS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 25
 
-#: Calls at each of which an operation that puts, builds or replaces must have been killed.
+#: An operation that puts, builds or replaces must have been killed at each of these calls.
 WRITING_CALLS = {"openat", "write", "fsync", "rename", "flock"}
 
 

@@ -54,7 +54,7 @@ def composition_case(seed: int) -> ModuleCase:
     parts = {name: part for name, part in writer.parts.items() if f"self.{name}(" in "\n".join(statements)}
     granularity = ("model",)
     if parts and rng.random() < 0.4:
-        granularity = (rng.choice([*parts, "m*"]),)
+        granularity = (rng.choice([*parts, "m*"]),)  # the submodules of `parts` are named m0, m1, …
     torch_executed = rng.sample(_TORCH_EXECUTED, rng.randint(1, 4)) if rng.random() < 0.5 else []
     case = ModuleCase(
         module_from_text(statements, result, len(inputs), parts),
@@ -180,8 +180,8 @@ class _Writer:
 def _result(writer: _Writer, rng: random.Random) -> str:
     """The expression that the module returns.
 
-    There are five kinds: the last value alone, twice, with the first input, or with other values; or all values that no
-    statement reads.
+    It has all values that no statement reads (``unread``), or the last value: alone (``last``), twice (``twice``), with the
+    first input (``input``), or with other values (``several``).
     """
     values: Sequence[str] = [str(value) for value in writer.values]
     last = values[-1]

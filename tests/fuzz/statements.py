@@ -1,4 +1,4 @@
-"""The statements of fuzz cases with several operators.
+"""The statements from which `compositions.py` makes random modules.
 
 Each function in `STATEMENTS` returns the text of an expression. In these functions, `p` is the chooser, `v` and `w` are
 existing values that it has chosen, and `s` are sizes as text.

@@ -41,10 +41,10 @@ class _Event:
 
 
 class FakeGpu:
-    """The devices of one machine. With `deferred`, work runs as late as possible, otherwise immediately."""
+    """The devices of one machine. With `runs_late`, work runs as late as possible, otherwise immediately."""
 
-    def __init__(self, *, deferred: bool = True, devices: int = 1) -> None:
-        self.deferred = deferred
+    def __init__(self, *, runs_late: bool = True, devices: int = 1) -> None:
+        self.runs_late = runs_late
         self.devices = devices
         self.streams: dict[int, _Stream] = {LEGACY: _Stream(blocking=True)}
         self.blocks: dict[int, Any] = {}
@@ -168,7 +168,7 @@ class FakeGpu:
 
             target.works.append(run)
             position = len(target.works)
-            if not self.deferred:
+            if not self.runs_late:
                 self.run_to(stream, position)
             return position
 

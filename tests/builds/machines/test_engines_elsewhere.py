@@ -121,7 +121,7 @@ def test_a_machine_without_torch_builds_the_engines_from_the_cache_alone(compili
     assert (compiling_machine.project / "dist" / "net" / "index.json").is_file()
 
 
-def test_partitions_by_the_parser_of_another_toolchain_are_found_where_no_parser_is_installed(
+def test_a_machine_without_a_parser_finds_partitions_that_the_parser_of_another_toolchain_has_checked(
     until_convert: CommandLine, tmp_path: Path
 ) -> None:
     python = python_without(tmp_path / "python", *PACKAGES_OF_TORCH, "tensorrt")

@@ -123,7 +123,7 @@ def test_unconnected_nodes_of_one_label_are_joined() -> None:
     assert checked_partitions([[], [0], [], [2]], "abab") == [[0, 2], [1, 3]]
 
 
-def test_the_partition_with_the_smallest_node_runs_first() -> None:
+def test_of_the_partitions_that_can_run_the_one_with_the_smallest_node_is_next() -> None:
     assert checked_partitions([[], [], []], "abc") == [[0], [1], [2]]
     assert checked_partitions([[], [0], []], "abc") == [[0], [1], [2]]
 

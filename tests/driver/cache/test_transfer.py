@@ -547,12 +547,12 @@ def test_a_pointer_is_not_sent_if_another_record_could_not_be_sent(tmp_path: Pat
     transport = MemoryTransport()
     put = transport.put
 
-    def put_small_files(kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+    def put_all_but_the_trace(kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         if name == trace.outputs["record"].sha256:
             raise RemoteFull("no space is left")
         return put(kind, name, data, once=once)
 
-    transport.put = put_small_files  # type: ignore[method-assign]
+    transport.put = put_all_but_the_trace  # type: ignore[method-assign]
     sender = transfer._Sender(local, RemoteStore(transport, "team"))
     sender.send([trace.recipe.key, pointer.recipe.key], _ignore_progress)
     assert sender.failures == {trace.recipe.key: "no space is left", pointer.recipe.key: transfer.OTHERS_NOT_SENT}

@@ -53,9 +53,10 @@ def test_a_package_without_its_plugin_library_counts_as_damaged(index: PackageIn
         read_index(data)
 
 
-def test_engines_need_only_the_operators_of_torch_partitions(index: PackageIndex) -> None:
+def test_with_plugins_a_target_needs_only_the_operators_that_its_torch_partitions_call(index: PackageIndex) -> None:
     inside, outside = (CustomOperator(f"mylib.{name}.default", "s") for name in ("roi", "other"))
     target = next(iter(index.targets.values()))
+    # an operator with a reason stays in PyTorch
     first, last = target.partitions.partitions
     partitions = replace(target.partitions, partitions=(first, replace(last, reasons={outside.name: "so"})))
     target = replace(target, partitions=partitions)

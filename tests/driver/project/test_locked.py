@@ -79,13 +79,13 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
     assert names(tmp_path) == ["old.lock", "trtbuild.lock"]  # no incomplete file remains
 
 
-@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("is_last_resort", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
-def test_a_wrong_record_of_a_reproducible_toolchain_is_always_refused(local: bool, frozen: bool) -> None:
+def test_a_wrong_record_of_a_reproducible_toolchain_is_always_refused(is_last_resort: bool, frozen: bool) -> None:
     guard = LockGuard(a_lock(), frozen=frozen)
-    assert guard.refusal(KEY, RIGHT, local) is None
-    assert guard.refusal(KEY, WRONG, local) == "its plan differs from trtbuild.lock"
-    assert guard.refusal("f" * 64, WRONG, local) is None
+    assert guard.refusal(KEY, RIGHT, is_last_resort) is None
+    assert guard.refusal(KEY, WRONG, is_last_resort) == "its plan differs from trtbuild.lock"
+    assert guard.refusal("f" * 64, WRONG, is_last_resort) is None
 
 
 def test_a_local_record_of_a_toolchain_that_is_not_reproducible_is_used_unless_frozen() -> None:
@@ -102,14 +102,16 @@ def test_a_local_record_of_a_toolchain_that_is_not_reproducible_is_used_unless_f
     )
     lock = replace(a_lock(), models={"net": model})
     guard = LockGuard(lock, frozen=False)
-    assert guard.refusal(KEY, WRONG, True) is None
-    assert guard.refusal(KEY, WRONG, False) is not None
-    assert guard.refusal("8" * 64, WRONG, True) is not None
+    assert guard.refusal(KEY, WRONG, is_last_resort=True) is None
+    assert guard.refusal(KEY, WRONG, is_last_resort=False) is not None
+    assert guard.refusal("8" * 64, WRONG, is_last_resort=True) is not None
     index = Record(RECIPE, {"index": Output(OTHER_DIGEST, 10)})
-    assert guard.refusal("9" * 64, index, True) is None  # the package has an engine that is not reproducible
+    assert (
+        guard.refusal("9" * 64, index, is_last_resort=True) is None
+    )  # the package has an engine that is not reproducible
     frozen = LockGuard(lock, frozen=True)
-    assert frozen.refusal(KEY, WRONG, True) is not None
-    assert frozen.refusal("9" * 64, index, True) is not None
+    assert frozen.refusal(KEY, WRONG, is_last_resort=True) is not None
+    assert frozen.refusal("9" * 64, index, is_last_resort=True) is not None
 
 
 def test_engines_that_differ_from_the_lock_are_reported() -> None:

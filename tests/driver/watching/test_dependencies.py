@@ -41,7 +41,7 @@ def test_included_manifests_and_libraries_of_plugins_outside_the_project_start_b
     outside = dependencies(Request(project)).outside
     shared = project.parent / "shared"
     assert sorted(outside) == [str(shared / "libroi.so"), str(shared / "profiles.yaml")]
-    assert None not in outside.values()
+    assert None not in outside.values()  # None: the file does not exist
 
 
 def test_the_written_directories_have_the_paths_that_the_notifier_reports(project: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class HostMemory(TorchMemory):
 
 
 def test_an_engine_computes_on_torch_tensors() -> None:
-    gpu = FakeGpu(deferred=False)
+    gpu = FakeGpu(runs_late=False)
     gpu.check = lambda *_: None  # type: ignore[method-assign] - the fake GPU does not know torch's memory
     gpu.alignment = 64  # torch's alignment on the CPU
     trt = FakeTensorRT(gpu)
@@ -224,7 +224,10 @@ def test_uses_the_driver_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(choose_memory(0), CudaMemory)
 
 
-def test_without_torch_and_cuda_python_the_error_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_for_torch_and_without_cuda_python_the_error_names_the_packages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setitem(sys.modules, "cuda", None)
     with pytest.raises(
         EnvironmentFault, match="torch cannot use a GPU here, and cuda-bindings is not installed"

@@ -28,7 +28,7 @@ from trtbuild.toolchain.running.execution import TensorRT
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two engines of a fake TensorRT, which each compute 2x + 1 on torch tensors in host memory."""
-    gpu = FakeGpu(deferred=False)
+    gpu = FakeGpu(runs_late=False)
     gpu.check = lambda *_: None  # type: ignore[method-assign] - the fake GPU does not know torch's memory
     gpu.alignment = 64  # torch's alignment on the CPU
     trt = FakeTensorRT(gpu)

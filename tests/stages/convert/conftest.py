@@ -18,7 +18,7 @@ from torch.export import Dim, export
 
 from trtbuild.stages.convert.conversion import Conversion, convert
 from trtbuild.stages.convert.weights import with_inline_weights
-from trtbuild.stages.program.functional import Program, WeightSlot, functional
+from trtbuild.stages.program.functional import NamedWeight, Program, functional
 from trtbuild.stages.program.translations import decomposition_table
 
 #: The sizes of the two dynamic dims, batch (b) and sequence (s).
@@ -67,7 +67,7 @@ class LoweredCase:
     case: Case
     module: nn.Module
     program: Program
-    slots: tuple[WeightSlot, ...]
+    slots: tuple[NamedWeight, ...]
 
     def tensors(self, at: str) -> list[torch.Tensor]:
         """Random inputs with the sizes `SIZES[at]`."""
@@ -255,10 +255,10 @@ def onnxruntime_run() -> Callable[..., list[np.ndarray]]:
 
 
 @pytest.fixture(scope="session")
-def lowered() -> Callable[[nn.Module, tuple[Any, ...], Any], tuple[Program, tuple[WeightSlot, ...]]]:
+def lowered() -> Callable[[nn.Module, tuple[Any, ...], Any], tuple[Program, tuple[NamedWeight, ...]]]:
     """A function that exports and lowers any module. It returns the program and its weights."""
 
-    def lower(module: nn.Module, args: tuple[Any, ...], dims: Any) -> tuple[Program, tuple[WeightSlot, ...]]:
+    def lower(module: nn.Module, args: tuple[Any, ...], dims: Any) -> tuple[Program, tuple[NamedWeight, ...]]:
         with torch.no_grad():
             exported = export(module.eval(), args, dynamic_shapes=dims)
         return functional(exported.run_decompositions(decomposition_table()))

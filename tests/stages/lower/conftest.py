@@ -17,7 +17,7 @@ from trtbuild.core.model.precisions import Precisions
 from trtbuild.stages.lower.passes import PASSES
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.run import lower, run_passes
-from trtbuild.stages.program.functional import Program, WeightSlot, functional
+from trtbuild.stages.program.functional import NamedWeight, Program, functional
 from trtbuild.stages.program.translations import decomposition_table
 
 
@@ -30,7 +30,7 @@ class ExportedModel:
 
     module: nn.Module
     program: Program
-    slots: tuple[WeightSlot, ...]
+    slots: tuple[NamedWeight, ...]
     inputs: tuple[torch.Tensor, ...]
 
     def eager(self) -> list[torch.Tensor]:

@@ -20,7 +20,9 @@ from trtbuild.store.trust.action_result import record_entry
 from trtbuild.store.trust.keyring import Keyring, MachineKey
 from trtbuild.store.trust.signing import Signer
 
-CI, PULL, STRANGER = (Signer(name, bytes([number] * 32)) for number, name in enumerate(("ci", "pr", "stranger"), 1))
+CI, PULL_REQUEST, STRANGER = (
+    Signer(name, bytes([number] * 32)) for number, name in enumerate(("ci", "pr", "stranger"), 1)
+)
 
 RecordOf = Callable[..., Record]
 Build = Callable[[LayeredStore, str], Record]
@@ -56,7 +58,8 @@ def open_as(tmp_path: Path, team: MemoryTransport) -> Callable[..., LayeredStore
 
 @pytest.fixture
 def build(record_of: RecordOf) -> Build:
-    """A function that stores a record under one fixed key and sends it. Its second argument is the plan of the record."""
+    """A function that stores a record under one fixed key and sends it. Its second argument is the text in the record's
+    output ``plan``."""
 
     def put_and_send(store: LayeredStore, who: str) -> Record:
         record = store.put_record(record_of(1, who=who, plan=store.put_bytes(who.encode())))
@@ -77,7 +80,7 @@ def test_a_signed_record_is_found_if_its_key_is_trusted(open_as: Callable[..., L
     assert plan_of(open_as(reading(CI)), key) == "ci"
     assert plan_of(open_as(TrustAll()), key) == "ci"
     with pytest.raises(RecordUntrusted, match="in team does not count: signed by a key that is not trusted"):
-        open_as(reading(PULL)).get_record(key)
+        open_as(reading(PULL_REQUEST)).get_record(key)
 
 
 def test_stores_the_signature_in_the_local_store(open_as: Callable[..., LayeredStore], build: Build) -> None:
@@ -90,7 +93,7 @@ def test_stores_the_signature_in_the_local_store(open_as: Callable[..., LayeredS
 def test_a_record_of_a_pull_request_does_not_block_a_release(
     open_as: Callable[..., LayeredStore], build: Build, team: MemoryTransport
 ) -> None:
-    key = build(open_as(signing(PULL, CI, domain="pr-7")), "pull request").recipe.key
+    key = build(open_as(signing(PULL_REQUEST, CI, domain="pr-7")), "pull request").recipe.key
     release = open_as(signing(CI))
     with pytest.raises(RecordUntrusted):
         release.get_record(key)
@@ -100,7 +103,7 @@ def test_a_record_of_a_pull_request_does_not_block_a_release(
     assert team.entries["ac", key] == entry_before, "entries are write-once"
     assert ("ac", domain_key("ci", key)) in team.entries
     assert plan_of(open_as(reading(CI)), key) == "release"
-    assert plan_of(open_as(signing(PULL, CI, domain="pr-7")), key) == "pull request", (
+    assert plan_of(open_as(signing(PULL_REQUEST, CI, domain="pr-7")), key) == "pull request", (
         "its own record, which is stored under the step's key"
     )
 
@@ -123,7 +126,7 @@ def test_an_unsigned_record_is_rejected_and_does_not_block_a_signed_one(
 
 
 @pytest.mark.parametrize("where", ["remote", "local"])
-def test_reports_why_the_record_of_a_read_domain_is_rejected(
+def test_reports_why_the_record_of_a_domain_that_is_read_is_rejected(
     open_as: Callable[..., LayeredStore], build: Build, tmp_path: Path, where: str
 ) -> None:
     """The record under the step's key is not signed. The record under the key for the domain ``ci`` is signed with a

@@ -69,7 +69,7 @@ TENSORRT_8_6 = release("tensorrt", "8.6.0")
 
 def _foreign_in_8_6(model: bytes) -> dict[str, str]:
     """The nodes with types in which TensorRT 8.6 does not compute. It computes int64 in 32 bits."""
-    return foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows=TENSORRT_8_6.narrows_int64)
+    return foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows_int64=TENSORRT_8_6.narrows_int64)
 
 
 def test_sizes_and_positions_are_allowed_in_32_bits(make_model: Any) -> None:

@@ -1,4 +1,5 @@
-"""The stand-in for a parser that needs a GPU is the parser of TensorRT-RTX, with the known limits of the other parser."""
+"""On a machine without a GPU, the parser of TensorRT-RTX answers in place of TensorRT's parser, and also refuses what that
+parser is known to refuse."""
 
 from __future__ import annotations
 

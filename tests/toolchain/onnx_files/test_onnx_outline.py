@@ -62,7 +62,7 @@ def test_a_node_has_the_inputs_and_types_of_its_nested_graphs(make_model: Any) -
     )
     (node,) = read_outline(model).nodes
     assert set(node.inputs) == {"i1", "i0", "t", "k"}
-    assert set(node.types) == {onnx.TensorProto.DOUBLE, onnx.TensorProto.INT16}
+    assert set(node.attribute_types) == {onnx.TensorProto.DOUBLE, onnx.TensorProto.INT16}
 
 
 @pytest.mark.parametrize("removed", [20, 40, 60])

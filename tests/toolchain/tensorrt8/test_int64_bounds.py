@@ -34,10 +34,10 @@ def rejected_operators(
         [*_SIZE, *nodes],
         [("FLOAT", ["d0", 4])],
         ["FLOAT"],
-        [],
-        {"first": np.array(0), "zero": np.array(0), **constants},
+        weights=[],
+        constants={"first": np.array(0), "zero": np.array(0), **constants},
     )
-    reasons = foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows=True, largest_sizes=largest_sizes)
+    reasons = foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows_int64=True, largest_sizes=largest_sizes)
     return [reason.partition(":")[0] for reason in reasons.values()]
 
 

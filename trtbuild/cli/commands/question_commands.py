@@ -29,8 +29,8 @@ def why(name: str, flags: Flags) -> int:
 @click.option(
     "--format", "form", type=click.Choice(["text", "dot", "mermaid", "json"]), default="text", help="Default: text."
 )
-@click.option("--deps", metavar="STEP|MODEL", help="Only the steps from which this step or model is made.")
-@click.option("--rdeps", metavar="STEP|MODEL", help="Only the steps that are made from this step or model.")
+@click.option("--deps", metavar="STEP|MODEL", help="Only this step or model, and the steps from which it is made.")
+@click.option("--rdeps", metavar="STEP|MODEL", help="Only this step or model, and the steps that are made from it.")
 @common_flags
 def graph(models: tuple[str, ...], form: str, deps: str | None, rdeps: str | None, flags: Flags) -> int:
     """Show the steps and their dependencies."""

@@ -40,8 +40,9 @@ class Tally:
     #: The finished steps, and the conversions to ONNX that partition steps made.
     done: int = 0
     failed: int = 0
-    #: The hits and the other steps in the last plan of each model, without those in `done`.
+    #: The hits in the last plan of each model, without those in `done`.
     hits: int = 0
+    #: The other steps in these plans, without those in `done`.
     remaining: int = 0
     #: The width of the column of step ids, in characters.
     id_width: int = LEAST_ID_WIDTH

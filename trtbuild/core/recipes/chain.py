@@ -14,8 +14,8 @@ Rules
    another link. After `SINGLE_LINKS` links, each link names twice as many dependencies as the link before it (at most
    65,536). So thousands of files need only a few dozen lookups.
 3. Links are write-once. If a step discovered its dependencies in another order, it follows the existing links, and extends
-   the chain at its end. The step also gets the dependencies that these links name. Additional dependencies are safe,
-   because at worst a step runs again without need.
+   the chain at its end. The dependencies that these links name are then in the step's key, too. Additional dependencies are
+   safe, because at worst a step runs again without need.
 4. If a link and a record have the same parts, the link is followed, because the longer chain has more dependencies. If two
    builds write the same link, the first link stays.
 5. A link that names no new dependency is damaged, and counts as missing.

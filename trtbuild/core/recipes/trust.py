@@ -16,8 +16,9 @@ Rules
    trust an entry that is already there, that entry stays, because other machines may trust it. The writer then writes its
    own entry under `domain_key`. A reader that does not trust the entry under the key looks under `domain_key`. So an
    attacker cannot prevent sharing by writing an entry first.
-5. A machine that checks signatures and has no signing key signs its results with a machine key, for a domain that begins with
-   `LOCAL_DOMAIN_PREFIX`. Such a signature counts only on this machine, and is never sent to others (`sendable_signatures`).
+5. A machine that checks signatures and has no signing key signs its results with a machine key, for a domain that begins
+   with `LOCAL_DOMAIN_PREFIX`. Such a signature counts only on this machine, and is never sent to others
+   (`sendable_signatures`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 #: Keys of a dataclass field's metadata. `MEMBER`: the field's name in JSON, if it is not the name in Python. `OPTIONAL`:
-#: whether the JSON may lack the field.
+#: whether the JSON lacks the field if it is None (rule 4).
 MEMBER, OPTIONAL = "member", "optional"
 
 

@@ -38,7 +38,7 @@ class ArrayOperations(Protocol):
     own_types: frozenset[type]
     #: The attribute `device` of a valid argument.
     device: Any
-    #: Whether engines read arrays of this device, so that outputs of PyTorch must be made contiguous for them.
+    #: Whether outputs of PyTorch must be made contiguous, because engines read the arrays of this device.
     requires_contiguous: bool
 
     def adopt(self, value: object, name: str, stream: int) -> Array:

@@ -17,7 +17,7 @@ ALIGNMENT = 256
 #: The alignment of activation memory in bytes. TensorRT 8.6 requires it, although its documentation names 256 bytes.
 MEMORY_ALIGNMENT = 512
 
-#: The largest number of workspaces of one thread. When it is reached, the thread forgets all of them.
+#: The largest number of workspaces that one thread has for one `EngineSet`. When it is reached, all of them are forgotten.
 _MOST_WORKSPACES = 32
 
 

@@ -36,10 +36,10 @@ from trtbuild.stages.convert.types import refuse_other_types
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program, calls_with_nested
 from trtbuild.stages.program.plugins import (
-    checked_plugin,
     forget_shapes,
     is_plugin,
     map_operators_to_plugins,
+    plugin_call_checked_by,
     write_nodes,
 )
 from trtbuild.stages.program.quantized_onnx import OPSET_OF_NEW_PARSERS, quantizers_in, required_opset
@@ -159,7 +159,7 @@ def untranslatable_calls(program: Program, plugins: Sequence[Plugin] = ()) -> li
         (index, target_name(call.target))
         for index, node in enumerate(calls)
         if not is_plugin(node, plugins_by_operator)
-        and (not plugins_by_operator or checked_plugin(node, plugins_by_operator) is None)
+        and (not plugins_by_operator or plugin_call_checked_by(node, plugins_by_operator) is None)
         for call in calls_with_nested(node)
         if not has_translation(call) or is_mistranslated(call)
     ]

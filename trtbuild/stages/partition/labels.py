@@ -32,7 +32,7 @@ from trtbuild.stages.partition.regions import Region, region_of
 from trtbuild.stages.partition.units import Unit, is_size, tensors_in
 from trtbuild.stages.program.custom_operators import TORCH_NAMESPACES, is_custom
 from trtbuild.stages.program.functional import Program, calls_with_nested
-from trtbuild.stages.program.plugins import checked_plugin, is_plugin
+from trtbuild.stages.program.plugins import is_plugin, plugin_call_checked_by
 from trtbuild.stages.program.text import target_name
 
 #: The reason of a cast between float64 and float32 (rule 4).
@@ -108,7 +108,7 @@ def label_units(
     known_plugins = plugins or {}
     labels = {unit.call: _label(unit, settings, patterns, refusals, known_plugins) for unit in units}
     for unit in units:
-        call = checked_plugin(unit.call, known_plugins) if known_plugins else None
+        call = plugin_call_checked_by(unit.call, known_plugins) if known_plugins else None
         if call is not None and labels[call].region is not None:
             labels[unit.call] = labels[call]
     return list(labels.values())

@@ -1,4 +1,4 @@
-"""Find a source for each size in a piece of a graph, because partitions exchange tensors only, never numbers.
+"""Find the tensors from which a piece of a graph computes each size that it uses. Partitions exchange tensors, not numbers.
 
 Rules
 1. A root is a node that computes a number from a tensor (`sym_size`, `item`). Arithmetic on numbers is copied into the
@@ -9,7 +9,7 @@ Rules
    * the tensor that the root reads, if the piece computes this tensor,
    * inputs of the model from whose sizes the number can be computed, and which become inputs of the piece,
    * the tensor that the root reads, which becomes an input of the piece.
-3. With this order, equal layers compute equal sizes in the same way, wherever the model uses a size first.
+3. With this order, equal layers compute equal sizes in the same way, even if another part of the model uses a size first.
 """
 
 from __future__ import annotations

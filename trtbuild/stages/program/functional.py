@@ -146,21 +146,21 @@ def _restore_examples(exported: ExportedProgram) -> None:
 
 
 @dataclass(frozen=True)
-class WeightSlot:
+class NamedWeight:
     """A weight's name in the module, and whether ``state_dict`` contains it."""
 
     name: str
     persistent: bool
 
 
-def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ...]]:
+def functional(exported: ExportedProgram) -> tuple[Program, tuple[NamedWeight, ...]]:
     """Return the functional form of an exported program, and its weights in the order of its inputs.
 
     The caller has checked that the program mutates nothing. Outputs that are not tensors are left out.
     """
     signature = exported.graph_signature
     slots = [
-        WeightSlot(str(spec.target), spec.kind == InputKind.PARAMETER or bool(spec.persistent))
+        NamedWeight(str(spec.target), spec.kind == InputKind.PARAMETER or bool(spec.persistent))
         for spec in signature.input_specs
         if spec.kind in _WEIGHT_KINDS
     ]

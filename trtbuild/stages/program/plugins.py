@@ -40,7 +40,7 @@ _SCALARS = (bool, int, float, str)
 
 @dataclass(frozen=True)
 class PluginCall:
-    """The inputs and the fields of the plugin that a call becomes (rules 1 and 2)."""
+    """The inputs and the fields of the plugin that a call becomes, and its two other attributes (rules 1 and 2)."""
 
     inputs: tuple[torch.fx.Node, ...]
     fields: Mapping[str, Any]
@@ -56,7 +56,7 @@ def is_plugin(node: Any, plugins: Mapping[str, Plugin]) -> bool:
     return isinstance(node, torch.fx.Node) and node.op == "call_function" and name_of(node.target) in plugins
 
 
-def checked_plugin(node: torch.fx.Node, plugins: Mapping[str, Plugin]) -> torch.fx.Node | None:
+def plugin_call_checked_by(node: torch.fx.Node, plugins: Mapping[str, Plugin]) -> torch.fx.Node | None:
     """If `node` checks a result of a call that becomes a plugin: this call. Otherwise None (rule 3)."""
     if not declared_sizes.is_size_check(node.target):
         return None

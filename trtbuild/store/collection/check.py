@@ -1,8 +1,8 @@
 """Checks of a local store: `verify` reads every byte, `stats` counts entries and bytes.
 
-`verify` checks CAS files (the files in ``cas/``) first, then chunk lists, then records. So it also finds the lists and
-records that name a damaged file. It does not mark entries as used. While a collection runs, `verify` may report that a
-file is missing, because the collection has just removed it.
+`verify` checks CAS files (the files in ``cas/``) first, then the entries in ``ac/``: chunk lists, then records. So it also
+finds the lists and records that name a damaged file. It does not mark entries as used. While a collection runs, `verify`
+may report that a file is missing, because the collection has just removed it.
 """
 
 from __future__ import annotations

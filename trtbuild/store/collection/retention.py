@@ -50,9 +50,10 @@ class CollectReport:
     kept_because: Mapping[str, int]
     #: The number of removed files of dead processes (``tmp/``, ``locks/``, ``sessions/``) and old quarantined entries.
     leftovers_removed: int
-    #: Shared directories only: files that later collections will remove, and files that this collection moved back.
+    #: Shared directories only: files that a later collection will remove.
     condemned: int = 0
     condemned_size: Size = Size()
+    #: Shared directories only: hidden files that a record needs again, and that this collection has moved back.
     restored: int = 0
 
 
@@ -60,7 +61,8 @@ class CollectReport:
 class Entry:
     """A file of a store: its last use, in ns of the file system's clock, and its size.
 
-    A record or chunk list also has the CAS files that it names (`files`), and the blobs that these belong to (`blobs`).
+    A record or chunk list also has the CAS files that it names (`files`), and the outputs that consist of these files
+    (`blobs`).
     """
 
     used_ns: int
@@ -119,6 +121,7 @@ def records_to_remove(
 ) -> list[str]:
     """The keys of the records to remove, least recently used first. Counts in `reasons` why records over a limit are kept.
 
+    `start_ns` is the start of the collection, and `cutoff_ns` the cut-off (collect.py, rule 1).
     `other_bytes` is the number of allocated bytes that belong to no entry, such as those of directories.
     """
     remaining_size = RemainingSize(scan, cutoff_ns, other_bytes)

@@ -231,7 +231,7 @@ def _parse(parsed: ParsedNetwork, model: bytes, weights: Mapping[str, Bytes], jo
     check_quantized_types(model_outline, job.target, job.toolchain_version)
     properties = release(job.target.toolchain, job.toolchain_version)
     foreign = foreign_nodes(
-        model_outline, properties.dtypes, narrows=properties.narrows_int64, largest_sizes=largest_sizes(job)
+        model_outline, properties.dtypes, narrows_int64=properties.narrows_int64, largest_sizes=largest_sizes(job)
     )
     try:
         errors = [NodeError(text, name) for name, text in foreign.items()]

@@ -11,7 +11,7 @@ Rules
 2. A node that reads or produces a value of a foreign type is refused. A nested graph counts as a part of its node.
 3. Only QuantizeLinear and DequantizeLinear of the outer graph may read or produce values of quantized types. Quantizers to
    uint8 are refused.
-4. TensorRT before 9 computes int64 in 32 bits, without an error. With such a toolchain (`narrows`), an int64 value is
+4. TensorRT before 9 computes int64 in 32 bits, without an error. With such a toolchain (`narrows_int64`), an int64 value is
    allowed if 32 bits are enough to compute it (`trtbuild.toolchain.tensorrt8.int64_bounds`). All other int64 values are
    foreign: inputs, outputs, weights, casts of data, values that may exceed 32 bits. There are two exceptions:
 
@@ -55,12 +55,17 @@ def _is_slice_limit(node: Node, name: str, bounds: Int64Bounds | None) -> bool:
 
 
 def foreign_nodes(
-    model: Outline, dtypes: Collection[str], *, narrows: bool = False, largest_sizes: Mapping[str, int] | None = None
+    model: Outline,
+    dtypes: Collection[str],
+    *,
+    narrows_int64: bool = False,
+    largest_sizes: Mapping[str, int] | None = None,
 ) -> dict[str, str]:
     """Return the nodes of `model` that read or produce values of a type outside `dtypes`: node name → reason.
 
-    `narrows` switches rule 4 on. `largest_sizes` maps inputs to the largest size of their axes, as far as it is known."""
-    bounds = Int64Bounds(model, largest_sizes) if narrows else None
+    `narrows_int64` switches rule 4 on. `largest_sizes` maps inputs to the largest size of their axes, as far as it is
+    known."""
+    bounds = Int64Bounds(model, largest_sizes) if narrows_int64 else None
     foreign = {
         name: element
         for name, element in (*model.inputs, *model.outputs, *model.initializers)
@@ -74,7 +79,7 @@ def foreign_nodes(
         operands = [name for name in node.inputs if not _is_slice_limit(node, name, bounds)]
         operand_types = {foreign[name] for name in operands if name in foreign}
         data_types = {foreign[name] for name in operands[: _DATA_OPERAND_COUNTS.get(node.operator)] if name in foreign}
-        attribute_types = {element for element in node.types if TYPE_NAMES.get(element) not in dtypes}
+        attribute_types = {element for element in node.attribute_types if TYPE_NAMES.get(element) not in dtypes}
         wrong_results = bounds.wrong_results(node) if bounds is not None else ()
         if bounds is not None and not wrong_results:
             attribute_types.discard(INT64)
@@ -82,7 +87,9 @@ def foreign_nodes(
         if _quantizes_to_uint8(node, unsigned):
             reasons[node.name] = f"{node.operator}: an engine quantizes to int8 instead of uint8"
             continue
-        if _UINT8 in node.types or (node.operator not in _OWN_TYPE_OPERATORS and not unsigned.isdisjoint(node.inputs)):
+        if _UINT8 in node.attribute_types or (
+            node.operator not in _OWN_TYPE_OPERATORS and not unsigned.isdisjoint(node.inputs)
+        ):
             unsigned.update(node.outputs)
         if node.operator in _QUANTIZE_OPERATORS and operand_types | attribute_types <= _QUANTIZED_TYPES:
             if node.operator == "QuantizeLinear":
@@ -98,7 +105,7 @@ def foreign_nodes(
         node_types = operand_types | result_types | {foreign[name] for name in node.outputs if name in foreign}
         if node_types:
             kinds = ", ".join(TYPE_NAMES.get(element, f"ONNX type {element}") for element in sorted(node_types))
-            only_size = narrows and node.operator in ("Shape", "Size")
+            only_size = narrows_int64 and node.operator in ("Shape", "Size")
             (size_reasons if only_size else reasons)[node.name] = (
                 f"{node.operator}: {kinds} is not a type that an engine computes in"
             )
@@ -113,4 +120,4 @@ def _quantizes_to_uint8(node: Node, unsigned: Collection[str]) -> bool:
     if node.operator != "QuantizeLinear":
         return "QuantizeLinear" in node.nested_operators
     zero_point = node.inputs[2] if len(node.inputs) > 2 else ""
-    return zero_point in unsigned or _UINT8 in node.types or not (zero_point or node.types)
+    return zero_point in unsigned or _UINT8 in node.attribute_types or not (zero_point or node.attribute_types)

@@ -95,7 +95,9 @@ class Parser:
         if self._truncates_double:
             model, _ = narrow_doubles(model, placeholder_weights(read_outline(model)))
         model_outline = read_outline(model)
-        foreign = foreign_nodes(model_outline, self._dtypes, narrows=self._narrows_int64, largest_sizes=largest_sizes)
+        foreign = foreign_nodes(
+            model_outline, self._dtypes, narrows_int64=self._narrows_int64, largest_sizes=largest_sizes
+        )
         known_errors = [NodeError(text, name) for name, text in foreign.items()]
         known_errors += [
             NodeError(f"{node.operator}: the parser of {self._name} does not take it", node.name)

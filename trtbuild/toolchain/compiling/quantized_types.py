@@ -21,7 +21,9 @@ def check_quantized_types(model: Outline, target: Target, version: str | None = 
     Without a version, the newest release counts."""
     # An engine with compatibility ampere_plus must also run on the oldest of these GPUs.
     sm = table.AMPERE_SM if target.compatibility == "ampere_plus" else target.sm
-    types = {element for _, element in model.initializers} | {element for node in model.nodes for element in node.types}
+    types = {element for _, element in model.initializers} | {
+        element for node in model.nodes for element in node.attribute_types
+    }
     for element in sorted(types & _NAMES.keys()):
         reason = unsupported_reason(_NAMES[element], target.toolchain, version, sm)
         if reason is not None:

@@ -120,24 +120,24 @@ class ParsedNetwork:
         return array
 
     def supported_pieces(
-        self, model: bytes, scales: Mapping[str, memoryview]
+        self, model: bytes, quantizer_scales: Mapping[str, memoryview]
     ) -> tuple[list[list[int]], list[NodeError]]:
         """Ask the parser which pieces of `model` it would accept (`supports_model_v2`, in older releases `supports_model`).
         Returns the node indexes of each piece, and the parser's errors.
 
-        `scales` maps names of weights to values. The parser reads zeros in place of the other weights. Afterwards the
-        network cannot be used.
+        `quantizer_scales` maps the names of scales to their values. The parser reads zeros in place of the other weights.
+        Afterwards the network cannot be used.
         """
         lines_before = self._log.line_count()
         model_outline = read_outline(model)
         with tempfile.TemporaryDirectory(prefix="trtbuild-parse-") as folder:
-            _write_weight_files(folder, model_outline.weights, scales)
+            _write_weight_files(folder, model_outline.weights, quantizer_scales)
             path = os.path.join(folder, "model.onnx")
             if hasattr(self._parser, "supports_model_v2"):
                 self._parser.supports_model_v2(model, path)
                 pieces = [list(self._parser.get_subgraph_nodes(index)) for index in range(self._parser.num_subgraphs)]
             else:
-                # The flag beside the nodes shows whether the parser accepts the whole model (seen with TensorRT 8.6).
+                # the flag beside the nodes is ignored: it says whether the parser accepts the whole model (TensorRT 8.6)
                 pieces = [list(nodes) for nodes, _ in self._parser.supports_model(model, path)[1]]
         return pieces, self._node_errors(lines_before, model_outline.nodes)
 
@@ -151,8 +151,8 @@ class ParsedNetwork:
         ]
 
     def _node_errors(self, lines_before: int, nodes: Sequence[Node], default: Node | None = None) -> list[NodeError]:
-        """The parser's errors. `default` is the node of an error that names no node. If the parser has no errors, they are
-        the errors in the log after `lines_before` lines."""
+        """Return the parser's errors, or if the parser reports no error, the errors in the log after `lines_before` lines.
+        `default` is the node of an error that names no node."""
         errors = []
         for index in range(self._parser.num_errors):
             error = self._parser.get_error(index)

@@ -46,21 +46,21 @@ class ExternalWeight:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the outer graph. `inputs` and `types` include those of the nodes in its nested graphs, and `types` those of
-    nested initializers."""
+    """A node of the outer graph. `inputs` and `attribute_types` include those of the nodes in its nested graphs, and
+    `attribute_types` those of nested initializers."""
 
     name: str
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     #: Element types (TensorProto.DataType) that its attributes name, and those of tensors in its attributes.
-    types: tuple[int, ...]
+    attribute_types: tuple[int, ...]
     #: The smallest and largest number in its int64 tensors and in the attributes `_INT64_ATTRIBUTES`, without those of
     #: nested graphs. None if there are no such numbers.
     int64_range: tuple[int, int] | None = None
     #: Element types of the outputs of its first nested graph; 0 for a type that is not declared. The last of these outputs
     #: are the node's own outputs. For example, the first output of a Loop's nested graph is the condition.
-    results: tuple[int, ...] = ()
+    nested_output_types: tuple[int, ...] = ()
     #: (name, number) of its float attributes.
     floats: tuple[tuple[str, float], ...] = ()
     #: The operators of the nodes in its nested graphs.
@@ -176,7 +176,7 @@ def _read_attribute(
                 if graph_field == GRAPH_NODE:
                     node = _read_node(part)
                     inputs += node.inputs
-                    types += node.types
+                    types += node.attribute_types
                     nested_operators |= {node.operator, *node.nested_operators}
                 elif graph_field == GRAPH_INITIALIZER:
                     types.append(_read_tensor(part)[1])

@@ -19,7 +19,8 @@ def float_types(model: Outline) -> dict[str, int]:
 
     The first of these that exists determines the type: the declaration of the value, the output of the node's nested graph,
     a float type in the node's attributes (Cast, Constant, RandomNormal), the node's first float operand. The operand of a
-    Cast does not count."""
+    Cast does not count. The positions that TopK and MaxPool return also get the type of the operand, which is harmless:
+    layers that compute integers get no constraint (precision.py, rule 4)."""
     types = {
         name: element_type
         for name, element_type in (*model.inputs, *model.initializers, *model.outputs)
@@ -28,15 +29,15 @@ def float_types(model: Outline) -> dict[str, int]:
     for node in model.nodes:
         if node.operator in _NON_FLOAT_OPERATORS:
             continue
-        if node.results:
-            nested_types = node.results[-len(node.outputs) :]
+        if node.nested_output_types:
+            nested_types = node.nested_output_types[-len(node.outputs) :]
             types.update(
                 (name, element_type)
                 for name, element_type in zip(node.outputs, nested_types, strict=False)
                 if element_type in _FLOAT_TYPES and name not in types
             )
             continue
-        attribute_types = [element_type for element_type in node.types if element_type in _FLOAT_TYPES]
+        attribute_types = [element_type for element_type in node.attribute_types if element_type in _FLOAT_TYPES]
         operand_types = [types[name] for name in node.inputs if name in types]
         if node.operator == "Cast":
             operand_types = []

@@ -70,7 +70,7 @@ def _casts(model_outline: Outline, narrowing: Narrowing) -> dict[int, str]:
     return {
         index: node.inputs[0]
         for index, node in enumerate(model_outline.nodes)
-        if node.operator == "Cast" and node.types == (narrowing.target_type,) and node.inputs[0] in floats
+        if node.operator == "Cast" and node.attribute_types == (narrowing.target_type,) and node.inputs[0] in floats
         if node.outputs[0] not in outputs
     }
 

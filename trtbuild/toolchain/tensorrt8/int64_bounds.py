@@ -149,7 +149,7 @@ class Int64Bounds:
             return INT64 in elements
         if operator in _BOOL_OPERATORS:
             return False
-        if any(element in elements for element in node.types):
+        if any(element in elements for element in node.attribute_types):
             return True
         return any(name in names for name in node.inputs[_TYPE_OPERANDS.get(operator, slice(1))])
 
@@ -160,14 +160,19 @@ class Int64Bounds:
         if operator == "Size" or operator in _POSITION_OPERATORS or (operator, number) in _POSITION_RESULTS:
             return 0, _MAX_ELEMENTS
         if operator in ("Constant", "ConstantOfShape"):
-            return node.int64_range or ((0, 1) if node.types == (_BOOL,) else None)
+            return node.int64_range or ((0, 1) if node.attribute_types == (_BOOL,) else None)
         if operator == "ReduceProd" and node.inputs and node.inputs[0] in self._shapes:
             return 0, _MAX_ELEMENTS  # the number of elements of a tensor
         names = node.inputs[_CHOSEN_OPERANDS[operator]] if operator in _CHOSEN_OPERANDS else node.inputs
         if operator in _MOVING_OPERATORS or operator == "TopK":
             names = node.inputs[:1]
         operands = [self._bounds.get(name) for name in names if name]
-        if operator == "Cast" and node.types == (INT64,) and node.inputs[0] in self._int32 and operands == [None]:
+        if (
+            operator == "Cast"
+            and node.attribute_types == (INT64,)
+            and node.inputs[0] in self._int32
+            and operands == [None]
+        ):
             return -(1 << 31), (1 << 31) - 1  # an int32 whose bounds are not known
         known = [bounds for bounds in operands if bounds is not None]
         if not known or len(known) < len(operands):
@@ -189,14 +194,16 @@ class Int64Bounds:
         return self._largest_sizes.get(name, _MAX_ELEMENTS)
 
     def _cast_bounds(self, node: Node, bounds: Bounds) -> Bounds | None:
-        if _BOOL in node.types:
+        if _BOOL in node.attribute_types:
             return 0, 1
-        if node.types and node.types[0] in (_INT32, INT64):
+        if node.attribute_types and node.attribute_types[0] in (_INT32, INT64):
             if node.inputs[0] not in self._floats:
                 return bounds
             margin = max(map(abs, bounds)) // _ROUNDING_SHARE + 1
             return bounds[0] - margin, bounds[1] + margin
-        return bounds if node.types and node.types[0] in _FLOATS else None  # casts to other types may change the value
+        return (
+            bounds if node.attribute_types and node.attribute_types[0] in _FLOATS else None
+        )  # casts to other types may change the value
 
     # -- uses, backward
 
@@ -214,7 +221,7 @@ class Int64Bounds:
         growing = operator in ("Add", "Mul", "Max", "Sum", "ReduceProd")
         grows = growing and all(self._bounds.get(name, (-1, 0))[0] >= 0 for name in node.inputs if name)
         moves = position in _CARRIED_OPERANDS.get(operator, ()) or operator == "Concat"
-        stays_int64 = operator == "Cast" and node.types == (INT64,)
+        stays_int64 = operator == "Cast" and node.attribute_types == (INT64,)
         return (grows or moves or stays_int64) and all(self._is_right(name) for name in node.outputs)
 
 

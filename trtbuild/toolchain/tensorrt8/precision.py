@@ -34,7 +34,7 @@ _MOVING_LAYERS = frozenset(("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDEN
 
 def uses_half(model: Outline) -> bool:
     """Whether any value of a model, nested graphs included, is float16."""
-    return FLOAT16 in float_types(model).values() or any(FLOAT16 in node.types for node in model.nodes)
+    return FLOAT16 in float_types(model).values() or any(FLOAT16 in node.attribute_types for node in model.nodes)
 
 
 def constrain_layers(trt: Any, network: Any, config: Any, model: Outline) -> None:

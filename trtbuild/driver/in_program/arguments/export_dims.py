@@ -1,8 +1,8 @@
 """The `dynamic_shapes` of torch.export: a ``Dim`` gives an axis a name and a range.
 
 Rules
-1. Axes with the same Dim belong to one dim. Axes to which `dims` or an `Input` gives the same name belong to it, too.
-   ``2 * half`` is a separate dim, whose sizes are multiples of 2.
+1. Axes with the same Dim belong to one dim. If `dims` or an `Input` gives other axes the name of the Dim, they belong to
+   it, too. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 2. The opt size is the size of the example, clamped to the Dim's range.
 3. A Dim needs a max, because an engine is built for a range.
 4. A number is the size of a static axis. It must be the size of the example.

@@ -19,11 +19,11 @@ class CalibrateJob:
     model: TraceJob
     quantization: Quantization
 
-    def data_job(self, calibration: Calibration, target: str) -> TraceJob:
-        """A trace job whose source is the callable `target` of the calibration. Errors about this source name the lines of
-        the calibration in the manifest."""
+    def data_job(self, calibration: Calibration, path: str) -> TraceJob:
+        """A trace job whose source is the callable at `path` (``module:name``), which gives the calibration's samples.
+        Errors about this source name the lines of the calibration in the manifest."""
         model = self.model
-        source = Source("python", target, calibration.kwargs, roots=model.source.roots)
+        source = Source("python", path, calibration.kwargs, roots=model.source.roots)
         origins = {**model.origins}
         for name, field in _FIELDS.items():
             place = model.origins.get(f"quantize.{field}") or model.origins.get("quantize")

@@ -60,8 +60,8 @@ def checked_program(program: Program, job: TraceJob) -> Program:
     """A copy of `program` that checks the sizes of the results of operators from outside PyTorch, or `program` itself if it
     calls no such operator.
 
-    Raises SourceError if an argument of such an operator is a computed number that is not a size, or if another operator
-    gets the results of a call as one list or tuple."""
+    Raises SourceError if an argument of such an operator is a computed number that is not a size. Also if a list or tuple
+    that such an operator returns is passed as a whole to another operator."""
     try:
         return checked_copy(program)
     except ConversionRefused as error:
@@ -87,7 +87,7 @@ def raise_missing_fake(error: BaseException, job: TraceJob, frames: Frames) -> N
         code="no-fake-implementation",
         hint=f'register one: @torch.library.register_fake("{name}")',
         fallback=job.place("source"),
-        internal=True,
+        hides_error_text=True,
     )
 
 

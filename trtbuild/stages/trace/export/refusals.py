@@ -16,7 +16,7 @@ from trtbuild.stages.trace.export.constraints import Violation, parse_violations
 from trtbuild.stages.trace.export.custom_operators import raise_missing_fake
 from trtbuild.stages.trace.export.guards.guard_filter import CodeLine
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.user_code.advice import PYTHON_SOURCE, error_text, shape_advice, value_advice
+from trtbuild.stages.trace.user_code.advice import PYTHON_SOURCE_HINT, error_text, shape_advice, value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
 
@@ -57,7 +57,7 @@ def raise_refusal(error: BaseException, module: torch.nn.Module, job: TraceJob, 
             code="data-dependent",
             hint="write the branch with torch.where or torch.cond, and let sizes follow from shapes",
             fallback=job.place("source"),
-            internal=True,
+            hides_error_text=True,
         )
     raise_missing_fake(error, job, frames)
     raise_model_error(module, job, frames)
@@ -68,7 +68,7 @@ def raise_refusal(error: BaseException, module: torch.nn.Module, job: TraceJob, 
         "torch.export cannot trace the model",
         code="export",
         # for TorchScript, PyTorch's converter may have made a graph that cannot run
-        hint=PYTHON_SOURCE if job.source.kind == "torchscript" else None,
+        hint=PYTHON_SOURCE_HINT if job.source.kind == "torchscript" else None,
         fallback=job.place("source"),
     )
 
@@ -90,8 +90,8 @@ def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) ->
                 error,
                 job.inputs,
                 value_advice(error, job.inputs)
-                or "these shapes are the opt of the first profile (with larger sizes, if torch.export cannot trace "
-                "its sizes): correct the profiles, or the model",
+                or "these shapes are the opt of the first profile (sizes that torch.export cannot trace, such as 1, are "
+                "replaced by larger ones): correct the profiles, or the model",
             ),
             fallback=job.place("source"),
         )
@@ -116,5 +116,5 @@ def _raise_resize_error(error: BaseException, job: TraceJob, frames: Frames) -> 
             code="export",
             hint="use slicing and reshape, or make the sizes static",
             fallback=job.place("source"),
-            internal=True,
+            hides_error_text=True,
         )

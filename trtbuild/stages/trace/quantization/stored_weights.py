@@ -97,7 +97,7 @@ class _QuantizerReplacer:
     def store_single_level(self, node: torch.fx.Node) -> None:
         """Store the weight of a ``fake_quantize``, with one scale, or with scales of channels or blocks (rule 3). Do
         nothing if the weight or its scales are not known."""
-        weight, (scale, element, axis, block_size, smallest) = self.weight_of(node), node.args[1:]
+        weight, (scale, element, axis, block_size, lower_limit) = self.weight_of(node), node.args[1:]
         scales = self._values.get(scale)
         if weight is None or scales is None:
             return
@@ -108,24 +108,24 @@ class _QuantizerReplacer:
                 return
             scale = self._add_weight(node, "scales", scales)
             axis = weight.dim() - 1
-        stored = self._add_weight(node, element, quantize(weight, scales, element, axis, block_size, smallest))
+        stored = self._add_weight(node, element, quantize(weight, scales, element, axis, block_size, lower_limit))
         self._replace(node, self._add_dequantizer(node, stored, scale, element, axis, block_size))
 
     def store_two_levels(self, node: torch.fx.Node) -> None:
         """Store the weight of a ``fake_quantize_two_levels`` (rules 3 and 4). Do nothing if the weight or its scale is not
         known."""
         weight, (scale, block_size) = self.weight_of(node), node.args[1:]
-        scales = self._values.get(scale)
-        if weight is None or scales is None:
+        tensor_scale = self._values.get(scale)
+        if weight is None or tensor_scale is None:
             return
         if not _has_whole_blocks(weight, block_size):
-            self._replace(node, self._add_weight(node, ROUNDED, node.target(weight, scales, block_size)))
+            self._replace(node, self._add_weight(node, ROUNDED, node.target(weight, tensor_scale, block_size)))
             return
-        scales_of_blocks = block_scales(weight, scales, block_size)
+        scales_of_blocks = block_scales(weight, tensor_scale, block_size)
         first_level = self._add_dequantizer(
             node, self._add_weight(node, "scales", scales_of_blocks), scale, FLOAT8, 0, 0
         )
-        multipliers = torch.ops.trtbuild.dequantize(scales_of_blocks, scales, FLOAT8, 0, 0)
+        multipliers = torch.ops.trtbuild.dequantize(scales_of_blocks, tensor_scale, FLOAT8, 0, 0)
         stored = self._add_weight(node, FLOAT4, quantize(weight, multipliers, FLOAT4, 1, block_size, 0))
         self._replace(node, self._add_dequantizer(node, stored, first_level, FLOAT4, 1, block_size))
 

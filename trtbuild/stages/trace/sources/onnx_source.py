@@ -1,8 +1,9 @@
-"""``onnx:`` sources: read an ONNX file with its external data as a checked graph over the manifest's inputs and dims.
+"""``onnx:`` sources: read an ONNX file and its external data, check the graph, and give its inputs the manifest's shapes.
 
 Rules
-1. Only the trace reads the file. The file and the files of its external data are dependencies. The keys of later steps do
-   not depend on names of nodes and values, on documentation and metadata, or on the form in which numbers are stored.
+1. Only the trace reads the file. The file and the files of its external data are dependencies. The keys of convert
+   and engine steps do not depend on names of nodes and values, on documentation and metadata, or on the form in which
+   numbers are stored.
 2. Inputs are matched by name, and get the manifest's shapes. A dynamic size becomes the manifest's symbol or number. A
    fixed size must be equal to the manifest's size. Outputs keep their names and their order.
 3. Large initializers are weights (`onnx_weights`).
@@ -138,8 +139,8 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
 def _write_function_defaults(model: onnx.ModelProto, job: TraceJob) -> None:
     """Give each call of a function the attributes for which the function has defaults. onnx's inliner ignores defaults.
 
-    Raises SourceError if a call passes on an attribute that its calling function may lack. Without this attribute, the
-    default of the called function would be used, but the inliner drops it."""
+    Raises SourceError if a function F passes its own attribute to a function G, and only G has a default for it. If a
+    caller of F does not give the attribute, the default of G is right, but the inliner drops the attribute."""
     defaults = {(each.domain, each.name, each.overload): each.attribute_proto for each in model.functions}
     for body in (model.graph, *model.functions):
         maybe_missing = set(body.attribute) if isinstance(body, onnx.FunctionProto) else set()
@@ -151,7 +152,7 @@ def _write_function_defaults(model: onnx.ModelProto, job: TraceJob) -> None:
                 elif given[default.name] in maybe_missing:
                     raise SourceError(
                         f"the function {body.name} of {job.source.target} passes its attribute {given[default.name]!r} to "
-                        f"{node.op_type}, which has another default for it",
+                        f"{node.op_type}, and only {node.op_type} has a default for it",
                         code="onnx",
                         hint=f"give {body.name} a default for this attribute",
                         **job.place("source"),
@@ -220,7 +221,8 @@ def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Give each node without a name a name for messages: its operator and its index. Nested graphs stay as they are."""
+    """Give each node without a name one for messages and ``names.json``: its operator and its index. Nested graphs stay as
+    they are."""
     for number, node in enumerate(graph.node):
         node.name = node.name or f"{node.op_type}_{number}"
 
@@ -316,7 +318,8 @@ def _without_sizes(type_: onnx.TypeProto) -> onnx.TypeProto:
 
 
 def _constant_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
-    """The types of weights and small constants. If such a value is an output, shape inference does not find its type."""
+    """The types of the inputs, weights and small constants. If such a value is an output, shape inference does not find its
+    type."""
     types = {value.name: value.type for value in graph.input}
     for tensor in graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))

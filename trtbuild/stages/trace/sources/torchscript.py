@@ -28,7 +28,7 @@ from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.checks import refuse_training_mode
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.reading import SourceReader
-from trtbuild.stages.trace.user_code.advice import PYTHON_SOURCE, value_advice
+from trtbuild.stages.trace.user_code.advice import PYTHON_SOURCE_HINT, value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
 #: Operator of TorchScript → the word for it in a message.
@@ -157,7 +157,7 @@ def _convert(
             error,
             f"PyTorch's converter from TorchScript cannot convert {job.source.target}",
             code="export",
-            hint=PYTHON_SOURCE,
+            hint=PYTHON_SOURCE_HINT,
             fallback=job.place("source"),
         )
     return converter.graph
@@ -178,7 +178,7 @@ def _raise_control_flow(error: Exception, script: torch.jit.ScriptModule, job: T
         + (f": {shown}" if shown else "")
         + (f" ({reason})" if reason else ""),
         code="export",
-        hint=PYTHON_SOURCE,
+        hint=PYTHON_SOURCE_HINT,
         **job.place("source"),
     ) from error
 
@@ -206,8 +206,8 @@ def _output_structure(
             f"the model itself fails at the example shapes: {shapes}",
             code="eager",
             hint=value_advice(error, job.inputs)
-            or "these shapes are the opt of the first profile (with larger sizes, if torch.export cannot trace "
-            "its sizes): correct the profiles, or the model",
+            or "these shapes are the opt of the first profile (sizes that torch.export cannot trace, such as 1, are "
+            "replaced by larger ones): correct the profiles, or the model",
             fallback=job.place("source"),
         )
     return pytree.tree_flatten(result)[1]

@@ -20,7 +20,7 @@ from trtbuild.core.values.nearest import nearest
 from trtbuild.core.values.value_ranges import is_index_error
 
 #: Advice about a script that PyTorch's converter from TorchScript cannot convert.
-PYTHON_SOURCE = (
+PYTHON_SOURCE_HINT = (
     "export the model from its Python source instead (`python:`), or save it with torch.jit.trace, which leaves no "
     "branches in the script"
 )

@@ -87,17 +87,17 @@ class Frames:
         code: str,
         hint: str | None = None,
         fallback: dict[str, object],
-        internal: bool = False,
+        hides_error_text: bool = False,
     ) -> NoReturn:
         """Raise a SourceError about `error`. It shows the `summary`, the error itself, and the `user_frames`.
 
         The place is the `innermost_place` of these frames, or the line of a syntax error in a file that messages show. If
-        there is neither, it is `fallback`. `internal` says that the text of `error` is about torch's internals: then the
-        text is shown only if there are no `user_frames`. `advice` about the error replaces `hint`.
+        there is neither, it is `fallback`. With `hides_error_text`, the text of `error` (about torch's internals) is
+        shown only if there are no `user_frames`. `advice` about the error replaces `hint`.
         """
         frames = self.user_frames(error.__traceback__)
         place = self.innermost_place(frames)
-        lines = [summary] if internal and frames else [summary, describe_error(error)]
+        lines = [summary] if hides_error_text and frames else [summary, describe_error(error)]
         lines += self._frame_lines(frames)
         if isinstance(error, SyntaxError) and error.filename and self.is_shown(error.filename):
             place = (self.shown_path(error.filename), error.lineno or 0)

@@ -55,8 +55,9 @@ SQUARES = ((4, 4), "float32"), ((4, 4), "float32")
             (((4,), "float32"),),
         ),
         (lambda m, x, y: x.index_add(0, torch.arange(4), y), SQUARES),
+        (lambda m, x: x.clamp(-2, 0) + x.clamp(0, 1) * x.clamp(-1, 2), SQUARES[:1]),
     ],
-    ids=["relu", "clamps", "blocks", "batches", "abs", "axes", "rows"],
+    ids=["relu", "clamps", "blocks", "batches", "abs", "axes", "rows", "bounds"],
 )
 def test_no_rule_changes_the_results(function: Callable[..., Any], inputs: Any, onnxruntime_run: Any) -> None:
     model = export_and_lower(Case(lambda: Module(function, a=torch.arange(16.0).reshape(4, 4)), inputs))

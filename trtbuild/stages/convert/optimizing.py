@@ -1,4 +1,4 @@
-"""Fold constants and simplify an ONNX model with onnxscript's optimizer, which is patched in three ways.
+"""Fold constants and simplify an ONNX model with onnxscript's optimizer, which is patched in four ways.
 
 1. Constants are compared exactly. Without the patch, the optimizer's rules compare them with a tolerance (onnxscript 0.7.2:
    relative 1e-5, absolute 1e-8). They would replace ``x + 1e-9`` by ``x``, and a term that prevents a division by 0 would
@@ -15,13 +15,16 @@
 3. A rule is tried only at nodes with the operator at the end of its pattern, unless it has its own way of matching
    (`_may_match`). Without the patch, each rule is tried at each node, which takes most of the optimizer's time. The result
    is the same.
+4. A rule may give a new constant the name of another one: the bounds of each Clip of ``n0`` are ``n0_min`` and ``n0_max``
+   (onnxscript 0.7.2). The optimizer then removes the older constant, although a node reads it. So the new one gets another
+   name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx_ir
@@ -74,7 +77,10 @@ def _leave_out_rules() -> Iterator[None]:
     def try_rewrite(rule: Any, model: Any, graph: Any, node: onnx_ir.Node, **options: Any) -> Any:
         if _is_wrong(rule, node) or not _may_match(rule, node):
             return None
-        return original_try(rule, model, graph, node, **options)
+        delta = original_try(rule, model, graph, node, **options)
+        if delta is not None:
+            _rename_constants(delta.new_initializers, graph)
+        return delta
 
     rule_class.try_rewrite = try_rewrite
     try:
@@ -92,6 +98,17 @@ def _is_wrong(rule: Any, node: onnx_ir.Node) -> bool:
     if rule is _SCATTER_RULE:
         return bool(node.attributes.get_string("reduction", "none") != "none")
     return rule in _WRONG_RULES
+
+
+def _rename_constants(constants: Sequence[onnx_ir.Value], graph: Any) -> None:
+    """Give each new constant a name that no initializer of `graph` has (rule 4)."""
+    names = set(graph.initializers) if isinstance(graph, onnx_ir.Graph) else set()
+    for constant in constants:
+        name, number = constant.name, 0
+        while constant.name in names:
+            number += 1
+            constant.name = f"{name}_{number}"
+        names.add(constant.name)
 
 
 def _may_add_axes(node: onnx_ir.Node) -> bool:

@@ -25,7 +25,9 @@ class FunctionModule(nn.Module):
 #: Case → (expression of float32 `x`, integer `ids` and boolean `mask`; range of its result).
 _CASES = {
     "an input": (lambda x, ids, mask: x.t(), Range.UNSEEN),
+    "two masks": (lambda x, ids, mask: x + torch.full(x.shape, -torch.inf).triu(1), Range.UNSEEN),
     "an activation": (lambda x, ids, mask: x @ x.t(), Range.HALF),
+    "a residual": (lambda x, ids, mask: x[:, :1] + x @ x.t(), Range.HALF),
     "infinity": (lambda x, ids, mask: x.masked_fill(mask, -torch.inf).sigmoid(), Range.HALF),
     "float32's minimum": (lambda x, ids, mask: x.masked_fill(mask, _MIN), Range.BEYOND),
     "a product with float32's minimum": (lambda x, ids, mask: (1.0 - mask.float()) * _MIN, Range.BEYOND),

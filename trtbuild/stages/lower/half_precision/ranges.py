@@ -10,8 +10,9 @@ Rules
    * `BEYOND`: the value may contain numbers that half cannot represent (``torch.finfo.min``, large integers). Arithmetic
      and matrix products that read it stay in float32.
 2. The range of a constant follows from its numbers. The numbers of weights and inputs are not known here. The result of
-   arithmetic on an `UNSEEN` and a `HALF` value is `HALF`. The result of a matrix product is `HALF`, or `WIDE` if an input
-   is `BEYOND`.
+   arithmetic on an `UNSEEN` and a `HALF` value is `HALF`. But if the `HALF` value is computed from constants and sizes
+   alone, sums and choices (where, maximum) are `UNSEEN`: an input plus a causal mask is a mask, too. The result of a matrix
+   product is `HALF`, or `WIDE` if an input is `BEYOND`.
 3. Half can represent -inf, inf and NaN.
 4. A float that is converted from integers is `BEYOND`, and so are the results of arange, linspace and logspace. They are
    mostly positions and sizes, and float16 counts only to 2,048. A float that is converted from booleans is `HALF`. A
@@ -26,7 +27,7 @@ from __future__ import annotations
 import enum
 import math
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 import torch
 import torch.utils._pytree as pytree
@@ -37,6 +38,8 @@ from trtbuild.stages.lower.half_precision.operators import Result, Role, Row, ro
 _LARGEST_FINE_NUMBER = 2048.0
 #: Operators whose scalars are bounds. A large bound does not make values large.
 _CLAMPING_OPERATORS = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
+#: Arithmetic that may combine two masks into one (rule 2).
+_SUMS_AND_CHOICES = frozenset({"add", "sub", "subtract", "rsub", "where", "maximum", "minimum", "fmax", "fmin"})
 #: Operator → (position, keyword) of the argument that becomes an element of the result.
 _FILL_ARGUMENTS = {
     "constant_pad_nd": (2, "value"),
@@ -64,11 +67,15 @@ def find_ranges(
 ) -> dict[torch.fx.Node, Range]:
     """Return the range of each node's value. `constants` maps the names of placeholders to constants."""
     results: dict[torch.fx.Node, Range] = {}
+    fixed: set[torch.fx.Node] = set()  # the nodes that are computed from constants and sizes alone
     for node in graph.nodes:
+        is_size = node.op == "call_function" and next(tensors(node), None) is None
+        if node.name in constants or is_size or (node.op == "call_function" and fixed.issuperset(node.all_input_nodes)):
+            fixed.add(node)
         if node.op == "placeholder" and node.name in constants:
             results[node] = _range_of_tensor(constants[node.name], half)
         elif node.op == "call_function":
-            results[node] = _range_of_call(node, results, half)
+            results[node] = _range_of_call(node, results, fixed, half)
         else:
             results[node] = Range.UNSEEN if is_float32(node) else Range.HALF
     return results
@@ -89,7 +96,9 @@ def tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
     return (leaf for leaf in pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor))
 
 
-def _range_of_call(node: torch.fx.Node, ranges_by_node: Mapping[torch.fx.Node, Range], half: torch.dtype) -> Range:
+def _range_of_call(
+    node: torch.fx.Node, ranges_by_node: Mapping[torch.fx.Node, Range], fixed: Set[torch.fx.Node], half: torch.dtype
+) -> Range:
     if node.target is operator.getitem:
         return ranges_by_node[node.all_input_nodes[0]]
     table_row = row_of(node.target)
@@ -103,7 +112,9 @@ def _range_of_call(node: torch.fx.Node, ranges_by_node: Mapping[torch.fx.Node, R
         if table_row.result is Result.FITS or _is_clamped(node, name, half):
             return Range.HALF
         if input_range is Range.UNSEEN:
-            input_range = min(ranges_by_node[source] for source in node.all_input_nodes if is_float32(source))
+            ignored = fixed if name in _SUMS_AND_CHOICES else frozenset()
+            sources = [source for source in node.all_input_nodes if is_float32(source) and source not in ignored]
+            input_range = min(ranges_by_node[source] for source in sources)
     if table_row.result is Result.FITS:
         return result
     return max(result, input_range, Range.WIDE if table_row.result is Result.WIDE else Range.HALF)

@@ -159,6 +159,24 @@ def test_a_definition_is_replaced_if_another_model_has_another_schema() -> None:
         assert registered_schema(name) == f"program_test_of_another_model::call{schema}"
 
 
+def test_an_operator_with_a_default_device_is_defined_from_the_text_of_its_schema() -> None:
+    """torch writes such a default without the quotes that it needs to read it."""
+    LIBRARY.define("on(Tensor x, Device first='cpu', *, Device? second=None, Device? third='cuda:1') -> Tensor")
+    schema = registered_schema("program_test.on.default")
+    assert schema is not None and "first=cpu" in schema
+    schema = schema.replace("program_test", "program_test_of_devices")
+    define_missing_operators({"program_test_of_devices.on.default": schema})
+    assert registered_schema("program_test_of_devices.on.default") == schema
+
+
+def test_a_schema_that_torch_cannot_read_is_a_typed_error() -> None:
+    LIBRARY.define("called(Tensor x, str name='Größe') -> Tensor")
+    schema = str(registered_schema("program_test.called.default")).replace("program_test", "program_test_of_texts")
+    for _ in range(2):
+        with pytest.raises(SourceError, match="cannot read its own text of the schema program_test_of_texts::called"):
+            define_missing_operators({"program_test_of_texts.called.default": schema})
+
+
 def test_an_operator_with_another_schema_than_that_of_the_program_is_refused() -> None:
     with pytest.raises(SourceError, match=r"has the schema program_test::part\(Tensor x, SymInt rows\) -> Tensor"):
         define_missing_operators({"program_test.part.default": "program_test::part(Tensor x) -> Tensor"})

@@ -25,6 +25,7 @@ from trtbuild.stages.program.custom_operators import (
     stored_schemas,
 )
 from trtbuild.stages.program.functional import Program, functional
+from trtbuild.stages.program.sizes import first_difference, points_of
 from trtbuild.stages.program.text import program_text, target_name
 from trtbuild.stages.program.translations import has_translation
 
@@ -213,3 +214,37 @@ def test_has_cpu_kernel_answers_for_an_operator_without_a_default_overload() -> 
     LIBRARY.impl("scaled.gpu", lambda x, factor: x * factor, "CUDA")
     assert has_cpu_kernel("program_test.scaled.number")
     assert not has_cpu_kernel("program_test.scaled.gpu")
+
+
+@torch.library.custom_op("program_test::ramp", mutates_args=())
+def ramp(rows: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(rows, device=device) / 2
+
+
+ramp.register_fake(lambda rows, device: torch.empty(rows, device=device))
+
+
+@torch.library.custom_op("program_test::halved", mutates_args=())
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+halved.register_fake(lambda x: torch.empty(x.shape))
+
+
+class Ramp(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * ramp(x.shape[0], x.device)[:, None]
+
+
+class Halved(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * halved(x)
+
+
+@pytest.mark.parametrize("model", [Ramp(), Halved()])
+def test_sizes_are_compared_if_an_operator_reads_no_tensor_or_its_fake_implementation_names_no_device(
+    model: torch.nn.Module,
+) -> None:
+    program = program_of(model)
+    assert first_difference(program, points_of(program)) is None

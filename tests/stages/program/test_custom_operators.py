@@ -25,6 +25,7 @@ from trtbuild.stages.program.custom_operators import (
     stored_schemas,
 )
 from trtbuild.stages.program.functional import Program, functional
+from trtbuild.stages.program.sizes import first_difference, points_of
 from trtbuild.stages.program.text import program_text, target_name
 from trtbuild.stages.program.translations import has_translation
 
@@ -159,6 +160,24 @@ def test_a_definition_is_replaced_if_another_model_has_another_schema() -> None:
         assert registered_schema(name) == f"program_test_of_another_model::call{schema}"
 
 
+def test_an_operator_with_a_default_device_is_defined_from_the_text_of_its_schema() -> None:
+    """torch writes such a default without the quotes that it needs to read it."""
+    LIBRARY.define("on(Tensor x, Device first='cpu', *, Device? second=None, Device? third='cuda:1') -> Tensor")
+    schema = registered_schema("program_test.on.default")
+    assert schema is not None and "first=cpu" in schema
+    schema = schema.replace("program_test", "program_test_of_devices")
+    define_missing_operators({"program_test_of_devices.on.default": schema})
+    assert registered_schema("program_test_of_devices.on.default") == schema
+
+
+def test_a_schema_that_torch_cannot_read_is_a_typed_error() -> None:
+    LIBRARY.define("called(Tensor x, str name='Größe') -> Tensor")
+    schema = str(registered_schema("program_test.called.default")).replace("program_test", "program_test_of_texts")
+    for _ in range(2):
+        with pytest.raises(SourceError, match="cannot read its own text of the schema program_test_of_texts::called"):
+            define_missing_operators({"program_test_of_texts.called.default": schema})
+
+
 def test_an_operator_with_another_schema_than_that_of_the_program_is_refused() -> None:
     with pytest.raises(SourceError, match=r"has the schema program_test::part\(Tensor x, SymInt rows\) -> Tensor"):
         define_missing_operators({"program_test.part.default": "program_test::part(Tensor x) -> Tensor"})
@@ -195,3 +214,37 @@ def test_has_cpu_kernel_answers_for_an_operator_without_a_default_overload() -> 
     LIBRARY.impl("scaled.gpu", lambda x, factor: x * factor, "CUDA")
     assert has_cpu_kernel("program_test.scaled.number")
     assert not has_cpu_kernel("program_test.scaled.gpu")
+
+
+@torch.library.custom_op("program_test::ramp", mutates_args=())
+def ramp(rows: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(rows, device=device) / 2
+
+
+ramp.register_fake(lambda rows, device: torch.empty(rows, device=device))
+
+
+@torch.library.custom_op("program_test::halved", mutates_args=())
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+halved.register_fake(lambda x: torch.empty(x.shape))
+
+
+class Ramp(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * ramp(x.shape[0], x.device)[:, None]
+
+
+class Halved(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * halved(x)
+
+
+@pytest.mark.parametrize("model", [Ramp(), Halved()])
+def test_sizes_are_compared_if_an_operator_reads_no_tensor_or_its_fake_implementation_names_no_device(
+    model: torch.nn.Module,
+) -> None:
+    program = program_of(model)
+    assert first_difference(program, points_of(program)) is None

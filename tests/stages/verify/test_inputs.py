@@ -84,6 +84,18 @@ def test_a_file_of_inputs_is_a_safetensors_file(tmp_path: Path) -> None:
         inputs.read_inputs(path, [("x", "bfloat16")], [(4, 3)])
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128, torch.uint16, torch.float8_e5m2])
+def test_a_state_of_a_type_that_the_format_lacks_is_stored_as_bytes(dtype: torch.dtype, tmp_path: Path) -> None:
+    """A buffer of a state may have any type, other than an input of a manifest."""
+    path, value = tmp_path / "inputs.safetensors", (torch.randn(2, 3) * 9).abs().to(dtype)
+    inputs.write_inputs(path, {"state.x": value}, {})
+    name = str(dtype).removeprefix("torch.")
+    (read,) = inputs.read_inputs(path, [("state.x", name)], [(2, 3)])
+    assert read.dtype is dtype and torch.equal(read.view(torch.uint8), value.view(torch.uint8))
+    with pytest.raises(UsageError, match=rf"is torch\.uint8, but the model takes {name}"):
+        inputs.read_inputs(path, [("state.x", name)], [(9, 9)])
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"\xff" * 9, b"\x02\0\0\0\0\0\0\0[]", b"\x0a\0\0\0\0\0\0\0" + b'{"x": {}}x']
 )

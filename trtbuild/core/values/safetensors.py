@@ -70,6 +70,11 @@ def read_tensors(data: bytes) -> Iterator[tuple[TensorEntry, bytes]]:
         yield entry, data[start + entry.begin : start + entry.end]
 
 
+def has_dtype(dtype: str) -> bool:
+    """Whether `to_bytes` can store tensors of `dtype`, which is torch's name."""
+    return dtype in _NAMES
+
+
 def to_bytes(
     tensors: Iterable[tuple[str, str, Sequence[int], bytes]], metadata: Mapping[str, str] | None = None
 ) -> bytes:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -39,6 +40,9 @@ SCHEMAS_FILE = "trtbuild.operators"
 
 #: torch's dispatch keys of kernels for the CPU.
 _CPU_KEYS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+
+#: A default of type Device in the text of a schema. torch writes it without the quotes that torch needs to read it.
+_DEVICE_DEFAULT = re.compile(r"\b(Device\??\s+\w+=)(?!None\b)([a-z]\w*(?::\d+)?)")
 
 #: Name of an operator that is defined here → its schema and its library. An operator exists as long as its library.
 _defined_here: dict[str, tuple[str, Any]] = {}
@@ -97,7 +101,8 @@ def stored_schemas(program: bytes) -> dict[str, str]:
 def define_missing_operators(schemas: Mapping[str, str]) -> None:
     """Define the operators that this process does not have (rules 1 and 3).
 
-    Raises SourceError if the process has loaded an operator of the same name with another schema."""
+    Raises SourceError if the process has loaded an operator of the same name with another schema, or if torch cannot read
+    a schema."""
     for name, schema in schemas.items():
         registered = registered_schema(name)
         if registered == schema:
@@ -114,7 +119,15 @@ def define_missing_operators(schemas: Mapping[str, str]) -> None:
             old_library._destroy()
         namespace, _, signature = schema.partition("::")
         library = torch.library.Library(namespace, "FRAGMENT")
-        library.define(signature)
+        try:
+            library.define(_DEVICE_DEFAULT.sub(r'\1"\2"', signature))
+        except RuntimeError as error:
+            library._destroy()
+            raise SourceError(
+                f"torch cannot read its own text of the schema {schema}",
+                code="operator-schema",
+                hint="let the operator have no such default, for example a text with other characters than those of ASCII",
+            ) from error
         _defined_here[name] = schema, library
 
 

@@ -122,8 +122,17 @@ def plugin_call(node: torch.fx.Node, plugin: Plugin) -> PluginCall:
             inputs += value if isinstance(value, list | tuple) else [value]
             continue
         field = plugin.arguments.get(argument.name, argument.name)
-        if value is not None and field is not None:
-            fields[field] = _constant(value, argument.name, plugin)
+        if value is None or field is None:
+            continue
+        if field in fields or field in (VERSION_ATTRIBUTE, NAMESPACE_ATTRIBUTE):
+            other = "another argument" if field in fields else "TensorRT's parser"
+            raise _error(
+                plugin,
+                f"the argument {argument.name!r} of {plugin.operator} and {other} both set the field {field!r}",
+                f"give the argument another field, or write `arguments: {{{argument.name}: null}}` for the operator",
+            )
+        constant = _constant(value, argument.name, plugin)
+        fields[field] = _as_floats(constant) if "float" in str(argument.type) else constant
     while inputs and inputs[-1] is None:
         inputs.pop()
     if None in inputs:
@@ -209,6 +218,12 @@ def _constant(value: Any, argument: str, plugin: Plugin) -> Any:
         f"the argument {argument!r} of {plugin.operator} {text}",
         f"{hint}, or write `arguments: {{{argument}: null}}` for the operator",
     )
+
+
+def _as_floats(value: Any) -> Any:
+    """The value of an argument of type float or of a list of floats. torch keeps an int in the default of a schema, such as
+    ``float? scale=3``, but a plugin reads the field as a float."""
+    return [float(entry) for entry in value] if isinstance(value, list) else float(value)
 
 
 def _error(plugin: Plugin, text: str, hint: str | None) -> SourceError:

@@ -6,8 +6,8 @@ Rules
 2. The operators run one by one on meta tensors (without data), from the declared sizes of the inputs. They get numbers
    instead of symbols, so PyTorch cannot replace a symbol by a number.
 3. Some calls cannot run here: nested graphs, calls whose results or sizes depend on data, and calls that meta tensors do
-   not support, such as operators from outside PyTorch whose code is not loaded. Their results get the declared types. A
-   size that depends on data is not compared.
+   not support, such as operators from outside PyTorch whose code is not loaded, or that read no tensor. Their results get
+   the declared types. A size that depends on data is not compared.
 """
 
 from __future__ import annotations
@@ -193,10 +193,16 @@ class PointEvaluator:
         return self._results[call]
 
     def _run_operator(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-        if "device" in kwargs or _is_factory(node.target):
+        if is_custom(node.target):
+            # without a tensor on the meta device, torch would call the operator's kernel, and not its fake implementation
+            if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((args, kwargs))):
+                return self._declared_value(node.meta.get("val"))
+        elif "device" in kwargs or _is_factory(node.target):
             kwargs = {**kwargs, "device": _META_DEVICE}
         try:
-            return _WITHOUT_STRIDES.get(node.target, node.target)(*args, **kwargs)
+            results = _WITHOUT_STRIDES.get(node.target, node.target)(*args, **kwargs)
+            # a fake implementation may name no device, as in `torch.empty(len(x))`
+            return pytree.tree_map_only(torch.Tensor, _on_meta, results) if is_custom(node.target) else results
         except NotImplementedError:
             return self._declared_value(node.meta.get("val"))
         except ZeroDivisionError:  # in a factor such as n / (n - 1), on which no size depends
@@ -226,6 +232,10 @@ class PointEvaluator:
         if None in (*sizes, *strides) or _UNKNOWN_SIZE in (*sizes, *strides):
             return _UNKNOWN_VALUE
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device=_META_DEVICE)
+
+
+def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(_META_DEVICE)
 
 
 def _type_key(value: Any) -> Any:

@@ -211,7 +211,7 @@ def trace_module(
     weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
     if job.weights is not None:
         refuse_unfit_weights_file(module, weights, job)
-        fill_unset_weights(weights)
+        fill_unset_weights(weights, job.state)
     state, job = declare_state(module, weights, job)
     with WeightStorage(store_weights, refuse_weights) as storage:
         storage.begin_early(module, weights, job)

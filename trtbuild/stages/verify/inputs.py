@@ -7,7 +7,8 @@ Rules
 2. Without a range, integers are 0 or 1, because the trace has shown that the model accepts these. If an input indexes the
    rows of tables (token ids, positions), its values are drawn from the numbers of all rows of the smallest table.
    A table whose size is dynamic counts as a table of two rows.
-3. A file of inputs is a safetensors file with the model's inputs by name. Other tools can read it.
+3. A file of inputs is a safetensors file with the model's inputs by name. Other tools can read it. A state of a dtype that
+   such a file does not have (complex64, uint16) is stored as its bytes, as a uint8 tensor with one axis.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 from trtbuild.errors import UsageError
 from trtbuild.regular import read_regular
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.raw_tensors import raw_tensor, tensor_of
+from trtbuild.stages.raw_tensors import raw_bytes, raw_tensor, tensor_of
 from trtbuild.stages.values import draw_in_range, draw_mask
 
 #: Operators that do not change the values of an index.
@@ -104,7 +105,11 @@ def _random_tensor(dtype: torch.dtype, shape: tuple[int, ...], end: int, generat
 def write_inputs(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> None:
     """Write inputs by name to a file, with `about` as its metadata. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, safetensors.to_bytes((raw_tensor(name, value) for name, value in inputs.items()), about))
+    tensors = []
+    for name, value in inputs.items():
+        name, dtype, shape, raw = raw_tensor(name, value)
+        tensors.append((name, dtype, shape, raw) if safetensors.has_dtype(dtype) else (name, "uint8", (len(raw),), raw))
+    replace_file(path, safetensors.to_bytes(tensors, about))
 
 
 def read_inputs(path: Path, inputs: Sequence[tuple[str, str]], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
@@ -122,6 +127,8 @@ def read_inputs(path: Path, inputs: Sequence[tuple[str, str]], shapes: Sequence[
     for (name, dtype), shape in zip(inputs, shapes, strict=True):
         if name not in tensors_by_name:
             raise UsageError(f"{path} has no input {name!r}", hint=f"it has: {', '.join(tensors_by_name)}")
+        if not safetensors.has_dtype(dtype):
+            tensors_by_name[name] = _tensor_of_bytes(tensors_by_name[name], dtype, shape)
         if tensors_by_name[name].dtype != getattr(torch, dtype):
             raise UsageError(f"input {name!r} in {path} is {tensors_by_name[name].dtype}, but the model takes {dtype}")
         if tensors_by_name[name].shape != tuple(shape):
@@ -130,3 +137,11 @@ def read_inputs(path: Path, inputs: Sequence[tuple[str, str]], shapes: Sequence[
                 f"{list(shape)}"
             )
     return [tensors_by_name[name] for name, _ in inputs]
+
+
+def _tensor_of_bytes(stored: torch.Tensor, dtype: str, shape: Sequence[int]) -> torch.Tensor:
+    """The tensor that `write_inputs` has stored as bytes (rule 3); `stored` itself if the bytes do not fit."""
+    try:
+        return tensor_of(dtype, shape, raw_bytes(stored)) if stored.dtype is torch.uint8 else stored
+    except (ValueError, RuntimeError):
+        return stored

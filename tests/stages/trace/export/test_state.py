@@ -208,6 +208,13 @@ def test_a_state_in_a_weights_file_is_not_stored_by_the_trace() -> None:
     assert result.weights == [] and result.interface["weights"][0]["persistent"] is True
 
 
+def test_a_state_of_zeros_has_no_negative_random_values_also_with_a_weights_file() -> None:
+    module = Sums()
+    module.total.zero_()
+    job = replace(make_job(SHAPES, weights=(("total", "float32", (4,)),)), state=("total",))
+    assert trace_in_process(module.eval(), job).interface["state"][0]["range"] == [0.0, 1.0]
+
+
 def test_rejects_a_state_that_a_closure_refers_to() -> None:
     class Hidden(Sums):
         def __init__(self):

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -168,15 +169,20 @@ def refuse_unfit_weights_file(module: torch.nn.Module, weights: ModuleWeights, j
         )
 
 
-def fill_unset_weights(weights: ModuleWeights) -> None:
+def fill_unset_weights(weights: ModuleWeights, state: Sequence[str] = ()) -> None:
     """Write small random numbers to weights without useful values, so that `stages.trace.proof` has numbers to compare.
 
     All values of such a weight are 0, or some are infinite or NaN (as ``torch.empty`` leaves them). Call this only for a
     model with ``weights:``, because the file then replaces the random numbers.
+
+    A buffer that a pattern of `state` names keeps its zeros: comparisons draw its values, and a negative number here would
+    say that it may be negative (`trtbuild.stages.trace.export.state`, rule 5).
     """
     generator = torch.Generator().manual_seed(0)
     for weight in weights.all():
         value = weight.value
+        if any(fnmatchcase(weight.name, pattern) for pattern in state) and not bool(value.any()):
+            continue
         if weight.persistent and value.is_floating_point() and value.numel() and not _has_useful_values(value):
             value.copy_(torch.randn(value.shape, generator=generator) * 0.02)
 

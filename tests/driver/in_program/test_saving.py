@@ -11,7 +11,7 @@ import torch
 
 import trtbuild
 from trtbuild import Input
-from trtbuild.errors import PackageDamaged, UsageError
+from trtbuild.errors import ConversionRefused, PackageDamaged, UsageError
 
 ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
 
@@ -72,6 +72,20 @@ def test_a_package_that_has_replaced_the_loaded_one_is_not_taken_for_it(
         compile_module(torch.nn.Linear(3, 2).eval(), [Input((4, 3))]).save(path)
         with pytest.raises(PackageDamaged):
             trtbuild.save(loaded, path)
+
+
+def test_a_model_that_returns_a_text_has_no_pt2_file(compile_module: Callable[..., Any], tmp_path: Path) -> None:
+    """torch.export.save would write a file that torch.export.load cannot read."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            return {"y": x + 1, "about": [1.5, True, None, "a text"]}
+
+    model = compile_module(Net().eval(), [Input((4, 3))])
+    assert model(torch.ones(4, 3))["about"] == [1.5, True, None, "a text"]
+    with pytest.raises(ConversionRefused, match="the model returns the text 'a text'"):
+        model.save(tmp_path / "net.pt2")
+    assert not (tmp_path / "net.pt2").exists()
 
 
 @pytest.mark.parametrize("path", ["", 3, None])

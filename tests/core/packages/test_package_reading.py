@@ -323,3 +323,34 @@ def test_rejects_two_states_of_one_name() -> None:
     index = document_with_state()
     with pytest.raises(PackageDamaged, match="two states have one name"):
         read({**index, "state": index["state"] * 2})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "namedtuple", "keys": ["a"]},
+        {"kind": "dataclass", "keys": ["a"], "type": None},
+        {"kind": "namedtuple", "keys": ["a"], "type": 3},
+        {"kind": "dict", "keys": [["a"]]},
+        {"kind": "dict", "keys": [{}]},
+        {"kind": "dict", "keys": {"a": "b"}},
+        {"kind": "dict"},
+    ],
+)
+def test_rejects_an_output_structure_that_cannot_be_restored(change: dict[str, Any]) -> None:
+    index = document()
+    index["output_tree"] = {**change, "items": [index["output_tree"]]}
+    with pytest.raises(PackageDamaged):
+        read(index)
+    index["output_tree"] = {"kind": "dict", "keys": ["a"], "items": index["output_tree"]["items"]}
+    read(index)
+
+
+@pytest.mark.parametrize("constant", [{}, {"value": {"$f64": "x"}}, {"value": 1.5}])
+def test_rejects_a_constant_output_without_a_value(constant: dict[str, Any]) -> None:
+    index = document()
+    index["output_tree"] = {"kind": "tuple", "items": [index["output_tree"], {"kind": "constant", **constant}]}
+    with pytest.raises(PackageDamaged):
+        read(index)
+    index["output_tree"]["items"][1] = {"kind": "constant", "value": 3}
+    read(index)

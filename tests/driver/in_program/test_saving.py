@@ -11,7 +11,7 @@ import torch
 
 import trtbuild
 from trtbuild import Input
-from trtbuild.errors import UsageError
+from trtbuild.errors import ConversionRefused, PackageDamaged, UsageError
 
 ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
 
@@ -47,6 +47,45 @@ def test_replacing_a_package_removes_its_files_and_keeps_other_files(
     other.save(separate)
     assert before - set(content(separate)) > {Path("NOTES")}  # the first package had files that the second lacks
     assert content(replaced) == content(separate) | {Path("NOTES"): b"a file of the user"}
+
+
+def test_a_damaged_source_replaces_no_part_of_a_package(
+    compiled_net: Any, compile_module: Callable[..., Any], tmp_path: Path
+) -> None:
+    good = compile_module(torch.nn.Linear(3, 2).eval(), [Input((4, 3))]).save(tmp_path / "good")
+    before = content(good)
+    damaged = compiled_net.save(tmp_path / "damaged")
+    with trtbuild.load(damaged, device="cpu") as loaded:
+        (damaged / "names.json").unlink()  # a file that `load` does not read
+        for path in (good, damaged):
+            with pytest.raises(PackageDamaged, match=r"names\.json is missing"):
+                trtbuild.save(loaded, path)
+    assert content(good) == before
+
+
+def test_a_package_that_has_replaced_the_loaded_one_is_not_taken_for_it(
+    compiled_net: Any, compile_module: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = compiled_net.save(tmp_path / "net")
+    with trtbuild.load(path, device="cpu") as loaded:
+        assert trtbuild.save(loaded, path) == path
+        compile_module(torch.nn.Linear(3, 2).eval(), [Input((4, 3))]).save(path)
+        with pytest.raises(PackageDamaged):
+            trtbuild.save(loaded, path)
+
+
+def test_a_model_that_returns_a_text_has_no_pt2_file(compile_module: Callable[..., Any], tmp_path: Path) -> None:
+    """torch.export.save would write a file that torch.export.load cannot read."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            return {"y": x + 1, "about": [1.5, True, None, "a text"]}
+
+    model = compile_module(Net().eval(), [Input((4, 3))])
+    assert model(torch.ones(4, 3))["about"] == [1.5, True, None, "a text"]
+    with pytest.raises(ConversionRefused, match="the model returns the text 'a text'"):
+        model.save(tmp_path / "net.pt2")
+    assert not (tmp_path / "net.pt2").exists()
 
 
 @pytest.mark.parametrize("path", ["", 3, None])

@@ -9,7 +9,7 @@ from tests.runtime.memory.test_memory import STREAM, HostMemory
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedProfile, PackedTensor
 from trtbuild.core.values.expressions import Expression
-from trtbuild.errors import CallRefused
+from trtbuild.errors import CallRefused, PackageDamaged
 from trtbuild.runtime.calls.arguments import Arguments
 
 N = ("sym", 0)
@@ -41,3 +41,10 @@ def test_the_message_about_a_size_names_the_allowed_sizes(
         arguments.bind((torch.zeros(refused),), {}, STREAM)
     assert caught.value.text == f"input 'x', dim 'n' (axis 0) is {refused}, and must be {text}"
     assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize("size", [("floordiv", N, 0), ("data", 0), ("pow", N, 10**9)])
+def test_a_size_without_a_value_is_a_damaged_package(size: Expression) -> None:
+    """The index of a package is not trusted. Its reader does not know the sizes of calls."""
+    with pytest.raises(PackageDamaged, match="the shapes of the inputs of 'net' cannot be used"):
+        arguments_of(size).bind((torch.zeros(3),), {}, STREAM)

@@ -91,6 +91,20 @@ def test_uses_numpy_arrays_without_a_copy(module: Any, inputs: Inputs) -> None:
     assert torch.equal(module(frozen, scale=scale)["list"][0], results["list"][0])
 
 
+def test_refuses_an_array_on_a_gpu(module: Any, inputs: Inputs) -> None:
+    """Without CUDA, ``torch.from_dlpack`` raises an AssertionError for an array of CuPy."""
+
+    class GpuArray:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 1
+
+        def __dlpack__(self, **_: object) -> object:
+            raise AssertionError("the array is not read")
+
+    with pytest.raises(CallRefused, match="input 'image' is on cuda:1, but the model runs on cpu"):
+        module(GpuArray(), scale=inputs()[1])
+
+
 def test_copies_a_reversed_numpy_array(module: Any, inputs: Inputs) -> None:
     """``torch.from_dlpack`` would end the process. Such an array is, for example, a picture whose colours are swapped."""
     image, scale = inputs()

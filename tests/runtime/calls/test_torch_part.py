@@ -209,3 +209,12 @@ def test_resolves_lazy_negation_for_inputs_of_an_engine() -> None:
     (lazy,), (plain,) = TorchPart(graph, [])([x], CALL), TorchPart(graph, [], (0,))([x], CALL)
     assert lazy.is_neg() and lazy.is_contiguous() and not plain.is_neg()
     assert lazy.tolist() == plain.tolist() == plain.numpy().tolist() == [-2.0]
+
+
+@pytest.mark.parametrize("counts", [(0, 1, 2), (1, 2, 2), (1, 1, 3)])
+def test_an_index_must_have_the_counts_of_the_program(program: bytes, counts: tuple[int, int, int]) -> None:
+    """Otherwise a call would fail, or other outputs would be returned."""
+    graph = ProgramGraph(memoryview(program), torch.device("cpu"), "a test")
+    graph.check_counts(1, 1, 2)
+    with pytest.raises(PackageDamaged, match="but 1, 1 and 2 in its program"):
+        graph.check_counts(*counts)

@@ -53,6 +53,13 @@ def test_a_module_that_was_made_in_inference_mode_gives_the_same_graph(tmp_path:
     assert net.linear.weight.is_inference()
 
 
+def test_autocast_of_the_caller_does_not_change_the_graph(tmp_path: Path) -> None:
+    with torch.autocast("cpu"):
+        under_autocast = trace_in_memory(Net().eval(), job(), tmp_path)
+        assert torch.is_autocast_enabled("cpu")
+    assert under_autocast.graph == trace_in_memory(Net().eval(), job(), tmp_path).graph
+
+
 def test_a_parameter_that_is_none_is_not_a_weight(tmp_path: Path) -> None:
     """A layer without a bias registers None."""
     for layer in (torch.nn.Linear(4, 3, bias=False), torch.nn.LayerNorm(4, bias=False)):

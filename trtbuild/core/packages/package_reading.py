@@ -49,6 +49,7 @@ from trtbuild.core.packages.package_index import (
 from trtbuild.core.partition.partitions import Partitions, TensorType
 from trtbuild.core.recipes.record import Output, is_digest
 from trtbuild.core.values.element_types import ELEMENT_TYPES
+from trtbuild.core.values.encoding import from_json
 from trtbuild.core.values.numbers import NUMBER_TYPES, has_numbers
 from trtbuild.core.values.value_ranges import InvalidRange, ValueRange, value_range
 from trtbuild.errors import PackageDamaged, PackageTooNew
@@ -323,12 +324,18 @@ def _leaves(tree: Any, outputs: Sequence[PackedTensor]) -> Iterator[int]:
             f"the number {tensor.name!r} is not a scalar of its type",
         )
         yield index
-    elif kind not in ("none", "constant"):
+    elif kind == "constant":
+        from_json(tree["value"])
+    elif kind != "none":
         expect(
             kind in ("list", "tuple", "dict", "namedtuple", "dataclass"),
             f"an output structure has the unknown kind {kind!r}",
         )
         if kind not in ("list", "tuple"):
-            expect(len(tree["keys"]) == len(tree["items"]), "an output structure has items without keys")
+            keys = list_field(tree, "keys")
+            expect(len(keys) == len(tree["items"]), "an output structure has items without keys")
+            expect(not any(isinstance(key, list | dict) for key in keys), "an output structure has an invalid key")
+        if kind in ("namedtuple", "dataclass"):
+            text_field(tree, "type")
         for item in list_field(tree, "items"):
             yield from _leaves(item, outputs)

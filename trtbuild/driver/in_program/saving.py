@@ -13,6 +13,7 @@ from trtbuild.driver.in_program.modules import positional_inputs
 from trtbuild.driver.outputs.files import remove
 from trtbuild.driver.outputs.packages import previous_files
 from trtbuild.errors import UsageError
+from trtbuild.regular import read_regular
 from trtbuild.runtime.packages.package import INDEX_NAME, Package
 
 #: Endings of files of torch.export. Torch-TensorRT uses ``.ep``.
@@ -129,9 +130,12 @@ def _target_name(package: Package, target: str | None) -> str:
 
 
 def _write_package(package: Package, root: Path) -> None:
-    if root.exists() and package.path.exists() and root.samefile(package.path):
-        return  # the package was loaded from this directory
     old_files = previous_files(root, (), None)
+    if old_files:  # a damaged source must not replace a part of the package that is in the directory
+        for name in package.index.files:
+            package.read([name])
+        if package.path.exists() and root.samefile(package.path) and _has_index(root, package):
+            return  # the package was loaded from this directory, and is still there
     for name in package.index.files:
         _write(root / name, package.read([name])[name])
     _write(root / INDEX_NAME, package.index_bytes)
@@ -139,6 +143,13 @@ def _write_package(package: Package, root: Path) -> None:
     for path in old_files:
         if path not in new_files:
             remove(path, root)
+
+
+def _has_index(root: Path, package: Package) -> bool:
+    try:
+        return read_regular(root / INDEX_NAME) == package.index_bytes
+    except OSError:
+        return False
 
 
 def _write(path: Path, data: bytes | memoryview) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from trtbuild.core.packages.package_index import PackageIndex, PackedTensor, size_text
 from trtbuild.core.values.expressions import Expression, evaluate, symbols_of
 from trtbuild.core.values.nearest import nearest
-from trtbuild.errors import CallRefused
+from trtbuild.errors import CallRefused, PackageDamaged
 from trtbuild.runtime.calls.call import Array, Call
 from trtbuild.runtime.packages.choice import choose_profile, out_of_range_text
 
@@ -211,7 +211,15 @@ class Arguments:
         return arrays, decision
 
     def _decide(self, shapes: Sequence[tuple[int, ...]]) -> Decision:
-        values = self._symbol_values(shapes)
+        try:
+            values = self._symbol_values(shapes)
+        except CallRefused:  # also a ValueError
+            raise
+        except ValueError as error:  # a size expression without a value: the reader of the index knows no sizes
+            raise PackageDamaged(
+                f"the shapes of the inputs of {self._index.model!r} cannot be used: {error}",
+                hint="build the package again",
+            ) from None
         profile = choose_profile(self._index.profiles, shapes)
         if profile is None:
             raise CallRefused(

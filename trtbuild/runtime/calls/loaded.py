@@ -263,6 +263,7 @@ class Loaded:
                 continue
             if path not in graphs:
                 graphs[path] = ProgramGraph(files[path], device, f"partition {name!r} of {self.model!r}")
+            graphs[path].check_counts(len(partition.weights), len(partition.inputs), len(partition.outputs))
             outputs = {number: f"{name}:{number}" for number in range(len(partition.outputs))}
             read_by_engines = [number for number, output in outputs.items() if output in engine_inputs]
             contiguous = read_by_engines if arrays.requires_contiguous else []

@@ -6,7 +6,7 @@ from typing import Any
 
 from trtbuild.errors import CallRefused
 from trtbuild.runtime.calls.torch_part import require_torch
-from trtbuild.runtime.memory import tensor_kinds
+from trtbuild.runtime.memory import dlpack, tensor_kinds
 from trtbuild.runtime.memory.foreign import has_negative_strides
 
 
@@ -42,6 +42,12 @@ class HostArrayOperations:
         if hasattr(value, "__dlpack__"):
             if hasattr(value, "mask"):
                 raise CallRefused(f"{name} is a masked array", hint="pass an array without a mask")
+            if hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) == dlpack.CUDA:
+                # without CUDA, torch.from_dlpack raises an AssertionError for such an array
+                raise CallRefused(
+                    f"{name} is on cuda:{int(value.__dlpack_device__()[1])}, but the model runs on {self.device}",
+                    hint="copy it to main memory first: cupy.asnumpy(array) in CuPy",
+                )
             try:
                 if has_negative_strides(value):
                     raise BufferError("it has negative strides")

@@ -108,6 +108,8 @@ class ProgramGraph:
         }
         names = [node.name for node in exported.graph.nodes if node.op == "placeholder"]
         self.weight_count = weight_count
+        #: The number of values that the graph returns.
+        self.output_count = len(signature.output_specs)
         self.device_type = device.type
         self.module = exported.graph_module
         #: Whether a value may have torch's default dtype. Such a graph must run under the default of its trace, float32.
@@ -119,6 +121,17 @@ class ProgramGraph:
         )
         #: For each argument of the graph: a constant, or None for a weight or an input.
         self.constants_by_position = [constants.get(name) for name in names]
+        self._description = description
+
+    def check_counts(self, weights: int, inputs: int, outputs: int) -> None:
+        """Raise PackageDamaged if a partition has other numbers of weights, inputs or outputs than the program."""
+        own_inputs = sum(constant is None for constant in self.constants_by_position) - self.weight_count
+        if (weights, inputs, outputs) != (self.weight_count, own_inputs, self.output_count):
+            raise PackageDamaged(
+                f"{self._description} has {weights} weights, {inputs} inputs and {outputs} outputs in the index, but "
+                f"{self.weight_count}, {own_inputs} and {self.output_count} in its program",
+                hint="build the package again, or copy it again from an undamaged source",
+            )
 
 
 def _may_have_default_dtype(node: Any) -> bool:

@@ -7,7 +7,7 @@ Rules
 2. The program has the model's inputs and output structure, and the package's dims. Named tuples become tuples and
    dataclasses become dicts, because the file must open on machines without the model's code. Ints and floats stay
    numbers. A bool that depends on the inputs becomes a 0-d tensor, because torch.export.save cannot write such a bool
-   (torch 2.13).
+   (torch 2.13). A model that returns a text is refused.
 3. With ``reference: true`` the file also has the program and the weights of each engine, so that the model runs on the CPU.
    An engine without a PyTorch program (a ``.pt2`` file of the package) has no such reference.
 """
@@ -40,10 +40,24 @@ ReadFile = Callable[[str], "bytes | bytearray | memoryview"]
 def write_pt2(index: PackageIndex, target: str, read: ReadFile, about: str) -> bytes:
     """Return the bytes of the ``.pt2`` file for one target. `about` is a result of `about_text`. Raises ConversionRefused
     if the package cannot be written in this form."""
+    _refuse_texts(index.output_tree, index)
     exported = export_package(index, index.targets[target], read)
     buffer = io.BytesIO()
     torch.export.save(exported, buffer, extra_files={INFO_FILE: about})
     return buffer.getvalue()
+
+
+def _refuse_texts(tree: Mapping[str, Any], index: PackageIndex) -> None:
+    """Raise ConversionRefused if the model returns a text: torch.export.save writes such a program, and torch.export.load
+    cannot read it (torch 2.13)."""
+    if tree["kind"] == "constant" and isinstance(tree["value"], str):
+        raise ConversionRefused(
+            f"the package of {index.model!r} cannot be written as a .pt2 file: the model returns the text "
+            f"{tree['value']!r:.60}, and torch.export cannot read a program that returns a text",
+            hint="load the package itself: trtbuild.load(path)",
+        )
+    for item in tree.get("items", ()):
+        _refuse_texts(item, index)
 
 
 def about_text(index: PackageIndex, target: str, digest: str) -> str:

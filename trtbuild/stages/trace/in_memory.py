@@ -4,9 +4,9 @@ Rules
 1. The module is not changed. If some of its tensors are not in main memory, a copy with all tensors in main memory is
    traced. So the graph does not depend on the device, and neither do the keys that are computed from the graph. Tensors of
    ``torch.inference_mode`` are copied, too, because torch.export does not accept them.
-2. The gradient mode and the state of torch's CPU random generator are restored after the trace. Dependencies are not
-   recorded, so a trace is never found in the cache. The results of later steps can be found there, because their keys
-   depend on the graph and the weights, not on dependencies.
+2. The gradient mode, autocast and the state of torch's CPU random generator are restored after the trace. Dependencies
+   are not recorded, so a trace is never found in the cache. The results of later steps can be found there, because their
+   keys depend on the graph and the weights, not on dependencies.
 3. A module in training mode is rejected, as in every trace. The result of ``convert_pt2e`` is an exception: a copy of it in
    evaluation mode is traced (`in_evaluation_mode`).
 4. A program of torch.export has ranges of sizes already. The ranges of the job must be inside these.
@@ -15,6 +15,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,13 +52,26 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
         operators[name] = "in memory"
         return operators[name]
 
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), _modes_of_a_trace():
         traced = trace_module(_module_to_trace(model, job, frames), job, frames, implementation)
     traced.interface["operators"] = operators
     if operators:
         described = [custom_operator(name, _registering_module(name)) for name in sorted(operators)]
         traced.interface["custom_operators"] = [operator.to_json() for operator in described]
     return traced
+
+
+@contextlib.contextmanager
+def _modes_of_a_trace() -> Iterator[None]:
+    """Set the modes of a trace, whatever those of the calling program are. Under autocast, the program would have the
+    dtypes of autocast without the casts, and could not be lowered. Packages ignore the caller's autocast, too."""
+    with contextlib.ExitStack() as modes:
+        modes.enter_context(torch.inference_mode(False))
+        modes.enter_context(torch.no_grad())
+        for device_type in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device_type):
+                modes.enter_context(torch.autocast(device_type, enabled=False))
+        yield
 
 
 def _registering_module(name: str) -> str | None:
@@ -77,7 +91,7 @@ def export_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pr
     traced = trace_in_memory(model, job, project)
     if traced.exported is None:
         raise AssertionError("a module is exported")
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), _modes_of_a_trace():
         program = functionalize(traced.exported)
     program._range_constraints = {**program.range_constraints, **traced.ranges}  # torch may have traced a wider range
     return program

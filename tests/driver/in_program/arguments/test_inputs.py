@@ -10,6 +10,7 @@ from torch.export import Dim
 
 from trtbuild.core.model.spec import Input as SpecInput
 from trtbuild.core.model.spec import NamedDim, ShapeRange
+from trtbuild.driver.in_program.arguments.exported import describe_program
 from trtbuild.driver.in_program.arguments.inputs import Input, describe_inputs, dtype_name
 from trtbuild.errors import UsageError
 
@@ -115,6 +116,54 @@ def test_a_number_for_an_axis_is_its_static_size() -> None:
         dynamic_shapes={"x": {0: Dim("batch", min=1, max=32), 1: 16}, "y": (4, 3)},
     )
     assert shapes(description) == {"x": ShapeRange((1, 16), (4, 16), (32, 16)), "y": ShapeRange((4, 3), (4, 3), (4, 3))}
+
+
+def test_static_says_that_an_axis_is_static_and_not_how_large() -> None:
+    description = describe_inputs(
+        [torch.zeros(4, 16)], arguments=["x"], dynamic_shapes={"x": {0: Dim("batch", min=1, max=32), 1: Dim.STATIC}}
+    )
+    assert shapes(description) == {"x": ShapeRange((1, 16), (4, 16), (32, 16))}
+    with pytest.raises(UsageError, match=r"has Dim\.STATIC for x\.0, which has sizes from 1 to 16 in inputs"):
+        describe_inputs([ROWS], arguments=["x"], dynamic_shapes={"x": {0: Dim.STATIC}})
+
+
+def test_a_hint_of_torch_export_may_give_a_range_without_a_name() -> None:
+    description = describe_inputs(
+        [torch.zeros(4, 16)],
+        arguments=["x"],
+        dynamic_shapes={"x": (Dim.DYNAMIC(min=2, max=8), Dim.AUTO(max=32))},
+    )
+    assert shapes(description) == {"x": ShapeRange((2, 1), (4, 16), (8, 32))}
+    assert description.dims == ()
+
+
+def test_a_dim_without_a_min_begins_at_1() -> None:
+    """torch sets the min of such a Dim to 0, and a dynamic axis cannot have min 0."""
+    batch = Dim("batch", max=8)
+    description = describe_inputs(
+        [torch.zeros(4, 16)], arguments=["x"], dynamic_shapes={"x": {0: batch, 1: 4 * Dim("width", max=8)}}
+    )
+    assert batch.min == 0
+    assert shapes(description) == {"x": ShapeRange((1, 4), (4, 16), (8, 32))}
+
+
+def test_inputs_are_passed_as_the_exported_program_takes_them() -> None:
+    """They may be given in the other way. Their names decide, and not the order of `kwarg_inputs`."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x - y
+
+    batch = Dim("batch", min=1, max=16)
+    axes = {0: batch}
+    program = torch.export.export(Net(), (torch.zeros(4, 8), torch.zeros(4, 8)), dynamic_shapes={"x": axes, "y": axes})
+    description = describe_program(program, None, {"y": ROWS, "x": ROWS}, None, None)
+    assert [(entry.name, entry.keyword) for entry in description.inputs] == [("x", False), ("y", False)]
+    description = describe_program(program, [ROWS], {"y": ROWS}, None, None)
+    assert [(entry.name, entry.keyword) for entry in description.inputs] == [("x", False), ("y", False)]
+    named_z = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(8, 8), name="z")
+    with pytest.raises(UsageError, match="kwarg_inputs has 'x', and an entry of inputs takes its place"):
+        describe_program(program, [named_z], {"x": ROWS}, None, None)
 
 
 def test_the_name_of_a_multiple_of_a_dim_is_not_the_name_of_another_dim() -> None:

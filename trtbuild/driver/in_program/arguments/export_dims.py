@@ -4,8 +4,10 @@ Rules
 1. Axes with the same Dim belong to one dim. If `dims` or an `Input` gives other axes the name of the Dim, they belong to
    it, too. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 2. The opt size is the size of the example, clamped to the Dim's range.
-3. A Dim needs a max, because an engine is built for a range.
-4. A number is the size of a static axis. It must be the size of the example.
+3. A Dim needs a max, because an engine is built for a range. The min size is at least 1, even if the Dim has none: torch
+   then sets it to 0, and no engine has an empty dynamic axis.
+4. A number is the size of a static axis. It must be the size of the example. ``Dim.STATIC`` is any such number.
+5. ``Dim.DYNAMIC(min=…, max=…)`` and ``Dim.AUTO(min=…, max=…)`` give an axis a range without a name.
 """
 
 from __future__ import annotations
@@ -41,8 +43,11 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
                     f"dynamic_shapes has axis {axis} of {name!r}, which has {len(shapes[name].opt)} axes",
                     hint="axes are counted from 0",
                 )
-            if isinstance(dim, int):
+            if _is_static(dim):
                 _check_static_size(dim, shapes[name], name, axis)
+                continue
+            if _is_hint(dim) and isinstance(dim.max, int) and dim.max < UNBOUNDED:
+                shapes[name] = _with_range(shapes[name], axis, max(dim.min or 0, 1), dim.max)
                 continue
             root, factor = _root_and_factor(dim, f"{name}.{axis}")
             if not isinstance(root.max, int) or root.max * factor >= UNBOUNDED:
@@ -50,7 +55,7 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
                     f"the Dim {root.__name__!r} of {name}.{axis} has no max",
                     hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
                 )
-            low, high = int(root.min) * factor, root.max * factor
+            low, high = max(int(root.min), 1) * factor, root.max * factor
             shapes[name] = _with_range(shapes[name], axis, low, high)
             key = root.__name__, factor
             if key not in dim_names:
@@ -63,14 +68,24 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
 
 
 def static_axes(module_inputs: ModuleInputs, dynamic_shapes: Any) -> list[tuple[str, int]]:
-    """Return (input, axis) for each axis that is a number in `dynamic_shapes`. Raises UsageError."""
+    """Return (input, axis) for each axis that `dynamic_shapes` calls static (rule 4). Raises UsageError."""
     axes_by_input = _by_input(dynamic_shapes, [entry.name for entry in module_inputs.inputs])
     return [
         (name, axis)
         for name, axes in axes_by_input.items()
         for axis, dim in _declared_axes(axes, name)
-        if isinstance(dim, int)
+        if _is_static(dim)
     ]
+
+
+def _is_static(dim: Any) -> bool:
+    """Whether `dim` is a number or ``Dim.STATIC``."""
+    return isinstance(dim, int) or (_is_hint(dim) and dim.type.name == "STATIC")
+
+
+def _is_hint(dim: Any) -> bool:
+    """Whether `dim` is ``Dim.AUTO``, ``Dim.DYNAMIC`` or ``Dim.STATIC``, perhaps with a range. They have no names."""
+    return hasattr(getattr(dim, "type", None), "name") and not hasattr(dim, "__name__")
 
 
 def _by_input(dynamic_shapes: Any, names: Sequence[str]) -> Mapping[str, Any]:
@@ -93,13 +108,14 @@ def _by_input(dynamic_shapes: Any, names: Sequence[str]) -> Mapping[str, Any]:
     return axes_by_input
 
 
-def _check_static_size(size: int, shape: ShapeRange, name: str, axis: int) -> None:
-    """Raise UsageError if an axis is not static, or if its size is not `size` (rule 4)."""
+def _check_static_size(size: Any, shape: ShapeRange, name: str, axis: int) -> None:
+    """Raise UsageError if an axis is not static, or if its size is not the number `size` (rule 4)."""
     low, high = shape.min[axis], shape.max[axis]
-    if not low == size == high:
+    if low != high or (isinstance(size, int) and size != low):
         sizes_text = f"has size {low}" if low == high else f"has sizes from {low} to {high}"
+        declared = f"the number {size!r}" if isinstance(size, int) else "Dim.STATIC"
         raise UsageError(
-            f"dynamic_shapes has the number {size!r} for {name}.{axis}, which {sizes_text} in inputs",
+            f"dynamic_shapes has {declared} for {name}.{axis}, which {sizes_text} in inputs",
             hint="a number is the size of a static axis; for a range of sizes write torch.export.Dim(name, min=…, max=…)",
         )
 

@@ -8,7 +8,8 @@ Rules
 3. If all `inputs` have static shapes that the program accepts, these shapes are examples: their sizes are the opt sizes.
    Then `dynamic_shapes` must not have a number for an axis that is dynamic in the program. All other `inputs`, such as
    ranges and several profiles, replace the program's ranges.
-4. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
+4. Keyword inputs are sorted into the program's order, so that the same model always has the same key. The package passes
+   an input by position or by name as the program does, even if it is given in the other way here.
 5. Axes with the same symbol belong to one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 
 The argument `program_inputs` has a `ProgramInput` for each input of the program. The `shape` of a `ProgramInput` has a
@@ -51,9 +52,19 @@ def describe_program(
         _refuse_without_ranges("dims", dims)
         _refuse_fixed_dims(program_inputs, requested, dynamic_shapes)
         return _with_program_ranges(program_inputs, requested.inputs, dict(requested.profiles[0].shapes))
+    requested = _passed_as_in_program(program_inputs, requested)
     if requested.dims:
         return requested
     return replace(requested, dims=_named_dims(program_inputs, requested.inputs))
+
+
+def _passed_as_in_program(program_inputs: Sequence[Any], module_inputs: ModuleInputs) -> ModuleInputs:
+    """Return `module_inputs`, by position or by name as in the program (rule 4)."""
+    matches = _match_inputs(program_inputs, [entry.name for entry in module_inputs.inputs])
+    inputs = [
+        replace(entry, keyword=program.keyword) for entry, program in zip(module_inputs.inputs, matches, strict=True)
+    ]
+    return replace(module_inputs, inputs=tuple(inputs))
 
 
 def _refuse_without_ranges(argument: str, value: Any) -> None:
@@ -145,6 +156,11 @@ def _sort_keywords(program_inputs: Sequence[Any], module_inputs: ModuleInputs) -
 def _check_dtypes_and_ranks(program_inputs: Sequence[Any], module_inputs: ModuleInputs) -> None:
     for number, program in enumerate(_match_inputs(program_inputs, [entry.name for entry in module_inputs.inputs])):
         entry = module_inputs.inputs[number]
+        if entry.keyword and entry.name != program.name:
+            raise UsageError(
+                f"kwarg_inputs has {entry.name!r}, and an entry of inputs takes its place in the exported program",
+                hint=f"the program takes {', '.join(other.name for other in program_inputs)}, in this order",
+            )
         for profile in module_inputs.profiles:
             rank = len(profile.shapes[number][1].opt)
             if entry.dtype != program.dtype or rank != len(program.shape):

@@ -4,9 +4,9 @@ Rules
 1. The module is not changed. If some of its tensors are not in main memory, a copy with all tensors in main memory is
    traced. So the graph does not depend on the device, and neither do the keys that are computed from the graph. Tensors of
    ``torch.inference_mode`` are copied, too, because torch.export does not accept them.
-2. The gradient mode and the state of torch's CPU random generator are restored after the trace. Dependencies are not
-   recorded, so a trace is never found in the cache. The results of later steps can be found there, because their keys
-   depend on the graph and the weights, not on dependencies.
+2. The gradient mode, the state of torch's CPU random generator, and the setting for the fast path of nn.TransformerEncoder
+   are restored after the trace. Dependencies are not recorded, so a trace is never found in the cache. The results of
+   later steps can be found there, because their keys depend on the graph and the weights, not on dependencies.
 3. A module in training mode is rejected, as in every trace. The result of ``convert_pt2e`` is an exception: a copy of it in
    evaluation mode is traced (`in_evaluation_mode`).
 4. A program of torch.export has ranges of sizes already. The ranges of the job must be inside these.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,23 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
         operators[name] = "in memory"
         return operators[name]
 
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad(), _fast_path_restored():
         traced = trace_module(_module_to_trace(model, job, frames), job, frames, implementation)
     traced.interface["operators"] = operators
     if operators:
         described = [custom_operator(name, _registering_module(name)) for name in sorted(operators)]
         traced.interface["custom_operators"] = [operator.to_json() for operator in described]
     return traced
+
+
+@contextmanager
+def _fast_path_restored() -> Iterator[None]:
+    """Enter a block after which the setting for the fast path of nn.TransformerEncoder is as before."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def _registering_module(name: str) -> str | None:

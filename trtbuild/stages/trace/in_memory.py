@@ -4,9 +4,10 @@ Rules
 1. The module is not changed. If some of its tensors are not in main memory, a copy with all tensors in main memory is
    traced. So the graph does not depend on the device, and neither do the keys that are computed from the graph. Tensors of
    ``torch.inference_mode`` are copied, too, because torch.export does not accept them.
-2. The gradient mode, autocast and the state of torch's CPU random generator are restored after the trace. Dependencies
-   are not recorded, so a trace is never found in the cache. The results of later steps can be found there, because their
-   keys depend on the graph and the weights, not on dependencies.
+2. The gradient mode, autocast, the state of torch's CPU random generator, and the setting for the fast path of
+   nn.TransformerEncoder are restored after the trace. Dependencies are not recorded, so a trace is never found in the
+   cache. The results of later steps can be found there, because their keys depend on the graph and the weights, not on
+   dependencies.
 3. A module in training mode is rejected, as in every trace. The result of ``convert_pt2e`` is an exception: a copy of it in
    evaluation mode is traced (`in_evaluation_mode`).
 4. A program of torch.export has ranges of sizes already. The ranges of the job must be inside these.
@@ -63,9 +64,13 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
 
 @contextlib.contextmanager
 def _modes_of_a_trace() -> Iterator[None]:
-    """Set the modes of a trace, whatever those of the calling program are. Under autocast, the program would have the
-    dtypes of autocast without the casts, and could not be lowered. Packages ignore the caller's autocast, too."""
+    """Set the modes of a trace, whatever those of the calling program are, and restore them after it. Under autocast, the
+    program would have the dtypes of autocast without the casts, and could not be lowered. Packages ignore the caller's
+    autocast, too."""
+    uses_fast_path = torch.backends.mha.get_fastpath_enabled()
     with contextlib.ExitStack() as modes:
+        # the trace of a model with quantizers turns the fast path of nn.TransformerEncoder off
+        modes.callback(torch.backends.mha.set_fastpath_enabled, uses_fast_path)
         modes.enter_context(torch.inference_mode(False))
         modes.enter_context(torch.no_grad())
         for device_type in ("cpu", "cuda"):

@@ -159,6 +159,34 @@ def test_outputs_with_infinities_and_nan_are_compared(
         assert changed_weights.find(job("int8", "smoothquant")) == {}
 
 
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ("x.to_sparse()", "sparse_coo"),
+        ("x.to_mkldnn()", "_mkldnn"),
+        ("torch.nested.nested_tensor([x])", "nested"),
+        ("x.to('meta')", "meta"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_rejects_samples_without_plain_numbers(
+    project: Path, monkeypatch: pytest.MonkeyPatch, change: str, kind: str
+) -> None:
+    (project / "calibration_data.py").write_text(
+        DATA
+        + f"""
+
+def odd():
+    x = torch.randn(2, 256)
+    return [({change},)]
+"""
+    )
+    monkeypatch.delitem(sys.modules, "calibration_data", raising=False)
+    odd = replace(job("int8"), quantization=Quantization("int8", "max", Calibration("calibration_data:odd")))
+    with pytest.raises(SourceError, match=f"input 'x' of sample 0 is a {kind} tensor"):
+        run.find_quantizers(net(), odd, project, Frames(FileOwners(), project))
+
+
 def test_a_layer_whose_weight_is_computed_is_skipped() -> None:
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(256, 8)), nn.Linear(8, 8))
     assert chosen_layers(model, job("int8")) == ["1"]
@@ -175,6 +203,79 @@ def test_excluded_modules_stay_in_float() -> None:
     with pytest.raises(SourceError, match="no module of the model matches 'heads'") as caught:
         chosen_layers(net(), job("int8", exclude=("heads",)))
     assert "'head'" in str(caught.value.hint)
+
+
+class Aliases(nn.Module):
+    """A layer with two paths, and another layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(256, 8)
+        self.again = self.first
+        self.other = nn.Linear(256, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x) + self.again(x) + self.other(x)
+
+
+def test_a_layer_with_two_paths_is_excluded_by_either_and_shares_its_weight_with_nobody() -> None:
+    assert chosen_layers(Aliases(), job("int8", exclude=("again",))) == ["other"]
+    assert chosen_layers(Aliases(), job("int8", exclude=("first",))) == ["other"]
+    assert chosen_layers(Aliases(), job("int8", "smoothquant")) == ["first", "other"]
+
+
+def test_a_path_with_brackets_is_no_pattern(project: Path) -> None:
+    """Model Optimizer matches names as `fnmatch` does. A layer that its pattern does not match would stay in float."""
+    module = nn.Sequential()
+    module.add_module("a[0]", nn.Linear(256, 8))
+    module.add_module("b*", nn.Linear(8, 8))
+    with torch.no_grad():
+        stored, _ = run.find_quantizers(
+            module.eval(), job("int8_weight_only", needs_data=False), project, Frames(FileOwners(), project)
+        )
+    assert {path: list(roles) for path, roles in stored.layers.items()} == {"a[0]": ["weight"], "b*": ["weight"]}
+
+
+def test_a_forward_of_the_layer_itself_rounds_its_input_too(project: Path) -> None:
+    """accelerate's hooks set such a forward. Python calls it instead of the forward of the class."""
+
+    def hooked() -> nn.Module:
+        torch.manual_seed(0)
+        layer = nn.Linear(256, 8)
+        forward = layer.forward
+        layer.forward = lambda *args, **kwargs: forward(*args, **kwargs) + 1  # type: ignore[method-assign]
+        return nn.Sequential(layer).eval()
+
+    quantized, rebuilt = hooked(), hooked()
+    calibration = job("int8")
+    with torch.no_grad():
+        stored, _ = run.find_quantizers(quantized, calibration, project, Frames(FileOwners(), project))
+        assert list(stored.layers["0"]) == ["input", "weight"]
+        attach_quantizers(rebuilt, stored.to_bytes(), calibration.model)
+        x = torch.randn(4, 256)
+        torch.testing.assert_close(rebuilt(x), quantized(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(rebuilt[0](input=x), rebuilt(x), rtol=0, atol=0)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8", "int8_weight_only", "int4_weight_only", "nvfp4"])
+@pytest.mark.parametrize("factor", [0.0, 1e-9])
+def test_a_weight_of_zeros_needs_no_exclusion(project: Path, name: str, factor: float) -> None:
+    """Zeros stay zero with any scale. Model Optimizer rounds a weight that is nearly 0 to zeros, except with NVFP4."""
+    module = nn.Sequential(nn.Linear(256, 1))
+    with torch.no_grad():
+        module[0].weight *= factor
+        calibration = job(name, needs_data=Quantization(name).needs_data)
+        stored, _ = run.find_quantizers(module.eval(), calibration, project, Frames(FileOwners(), project))
+        rounded = stored.layers["0"]["weight"](module[0]._parameters["weight"])
+    assert float(rounded.abs().max()) <= (1e-9 if name == "nvfp4" else 0)
+
+
+def test_an_input_of_zeros_is_an_error_that_advises_to_exclude_the_layer(project: Path) -> None:
+    module = nn.Sequential(nn.Linear(256, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
+    with torch.no_grad(), pytest.raises(SourceError, match=r"'2\.input_quantizer' .* has a scale of 0") as caught:
+        module[0].bias.fill_(-1e6)
+        run.find_quantizers(module, job("int8"), project, Frames(FileOwners(), project))
+    assert "'2' in `exclude`" in str(caught.value.hint)
 
 
 def test_rejects_a_model_without_the_calibrated_layers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 from tests.stages.trace.conftest import make_job
 from trtbuild.errors import SourceError
+from trtbuild.stages.trace.in_memory import trace_in_memory
 from trtbuild.stages.trace.quantization.modelopt_quantizers import (
     has_quantizers,
     read_quantizer,
@@ -118,6 +120,32 @@ def test_a_channel_of_zeros_stays_zero(models: dict[str, nn.Module]) -> None:
     rewritten = copy.deepcopy(original)
     replace_modelopt_quantizers(rewritten, JOB, PLACE)
     torch.testing.assert_close(rewritten(inputs()), original(inputs()))
+
+
+def test_a_channel_of_inputs_that_was_zero_in_the_calibration_is_an_error(mtq: Any) -> None:
+    """Model Optimizer makes every number of such a channel 0. No scale does that."""
+    inputs_of_zeros = torch.cat([torch.randn(4, 7), torch.zeros(4, 1)], 1)
+    settings = {"quantizer_name": "*input_quantizer", "cfg": {"num_bits": 8, "axis": 1}}
+    configuration = {"quant_cfg": [{"quantizer_name": "*", "enable": False}, settings], "algorithm": "max"}
+    model = mtq.quantize(nn.Sequential(nn.Linear(8, 8)).eval(), configuration, lambda model: model(inputs_of_zeros))
+    assert float(model[0].input_quantizer(torch.full((1, 8), 3.0))[0, 7]) == 0
+    with pytest.raises(SourceError, match=r"'0\.input_quantizer' of Model Optimizer has a scale of 0"):
+        replace_modelopt_quantizers(model, JOB, PLACE)
+
+
+def test_an_encoder_with_quantizers_is_traced_with_them(mtq: Any) -> None:
+    """The fast path of nn.TransformerEncoderLayer calls no inner layer, and torch.export does not follow it. In the user's
+    program, the setting for it is as before after the trace."""
+    encoder = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True).eval()
+    model = mtq.quantize(encoder, copy.deepcopy(mtq.INT8_WEIGHT_ONLY_CFG), None)
+    before = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(True)
+        traced = trace_in_memory(model, make_job({"x": (2, 3, 32)}), Path())
+        assert torch.backends.mha.get_fastpath_enabled()
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+    assert [entry["dtype"] for entry in traced.interface["weights"]].count("int8") == 2
 
 
 @pytest.mark.parametrize(

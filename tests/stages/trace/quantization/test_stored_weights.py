@@ -153,3 +153,21 @@ def test_rejects_quantizers_in_an_old_opset_and_names_their_calls() -> None:
         convert(program, 17)
     calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     assert [calls[index] for index in caught.value.nodes] == ["trtbuild.dequantize.default"]
+
+
+def test_a_quantizer_of_a_weight_with_another_cast_is_stored_apart() -> None:
+    """A weight that was bfloat16 in between has other numbers."""
+
+    class Casts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.weight = nn.Parameter(torch.randn(16, 64))
+            self.quantizer = Quantizer(QuantizerLayout("int8", None, -128), torch.tensor(0.03))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            weights = self.weight, self.weight.to(torch.bfloat16).float()
+            direct, cast = (nn.functional.linear(x, self.quantizer(weight)) for weight in weights)
+            return direct, cast
+
+    assert stored_types(Casts()) == [("int8", (16, 64))] * 2

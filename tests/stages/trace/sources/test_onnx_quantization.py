@@ -44,6 +44,21 @@ def test_the_rewritten_file_equals_the_original() -> None:
     np.testing.assert_array_equal(results(model, x), results(original, x))
 
 
+def test_a_bias_in_a_constant_node_is_rewritten_too() -> None:
+    original = quantized_file()
+    constants = [tensor for tensor in original.graph.initializer if tensor.name.startswith("b")]
+    others = [tensor for tensor in original.graph.initializer if not tensor.name.startswith("b")]
+    nodes = [h.make_node("Constant", [], [tensor.name], value=tensor) for tensor in constants] + list(
+        original.graph.node
+    )
+    graph = h.make_graph(nodes, "g", original.graph.input, original.graph.output, others)
+    model = h.make_model(graph, opset_imports=original.opset_import, ir_version=original.ir_version)
+    dequantize_biases(model.graph, READ_NUMBERS)
+    assert [node.op_type for node in model.graph.node].count("DequantizeLinear") == 2
+    x = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)
+    np.testing.assert_array_equal(results(model, x), results(original, x))
+
+
 def test_rejects_an_integer_operator_and_names_it() -> None:
     graph = h.make_graph([h.make_node("MatMulInteger", ["a", "b"], ["c"], "product")], "g", [], [])
     with pytest.raises(SourceError, match="MatMulInteger, which computes with integers"):

@@ -18,6 +18,7 @@ Rules
 
 from __future__ import annotations
 
+import glob
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -60,12 +61,15 @@ def chosen_layers(module: nn.Module, job: CalibrateJob) -> list[str]:
     quantization = job.quantization
     _check_patterns(module, quantization.exclude, job)
     unchangeable = _shared_weights(module) if quantization.method in CHANGING_METHODS else frozenset()
+    excluded = {  # a module may have several paths, and a pattern may match any of them
+        id(layer)
+        for path, layer in module.named_modules(remove_duplicate=False)
+        if any(covering_module(pattern, path) is not None for pattern in quantization.exclude)
+    }
     layers = [
         path
         for path, layer in module.named_modules()
-        if _fits(layer, quantization.format)
-        and id(layer.weight) not in unchangeable
-        and all(covering_module(pattern, path) is None for pattern in quantization.exclude)
+        if _fits(layer, quantization.format) and id(layer.weight) not in unchangeable and id(layer) not in excluded
     ]
     if not layers:
         kinds = "linear layer" if quantization.format in _BLOCK_FORMATS else "linear layer or convolution"
@@ -87,7 +91,8 @@ def configuration(module: nn.Module, layers: Sequence[str], job: CalibrateJob) -
         inputs = {**inputs, "calibrator": "histogram"}
     entries: list[dict[str, Any]] = [{"quantizer_name": "*", "enable": False}]
     for path in layers:
-        prefix = f"{path}." if path else ""
+        # the library reads a name as a pattern of `fnmatch`, in which `[0]` means the character 0
+        prefix = glob.escape(f"{path}.") if path else ""
         has_channels_in_axis_1 = isinstance(module.get_submodule(path), _TRANSPOSED) and weights["axis"] is not None
         settings = {**weights, "axis": 1} if has_channels_in_axis_1 else dict(weights)
         entries.append({"quantizer_name": f"{prefix}weight_quantizer", "cfg": settings})
@@ -102,8 +107,8 @@ def rounds_inputs(name: str) -> bool:
 
 
 def _shared_weights(module: nn.Module) -> frozenset[int]:
-    """The ids of the parameters with several names (rule 4)."""
-    counts = Counter(id(value) for _, value in module.named_parameters(remove_duplicate=False))
+    """The ids of the parameters that several modules have (rule 4). A module with several paths counts once."""
+    counts = Counter(id(value) for each in module.modules() for value in each._parameters.values() if value is not None)
     return frozenset(object_id for object_id, count in counts.items() if count > 1)
 
 
@@ -119,7 +124,7 @@ def _fits(layer: nn.Module, format_name: str) -> bool:
 
 
 def _check_patterns(module: nn.Module, patterns: Sequence[str], job: CalibrateJob) -> None:
-    paths = [path for path, _ in module.named_modules() if path]
+    paths = [path for path, _ in module.named_modules(remove_duplicate=False) if path]
     for pattern in patterns:
         if all(covering_module(pattern, path) is None for path in paths):
             raise SourceError(

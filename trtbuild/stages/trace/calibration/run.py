@@ -183,7 +183,8 @@ def _quantizers_of(
             uncalibrated.append(path)
             continue
         roles = {"input": layer.input_quantizer, "weight": layer.weight_quantizer}
-        found = {role: read_quantizer(f"{path}.{role}_quantizer", item, place) for role, item in roles.items()}
+        hint = f"write {path!r} in `exclude`, or calibrate with other data"
+        found = {role: read_quantizer(f"{path}.{role}_quantizer", item, place, hint) for role, item in roles.items()}
         result[path] = {role: quantizer for role, quantizer in found.items() if quantizer is not None}
     if not result:
         raise SourceError(

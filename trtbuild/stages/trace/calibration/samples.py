@@ -149,6 +149,10 @@ def _checked_tensor(
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
         raise error(f"is a value of type {type(value).__name__}, not a tensor") from None
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_meta:
+        kinds = (("nested", tensor.is_nested), ("quantized", tensor.is_quantized), ("meta", tensor.is_meta))
+        kind = next((name for name, is_kind in kinds if is_kind), str(tensor.layout).removeprefix("torch."))
+        raise error(f"is a {kind} tensor", "yield tensors that have all their numbers: .to_dense() or .dequantize()")
     tensor = tensor.detach().to("cpu")
     if tensor.dtype is not dtype_of(entry.dtype):
         raise error(f"is {dtype_name(tensor.dtype)}, and the manifest declares {entry.dtype}")

@@ -1,12 +1,15 @@
 """Attach the quantizers of a calibration to the layers of a model, before it is exported.
 
 A layer gets a subclass of its class. With a quantizer for the weight, its `weight` is the rounded weight. With a quantizer
-for the input, its forward rounds the first argument. The names of parameters and modules do not change.
+for the input, its forward rounds the first argument. So does a forward that is an attribute of the layer itself, as
+accelerate's hooks set it: Python calls it instead of the forward of the class. The names of parameters and modules do not
+change.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,7 +51,24 @@ def attach_quantizers(module: torch.nn.Module, quantizers: bytes, job: TraceJob)
         layer: Any = layers[path]
         for role, quantizer in roles.items():
             layer.add_module(f"trtbuild_{role}_quantizer", quantizer)
-        layer.__class__ = _quantized_class(layer.__class__, "input" in roles, "weight" in roles)
+        own_forward = vars(layer).get("forward")
+        if own_forward is not None and "input" in roles:
+            layer.forward = _rounding_input(own_forward, layer.trtbuild_input_quantizer)
+        layer.__class__ = _quantized_class(layer.__class__, "input" in roles and own_forward is None, "weight" in roles)
+
+
+def _rounding_input(
+    forward: Callable[..., Any], quantizer: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[..., Any]:
+    """`forward`, with its first argument rounded. `input` is the name of the argument in nn.Linear."""
+
+    @functools.wraps(forward)
+    def rounding(*args: Any, **kwargs: Any) -> Any:
+        if args:
+            return forward(quantizer(args[0]), *args[1:], **kwargs)
+        return forward(**{**kwargs, "input": quantizer(kwargs["input"])})
+
+    return rounding
 
 
 @functools.cache

@@ -68,18 +68,20 @@ def layout_of(quantizer: Any) -> QuantizerLayout:
     return QuantizerLayout(type_, list(amax.shape).index(amax.numel()), _smallest(quantizer, type_))
 
 
-def scale_of(quantizer: Any, layout: QuantizerLayout) -> torch.Tensor:
-    """The scales of a calibrated quantizer, as `Quantizer` takes them. Raises UnknownLayout."""
+def scale_of(quantizer: Any, layout: QuantizerLayout, reads_weight: bool) -> torch.Tensor:
+    """The scales of a calibrated quantizer, as `Quantizer` takes them. `reads_weight` is whether it reads a weight.
+
+    Zeros stay zero with any scale, so the scale of a weight's zeros is 1. Raises UnknownLayout if all numbers that share a
+    scale were 0 in the calibration, and do not belong to a weight: the model may get other numbers."""
     assert layout.type is not None
-    amax = _calibrated_maxima(quantizer)
+    amax, largest_zero = _calibrated_maxima(quantizer), _LARGEST_ZERO
     if layout.type == FLOAT4:
-        amax = amax.amax() / LARGEST_NUMBERS[FLOAT8]
-    if amax.numel() == 1:
-        if not float(amax) > 0:
-            raise UnknownLayout("has a scale of 0: all numbers of its calibration were 0")
-        return amax.reshape(()) / LARGEST_NUMBERS[layout.type]
-    # zeros stay zero with any scale
-    return torch.where(amax > _LARGEST_ZERO, amax / LARGEST_NUMBERS[layout.type], 1.0).flatten()
+        amax, largest_zero = amax.amax() / LARGEST_NUMBERS[FLOAT8], 0.0
+    is_zero = amax <= largest_zero
+    if bool(is_zero.any()) and not reads_weight:
+        raise UnknownLayout("has a scale of 0: all numbers of its calibration were 0 or nearly 0")
+    scale = torch.where(is_zero, 1.0, amax / LARGEST_NUMBERS[layout.type])
+    return scale.reshape(()) if scale.numel() == 1 else scale.flatten()
 
 
 def comparison_shape(quantizer: Any, layout: QuantizerLayout, samples: int) -> list[int]:

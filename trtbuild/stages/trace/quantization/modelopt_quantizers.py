@@ -13,6 +13,8 @@ Rules
    the quantizer.
 4. Model Optimizer's quantizer for NVFP4 needs a GPU (0.47). So the new quantizer is compared with the class
    `NVFP4QTensor`, which packs weights.
+5. The fast path of nn.TransformerEncoderLayer reads the weights of the inner layers, and calls no layer. torch.export does
+   not follow it. So a process that has replaced quantizers does not use it any more.
 """
 
 from __future__ import annotations
@@ -43,6 +45,10 @@ _SAMPLES = 1024
 _MAX_NEIGHBOR_SHARE = 0.01
 #: Type → the largest distance between two neighbors among its numbers, relative to its largest number.
 _LARGEST_STEPS = {INT8: 1 / 127, INT4: 1 / 7, FLOAT8: 32 / 448, FLOAT4: 2 / 6}
+_HINT = (
+    "quantize with INT8_DEFAULT_CFG, INT8_WEIGHT_ONLY_CFG, FP8_DEFAULT_CFG, INT4_AWQ_CFG or W4A16_NVFP4_CFG, or "
+    "write the quantized model to an ONNX file and use `onnx:`"
+)
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
@@ -54,7 +60,8 @@ def has_quantizers(module: torch.nn.Module) -> bool:
 
 def replace_modelopt_quantizers(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any]) -> None:
     """Replace the quantizers of `module` in place. `place` has the file and line for errors. Raises SourceError
-    (rules 1 and 3), also if the job has ``weights:`` (rule 2)."""
+    (rules 1 and 3), also if the job has ``weights:`` (rule 2). From now on, this process does not use the fast path of
+    nn.TransformerEncoderLayer (rule 5)."""
     quantizers = dict(quantizers_of(module))
     if not quantizers:
         return
@@ -65,6 +72,7 @@ def replace_modelopt_quantizers(module: torch.nn.Module, job: TraceJob, place: M
             hint="load the weights in the function that builds the model, before it is quantized",
             **job.place("weights"),
         )
+    torch.backends.mha.set_fastpath_enabled(False)
     for name, quantizer in quantizers.items():
         replacement = read_quantizer(name, quantizer, place)
         if replacement is not None:
@@ -82,10 +90,10 @@ def quantizers_of(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, child
 
 
-def read_quantizer(name: str, quantizer: Any, place: Mapping[str, Any]) -> Quantizer | None:
+def read_quantizer(name: str, quantizer: Any, place: Mapping[str, Any], hint: str = _HINT) -> Quantizer | None:
     """The same quantizer, written with operators that torch.export can trace; None if `quantizer` only returns its input.
 
-    `name` and `place` are for messages. Raises SourceError (rules 1 and 3)."""
+    `name` is the path of `quantizer`; `place` and `hint` are for messages. Raises SourceError (rules 1 and 3)."""
     pre_scale = quantizer.pre_quant_scale
     try:
         layout = layout_of(quantizer)
@@ -93,11 +101,18 @@ def read_quantizer(name: str, quantizer: Any, place: Mapping[str, Any]) -> Quant
             raise UnknownLayout("scales its input by numbers that are not finite")
         if layout.type is None:
             return None if pre_scale is None else Quantizer(layout, pre_scale=pre_scale)
-        result = Quantizer(layout, scale_of(quantizer, layout), pre_scale)
+        result = Quantizer(layout, scale_of(quantizer, layout, _reads_weight(name)), pre_scale)
         _compare(quantizer, result)
     except UnknownLayout as error:
-        _refuse(name, str(error), place)
+        _refuse(name, str(error), place, hint)
     return result
+
+
+def _reads_weight(name: str) -> bool:
+    """Whether a quantizer reads a weight, by its path. Model Optimizer calls it `weight_quantizer`, and numbers those of a
+    list or a sequence: ``experts.gate_weight_quantizers.0``."""
+    role = next((part for part in reversed(name.split(".")) if not part.isdigit()), "")
+    return role.endswith(("weight_quantizer", "weight_quantizers"))
 
 
 def _compare(original: Any, quantizer: Quantizer) -> None:
@@ -135,11 +150,10 @@ def _nvfp4_reference(original: Any, scale: torch.Tensor, pre_scale: torch.Tensor
     return forward
 
 
-def _refuse(name: str, problem: str, place: Mapping[str, Any]) -> NoReturn:
+def _refuse(name: str, problem: str, place: Mapping[str, Any], hint: str) -> NoReturn:
     raise SourceError(
         f"the quantizer {name!r} of Model Optimizer {problem}, which trtbuild does not take from a PyTorch model",
         code="quantization",
-        hint="quantize with INT8_DEFAULT_CFG, INT8_WEIGHT_ONLY_CFG, FP8_DEFAULT_CFG, INT4_AWQ_CFG or W4A16_NVFP4_CFG, or "
-        "write the quantized model to an ONNX file and use `onnx:`",
+        hint=hint,
         **place,
     )

@@ -197,7 +197,7 @@ class _QuantizerReplacer:
         arguments = (
             str(item.args) if isinstance(item, torch.fx.Node) and item.args else item for item in node.args[1:]
         )
-        return (node.target, _placeholder_of(node), node.args[0].meta["val"].dtype, *arguments)
+        return (node.target, _placeholder_of(node), _casts_to(node.args[0]), *arguments)
 
 
 def _placeholder_of(node: torch.fx.Node) -> Any:
@@ -206,6 +206,13 @@ def _placeholder_of(node: torch.fx.Node) -> Any:
     while isinstance(source, torch.fx.Node) and source.target in COPIES:
         source = source.all_input_nodes[0]
     return source
+
+
+def _casts_to(node: Any) -> tuple[torch.dtype, ...]:
+    """The types of the casts and copies that lead to `node`: numbers that were bfloat16 in between are other numbers."""
+    before = _casts_to(node.all_input_nodes[0]) if node.target in COPIES else ()
+    dtype = node.meta["val"].dtype
+    return before if before[-1:] == (dtype,) else (*before, dtype)
 
 
 def _cast_like(node: Any, value: torch.Tensor) -> torch.Tensor:

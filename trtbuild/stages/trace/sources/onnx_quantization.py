@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import onnx
@@ -41,8 +41,8 @@ Read = Callable[[onnx.TensorProto], np.ndarray]
 
 
 def dequantize_biases(graph: onnx.GraphProto, read: Read) -> None:
-    """Replace each DequantizeLinear of int32 initializers by its result, in place (rule 2)."""
-    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    """Replace each DequantizeLinear of int32 initializers or constants by its result, in place (rule 2)."""
+    initializers = {tensor.name: tensor for tensor in graph.initializer} | _constants(graph.node)
     kept = []
     for node in graph.node:
         operands = [initializers.get(name) for name in node.input if name]
@@ -59,13 +59,7 @@ def dequantize_biases(graph: onnx.GraphProto, read: Read) -> None:
 def refuse_unsupported_quantization(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None:
     """Raise SourceError for the first node that rule 1, 3 or 4 refuses, also in nested graphs."""
     initializers = {tensor.name: tensor for each in (graph, *nested_graphs(graph)) for tensor in each.initializer}
-    constants = {
-        node.output[0]: attribute.t
-        for node in all_nodes(graph)
-        if node.op_type == "Constant" and node.output
-        for attribute in node.attribute
-        if attribute.name == "value"
-    }
+    constants = _constants(all_nodes(graph))
     for node in all_nodes(graph):
         if node.op_type in _INTEGER_OPERATORS:
             raise _error(node, f"is {node.op_type}, which computes with integers", job)
@@ -99,6 +93,17 @@ def refuse_unsupported_quantization(graph: onnx.GraphProto, read: Read, job: Tra
         if np.any(zero_points != 0):
             zero_point = next(value for value in zero_points if value != 0)
             raise _error(node, f"has the zero point {zero_point:g}, but TensorRT's zero points are 0", job)
+
+
+def _constants(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.TensorProto]:
+    """The tensors of the Constant nodes among `nodes`, by the names of the results."""
+    return {
+        node.output[0]: attribute.t
+        for node in nodes
+        if node.op_type == "Constant" and node.output
+        for attribute in node.attribute
+        if attribute.name == "value"
+    }
 
 
 def _error(node: onnx.NodeProto, problem: str, job: TraceJob) -> SourceError:

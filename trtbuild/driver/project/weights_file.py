@@ -26,7 +26,7 @@ from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.safetensors import LENGTH_BYTES, TensorEntry, header_length, read_entries
-from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError
+from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted, SourceError
 from trtbuild.regular import open_regular
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.digests.reading import Consumer, read_through
@@ -67,7 +67,7 @@ class WeightsFile:
         Raises SourceError if the file is not a safetensors file, or changes while it is read.
         """
         recipe = keys.weights_file(sha256, "safetensors")
-        with contextlib.suppress(EntryCorrupt, BlobMissing, KeyError, TypeError, ValueError):
+        with contextlib.suppress(EntryCorrupt, BlobMissing, RecordUntrusted, KeyError, TypeError, ValueError):
             record = store.get_record(recipe.key)
             if record is not None and record.recipe.same_as(recipe):
                 return weights_from_json(json.loads(store.get_bytes(record.outputs["table"].sha256)))

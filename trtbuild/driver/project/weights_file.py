@@ -74,9 +74,7 @@ class WeightsFile:
                 return weights_from_json(json.loads(store.get_bytes(record.outputs["table"].sha256)))
         hashed = self._hashed_table.weights() if self._hashed_table is not None else None
         table = self._read_table(sha256) if hashed is None else hashed
-        with contextlib.suppress(
-            StoreUnavailable
-        ):  # only steps need a store that can be written
+        with contextlib.suppress(StoreUnavailable):  # only steps need a store that can be written
             output = store.put_bytes(json.dumps(weights_to_json(table)).encode())
             store.put_record(Record(recipe, {"table": output}), replace=True)
         return table

@@ -128,6 +128,25 @@ def test_a_new_directory_of_a_package_is_a_change(repository: Path) -> None:
     assert {model.model: model.code for model in document.models}["c"] == "changed"
 
 
+def test_a_changed_link_behind_a_link_is_a_change(repository: Path) -> None:
+    """Only ``current`` has changed: neither the name in the project, nor the file to which it leads now."""
+    project = repository / "project"
+    for release in ("v1", "v2"):
+        (repository / "releases" / release).mkdir(parents=True)
+        (repository / "releases" / release / "w.txt").write_text(release)
+    current = repository / "releases" / "current"
+    current.symlink_to("v1")
+    (project / "w.txt").symlink_to("../releases/current/w.txt")
+    (project / "circle").symlink_to("circle")
+    commit(repository)
+    observed = {"c": [("file", "w.txt", "1"), ("file", "circle", ABSENT)]}
+    assert {model.model: model.code for model in answer(repository, **observed).models}["c"] == "unchanged"
+    current.unlink()
+    current.symlink_to("v2")
+    (model,) = [model for model in answer(repository, **observed).models if model.model == "c"]
+    assert (model.code, model.changed) == ("changed", ["w.txt"])
+
+
 def test_a_changed_submodule_counts_as_a_change_of_its_files(repository: Path, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()

@@ -13,11 +13,14 @@ from safetensors.numpy import save_file
 
 from tests.store.memory_store import MemoryStore
 from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.recipes.record import Output
 from trtbuild.driver.project.weights_file import WeightsFile
-from trtbuild.errors import SourceError
+from trtbuild.errors import SourceError, StoreUnavailable
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.digests.index import Index
 from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust.keyring import Keyring
+from trtbuild.store.trust.signing import Signer
 
 
 def a_file(folder: Path) -> WeightsFile:
@@ -55,6 +58,30 @@ def test_the_table_of_a_known_file_comes_from_the_store(tmp_path: Path) -> None:
     first = file.table(sha256, store)
     path.unlink()
     assert file.table(sha256, store) == first
+
+
+def test_a_table_that_is_not_trusted_is_made_again(tmp_path: Path) -> None:
+    """The key that signed it may have expired, or anybody who may write to the cache may have stored it."""
+    file = a_file(tmp_path)
+    save_file({"a": np.ones(3, dtype=np.float32)}, file.path)
+    sha256 = digest(file.path)
+    first = file.table(sha256, LocalStore(tmp_path / "store"))  # not signed
+    store = LocalStore(tmp_path / "store", trust=Keyring(signer=Signer.new("ci")))
+    assert file.table(sha256, store) == first
+    file.path.unlink()
+    assert file.table(sha256, store) == first  # signed
+
+
+def test_a_table_that_cannot_be_stored_is_used(tmp_path: Path) -> None:
+    """A plan of locked engines, for example, works with a cache that is read-only."""
+
+    class FullStore(MemoryStore):
+        def put_bytes(self, data: bytes | memoryview) -> Output:
+            raise StoreUnavailable("no space left on device")
+
+    file = a_file(tmp_path)
+    save_file({"a": np.ones(3, dtype=np.float32)}, file.path)
+    assert set(file.table(digest(file.path), FullStore())) == {"a"}
 
 
 def header(entries: object) -> bytes:

@@ -44,6 +44,19 @@ def test_included_manifests_and_libraries_of_plugins_outside_the_project_start_b
     assert None not in outside.values()  # None: the file does not exist
 
 
+def test_a_file_behind_a_link_that_leads_out_of_the_project_starts_a_build(project: Path) -> None:
+    """The notifier watches the project's directories. So it reports a change of the link, and not of the file."""
+    weights = project.parent / "shared" / "net.safetensors"
+    weights.write_bytes(b"first")
+    link = project / "net.safetensors"
+    link.symlink_to("../shared/net.safetensors")
+    manifest = project / "trtbuild.yaml"
+    manifest.write_text(MANIFEST.replace("    inputs:", "    weights: net.safetensors\n    inputs:"))
+    before = dependencies(Request(project)).outside[str(link)]
+    weights.write_bytes(b"the second")
+    assert dependencies(Request(project)).outside[str(link)] != before
+
+
 def test_the_written_directories_have_the_paths_that_the_notifier_reports(project: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(project)

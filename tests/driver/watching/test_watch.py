@@ -72,6 +72,26 @@ def test_a_second_watcher_of_the_project_is_refused(watch: Watch) -> None:
     assert "another trtbuild watch" in second.stderr
 
 
+def test_the_outputs_of_a_changed_manifest_are_ignored_and_other_files_are_not(tmp_path: Path) -> None:
+    """After the manifest has changed, ``made`` has the outputs, and ``dist`` is a directory like any other."""
+    watch = Watch(tmp_path)
+    watch.start()
+    watch.wait_for(lambda: watch.log.exists() and watch.builds())
+    manifest = watch.project / "trtbuild.yaml"
+    manifest.write_text(
+        manifest.read_text().replace("targets: [ada]}", "targets: [ada], outputs: {package: made/net}}")
+    )
+    watch.wait_for(lambda: (watch.project / "made" / "net").exists())
+    time.sleep(3)  # the build that the new outputs have started, because they were not ignored yet
+    count = watch.builds()
+    (watch.project / "made" / "net" / "a file").write_text("")
+    time.sleep(2)
+    assert watch.builds() == count
+    (watch.project / "dist" / "a file").write_text("")
+    watch.wait_for(lambda: watch.builds() > count)
+    assert watch.end() == 0
+
+
 def _answer_to(watch: Watch, request: bytes) -> bytes:
     """Send a request to the watcher. Return its answer: a refusal is ``0`` and the reason."""
     (path,) = (watch.runtime / "trtbuild").glob("*.socket")

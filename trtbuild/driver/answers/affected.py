@@ -13,7 +13,7 @@ Rules
 """
 
 # Paths are strings here, as in recipes.
-# ruff: noqa: PTH110, PTH117
+# ruff: noqa: PTH110, PTH115, PTH117
 from __future__ import annotations
 
 import os
@@ -85,9 +85,7 @@ def _has_changed(project: str, observation: Observation, changes: Changes) -> bo
     kind, name = observation.dependency.kind, observation.dependency.name
     if kind not in ("file", "link", "listing"):
         return False
-    # if the path contains a symbolic link, a change of the link or of its file counts
-    joined = os.path.normpath(os.path.join(project, name))
-    for path in dict.fromkeys((joined, os.path.realpath(joined))):
+    for path in _names_of(os.path.join(project, name)):
         if changes.paths.get(path) is not None or changes.has_changed_parent(path):
             return True
         if kind == "listing" and changes.has_other_entries(path):
@@ -97,6 +95,34 @@ def _has_changed(project: str, observation: Observation, changes: Changes) -> bo
         if observation.state == DIRECTORY and changes.is_new_directory(path):
             return True
     return False
+
+
+def _names_of(path: str) -> dict[str, None]:
+    """The names of the file at `path`: `path` itself, each symbolic link on the way to the file, and its real path.
+
+    A change of any of these links counts, because a link may lead to a link. For example, ``w.safetensors`` leads to
+    ``releases/current/w.safetensors``, and the link ``current`` is changed."""
+    names = {os.path.normpath(path): None}
+    seen = set[str]()
+    folder, parts = "/", path.split("/")
+    while parts:
+        part = parts.pop(0)
+        if part == os.pardir:
+            folder = os.path.dirname(folder)
+        elif part not in ("", os.curdir):
+            entry = os.path.join(folder, part)
+            try:
+                target = os.readlink(entry)
+            except OSError:  # it is not a link
+                folder = entry
+                continue
+            if entry in seen:  # the links are a circle
+                break
+            seen.add(entry)
+            names[os.path.join(entry, *parts)] = None
+            folder = "/" if os.path.isabs(target) else folder
+            parts = [*target.split("/"), *parts]
+    return {**names, os.path.realpath(path): None}
 
 
 def _is_unreported(project: str, observation: Observation, changes: Changes) -> bool:

@@ -26,7 +26,7 @@ from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.safetensors import LENGTH_BYTES, TensorEntry, header_length, read_entries
-from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError
+from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted, SourceError, StoreUnavailable
 from trtbuild.regular import open_regular
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.digests.reading import Consumer, read_through
@@ -62,19 +62,21 @@ class WeightsFile:
         return digest
 
     def table(self, sha256: str, store: Store) -> dict[str, Weight]:
-        """The table of the file with the digest `sha256`. It is stored as a record, which later commands read.
+        """The table of the file with the digest `sha256`. It is stored as a record, which later commands read, if the store
+        can be written.
 
         Raises SourceError if the file is not a safetensors file, or changes while it is read.
         """
         recipe = keys.weights_file(sha256, "safetensors")
-        with contextlib.suppress(EntryCorrupt, BlobMissing, KeyError, TypeError, ValueError):
+        with contextlib.suppress(EntryCorrupt, BlobMissing, RecordUntrusted, KeyError, TypeError, ValueError):
             record = store.get_record(recipe.key)
             if record is not None and record.recipe.same_as(recipe):
                 return weights_from_json(json.loads(store.get_bytes(record.outputs["table"].sha256)))
         hashed = self._hashed_table.weights() if self._hashed_table is not None else None
         table = self._read_table(sha256) if hashed is None else hashed
-        output = store.put_bytes(json.dumps(weights_to_json(table)).encode())
-        store.put_record(Record(recipe, {"table": output}), replace=True)
+        with contextlib.suppress(StoreUnavailable):  # only steps need a store that can be written
+            output = store.put_bytes(json.dumps(weights_to_json(table)).encode())
+            store.put_record(Record(recipe, {"table": output}), replace=True)
         return table
 
     def put_tensors(self, table: Mapping[str, Weight], digests: Sequence[str], store: Store) -> None:

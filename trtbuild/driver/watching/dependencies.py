@@ -17,7 +17,8 @@ from trtbuild.errors import TrtbuildError
 class Dependencies:
     """The files that a watched build reads outside the project, and the paths that it writes.
 
-    `outside` maps the absolute path of each file to its identity, or to None if the file does not exist.
+    `outside` maps the absolute path of each file to its identity, or to None if the file does not exist. A path in the
+    project is among them if it leads out of the project through a link.
     """
 
     outside: dict[str, list[int] | None]
@@ -49,8 +50,15 @@ def dependencies(request: Request) -> Dependencies:
     except TrtbuildError:
         pass  # the build reports it
     paths = [os.path.normpath(project / name) for name in names]
-    outside = {path: identity(path) for path in paths if not path.startswith(f"{project}{os.sep}")}
+    outside = {path: identity(path) for path in paths if _is_outside(path, project)}
     return Dependencies(outside, tuple(map(str, dict.fromkeys(written))))
+
+
+def _is_outside(path: str, project: Path) -> bool:
+    """Whether a file, or the file to which a link in the project leads, is outside the project.
+
+    The notifier reports a change of the link, but not of the file behind it."""
+    return not all(name.startswith(f"{project}{os.sep}") for name in (path, os.path.realpath(path)))
 
 
 def identity(path: str) -> list[int] | None:

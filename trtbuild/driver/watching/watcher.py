@@ -89,7 +89,7 @@ class Watcher:
             self._servers = servers
             code, report = copies.start(self._write_report).finish()  # in a copy (rule 2)
             self._use_report(report, code)
-            self._notifier = Notifier([self._project], [Path(path) for path in self._dependencies.written])
+            self._notifier = self._new_notifier()
             stack.callback(lambda: self._notifier.close())
             stack.callback(self._end_copies)
             with contextlib.suppress(KeyboardInterrupt):
@@ -157,7 +157,21 @@ class Watcher:
         if copy is self._own_build:
             self._own_build = None
             self._note_outside_changes()  # first: the report has new identities of files that changed during the build
+            written = self._dependencies.written
             self._use_report(report, code)
+            if self._dependencies.written != written:
+                self._replace_notifier()
+
+    def _new_notifier(self) -> Notifier:
+        return Notifier([self._project], [Path(path) for path in self._dependencies.written])
+
+    def _replace_notifier(self) -> None:
+        """Ignore other paths, because the manifests have other outputs now. No change is lost: the new notifier has begun
+        before the earlier one ends."""
+        earlier, self._notifier = self._notifier, self._new_notifier()
+        if select.select([earlier.descriptor], [], [], 0)[0]:
+            self._is_changed = True
+        earlier.close()
 
     def _note_outside_changes(self) -> None:
         """Notice changes of files outside the project. A change is noticed once, so it starts one build."""

@@ -64,7 +64,7 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
 
 @contextlib.contextmanager
 def _modes_of_a_trace() -> Iterator[None]:
-    """Set the modes of a trace, whatever those of the calling program are, and restore them after it. Under autocast, the
+    """Set the modes of a trace in place of those of the calling program, and restore these after it. Under autocast, the
     program would have the dtypes of autocast without the casts, and could not be lowered. Packages ignore the caller's
     autocast, too."""
     uses_fast_path = torch.backends.mha.get_fastpath_enabled()

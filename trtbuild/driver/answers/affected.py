@@ -87,6 +87,8 @@ def _has_changed(project: str, observation: Observation, changes: Changes) -> bo
         return False
     # if the path contains a symbolic link, a change of the link or of its file counts
     joined = os.path.normpath(os.path.join(project, name))
+    if kind == "link" and observation.state == ABSENT:  # a test whether the path is a link does not read it
+        return changes.paths.get(joined, "M") != "M" or changes.has_changed_parent(joined)
     for path in dict.fromkeys((joined, os.path.realpath(joined))):
         if changes.paths.get(path) is not None or changes.has_changed_parent(path):
             return True

@@ -26,6 +26,7 @@ from parts import layer
 def build():
     os.environ.get("NET_FLAVOUR")
     os.path.exists("override.json")
+    os.path.islink("parts")
     os.listdir("data")
     return torch.nn.Sequential(layer.linear(), torch.nn.ReLU()).eval()
 """
@@ -207,12 +208,18 @@ def damage_an_output(root: Path) -> None:
     engine.write_bytes(data)
 
 
+def replace_by_a_link(root: Path) -> None:
+    (root / "parts").rename(root / "real parts")
+    (root / "parts").symlink_to("real parts")
+
+
 CHANGES: dict[str, Callable[[Path], None]] = {
     "the manifest": append("trtbuild.yaml"),
     "a module": append("parts/layer.py"),
     "a module, with the same size and modification time": edit_with_the_same_size_and_mtime,
     "a file that did not exist at the trace": lambda root: (root / "override.json").touch(),
     "a package that comes before a module": add_a_package_before_a_module,
+    "a directory that becomes a link": replace_by_a_link,
     "a listed directory": lambda root: (root / "data" / "more").touch(),
     "a touched weights file": lambda root: (root / "net.safetensors").touch(),
     "a missing output": lambda root: (root / "dist/net/index.json").unlink(),
@@ -234,7 +241,7 @@ def test_the_whole_program_runs_after_a_change_of(project: Project, change: Call
     finally:
         for path in project.root.iterdir():
             if path.name not in ("dist", ".trtbuild"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         shutil.copytree(copy, project.root, dirs_exist_ok=True)
         shutil.rmtree(copy)
 

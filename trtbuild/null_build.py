@@ -23,7 +23,7 @@ Rules
      wrote (depfile, provenance);
    * the identity of every directory whose entries were listed, of the directories of ``sys.path`` (installing a package
      changes them), and of the directory that is searched for manifests;
-   * the targets of symbolic links;
+   * the targets of symbolic links, and paths that must not be symbolic links;
    * paths that must not exist, and paths that must be directories. The directories of the cache and of its records must
      also have the same inodes.
 4. A snapshot has the identity of a file only if the file had this identity when its content was read. At that time, the
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: The version of the layout of a snapshot, which `_read` describes.
-SNAPSHOT_FORMAT = 4
+SNAPSHOT_FORMAT = 5
 
 #: The start of this process in ns: the time now, less the CPU time of the process. The real start may be earlier, because
 #: the process may also have waited for disks. The value is computed here, before imports that may wait for seconds.
@@ -190,8 +190,8 @@ def _read(path: str) -> "dict[str, Any]":
 
     1. A line with `call_line`.
     2. A line with the time in seconds at which the snapshot expires (or ``inf``), and the sizes of parts 3 and 4 in bytes.
-    3. Five lists of names: variables with their digests, files, links with their targets, directories, and absent paths.
-       Two zero bytes separate lists, and one separates names.
+    3. Six lists of names: variables with their digests, files, links with their targets, directories, absent paths, and
+       paths that are no links. Two zero bytes separate lists, and one separates names.
     4. The output.
     5. Native 64-bit integers: the sizes of all files, their mtimes, their ctimes, and the inodes of files and directories.
        Only the inodes are unsigned.
@@ -204,7 +204,7 @@ def _read(path: str) -> "dict[str, Any]":
     names_end = int(names_size)
     output_end = names_end + int(output_size)
     lists = rest[:names_end].split(b"\0\0")
-    variables, files, links, directories, absent = [names.split(b"\0") if names else [] for names in lists]
+    variables, files, links, directories, absent, no_links = [names.split(b"\0") if names else [] for names in lists]
     count = len(files)
     numbers = memoryview(rest)[output_end:]
     signed, inodes = numbers[: 24 * count].cast("q").tolist(), numbers[24 * count :].cast("Q").tolist()
@@ -218,6 +218,7 @@ def _read(path: str) -> "dict[str, Any]":
         "links": zip(links[::2], links[1::2], strict=True),
         "directories": zip(directories, inodes[count:], strict=True),
         "absent": absent,
+        "no_links": no_links,
         "output": rest[names_end:output_end],
     }
 
@@ -252,9 +253,19 @@ def _is_current(snapshot: "dict[str, Any]", project: str) -> bool:
             status = stat(path, dir_fd=folder)
             if status.st_mode & 0o170000 != 0o040000 or (inode and status.st_ino != inode):
                 return False
-        return all(_is_absent(path, folder) for path in snapshot["absent"])
+        return all(_is_absent(path, folder) for path in snapshot["absent"]) and not any(
+            _is_link(path, folder) for path in snapshot["no_links"]
+        )
     finally:
         os.close(folder)
+
+
+def _is_link(path: bytes, folder: int) -> bool:
+    try:
+        os.readlink(path, dir_fd=folder)
+    except OSError:
+        return False
+    return True
 
 
 def _is_absent(path: bytes, folder: int) -> bool:

@@ -41,6 +41,11 @@ def test_steps_of_one_name_for_several_targets_are_one_row() -> None:
     )
 
 
+def test_the_name_of_a_file_keeps_the_directory_that_is_called_like_the_model() -> None:
+    result = a_plan(a_step("vit", "trace", "run", changed("file:models/vit/net.py")))
+    assert unstyled(plans.plan_lines(result))[1] == "  run      trace  models/vit/net.py changed"
+
+
 def test_unknown_steps_share_one_row_and_hits_are_counted() -> None:
     result = a_plan(
         a_step("vit", "trace", "run", changed("file:vit.py")),

@@ -52,7 +52,12 @@ def repository(tmp_path: Path) -> Path:
 #: Model → the dependencies of its trace, each with its kind, path and observed state. Model `new` was never traced.
 OBSERVED = {
     "a": [("file", "models/a.py", "1"), ("listing", "data", "2"), ("file", "models", DIRECTORY)],
-    "b": [("file", "models/b.py", "1"), ("file", "models/late.py", ABSENT), ("file", "linked.py", "3")],
+    "b": [
+        ("file", "models/b.py", "1"),
+        ("file", "models/late.py", ABSENT),
+        ("file", "linked.py", "3"),
+        ("link", "data/one.txt", ABSENT),
+    ],
 }
 
 
@@ -99,6 +104,7 @@ def changed_models(root: Path, revision: str = "HEAD") -> str:
         ("git mv models/a.py models/c.py", "a"),
         ("echo new > data/two.txt", "a"),
         ("echo edit >> data/one.txt", ""),
+        ("ln -sf ../models/a.py data/one.txt", "b"),
         ("echo edit >> trtbuild.yaml", "ab"),
         ("echo new > trtbuild.lock", "ab"),
     ],

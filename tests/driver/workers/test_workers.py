@@ -21,6 +21,7 @@ from trtbuild.core.recipes.keys import STEP_VERSIONS
 from trtbuild.core.values.codec import encode
 from trtbuild.driver.workers import tasks
 from trtbuild.driver.workers.environments import visible_gpu, worker_environment
+from trtbuild.driver.workers.kinds import WorkerKind
 from trtbuild.driver.workers.results import Context
 from trtbuild.driver.workers.worker import FORKS, error_to_json
 from trtbuild.driver.workers.worker_process import Worker, WorkerDied, error_from_json
@@ -108,6 +109,13 @@ def test_the_reported_line_of_a_crash_is_in_the_thread_that_crashed(tmp_path: Pa
     assert f'{tmp_path / "net.py"}", line 6 in wait' in crash.stderr
     worker: Any = SimpleNamespace(_project=tmp_path)
     assert Worker._project_frame(worker, crash.stderr) == ("net.py", 9)
+
+
+@pytest.mark.parametrize("kind", ["trace", "original"])
+def test_user_code_runs_with_its_assertions(kind: WorkerKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``PYTHONOPTIMIZE`` changes ``__debug__``, and is in no key."""
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    assert "PYTHONOPTIMIZE" not in worker_environment(kind)
 
 
 def test_gpus_are_hidden_only_from_the_workers_that_trace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,14 @@ targets share a row, and models with the same rows share a group. A row names it
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_names
 from trtbuild.cli.terminal.reasons import short_reason, shorten
-from trtbuild.core.planning.graph import Reason
+from trtbuild.core.planning.graph import STAGES, Reason
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.driver.answers.documents import (
     Affected,
@@ -100,7 +101,7 @@ def _rows(model: str, steps: Sequence[StepEntry]) -> list[Row]:
         target = step.target or ""
         if target and name.endswith(f"@{target}"):
             name = name[: -len(target) - 1]
-        why = _reason(step.reason, model) if step.verdict == "run" else step.reason.text.replace(f"{model}/", "")
+        why = _reason(step.reason, model) if step.verdict == "run" else _without_model(step.reason.text, model)
         targets_by_step.setdefault((step.verdict, step.stage, name, why), []).append(target)
     names_by_row: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
     for (verdict, stage, name, why), step_targets in targets_by_step.items():
@@ -126,7 +127,12 @@ def _steps(stage: str, names: Sequence[str], targets: Sequence[str]) -> str:
 
 
 def _reason(reason: Reason, model: str) -> str:
-    return short_reason(reason).replace(f"{model}/", "")
+    return _without_model(short_reason(reason), model)
+
+
+def _without_model(text: str, model: str) -> str:
+    """A reason without the model's name before the names of steps. The name of a file may also have the model's name."""
+    return re.sub(rf"(?<![\w./-]){re.escape(model)}/(?=(?:{'|'.join(STAGES)})(?![\w.-]))", "", text)
 
 
 def why_lines(document: Why) -> list[str]:

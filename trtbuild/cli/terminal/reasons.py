@@ -37,6 +37,8 @@ def _change_text(change: Change) -> str:
     # ABSENT: the recipe has no such part; "absent": the file or environment variable did not exist
     if kind == "import" and {was, now} != {ABSENT, "absent"}:
         return f"the file of import {name} changed"
+    if kind == "link" and "absent" in (was, now):
+        return f"{name} is {'a' if was == 'absent' else 'no'} symbolic link now"
     if was in (ABSENT, "absent"):
         return f"{subject} is new"
     if now in (ABSENT, "absent"):

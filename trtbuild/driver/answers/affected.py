@@ -85,6 +85,9 @@ def _has_changed(project: str, observation: Observation, changes: Changes) -> bo
     kind, name = observation.dependency.kind, observation.dependency.name
     if kind not in ("file", "link", "listing"):
         return False
+    if kind == "link" and observation.state == ABSENT:  # a test whether the path is a link does not read it
+        joined = os.path.normpath(os.path.join(project, name))
+        return changes.paths.get(joined, "M") != "M" or changes.has_changed_parent(joined)
     for path in _names_of(os.path.join(project, name)):
         if changes.paths.get(path) is not None or changes.has_changed_parent(path):
             return True

@@ -12,7 +12,7 @@ Rules
 """
 
 # Paths are strings here, because there are thousands of them, and the snapshot has to contain them unchanged.
-# ruff: noqa: PTH100, PTH115, PTH116
+# ruff: noqa: PTH100, PTH114, PTH115, PTH116
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ class SnapshotRows:
         self.directories: dict[str, int] = {}
         #: Names of files that must not exist.
         self.absent: set[str] = set()
+        #: Names of paths that must not be symbolic links.
+        self.no_links: set[str] = set()
         #: Environment variable → its state (`Observation.state`).
         self.variables: dict[str, str] = {}
         self._add_trtbuild_and_python()
@@ -81,6 +83,7 @@ class SnapshotRows:
             [word for row in self.links.items() for word in row],
             list(self.directories),
             sorted(self.absent),
+            sorted(self.no_links),
         ]
         require(all(word for words in lists for word in words))  # an empty word would look like the end of a list
         sizes, mtimes_ns, ctimes_ns, inodes = zip(*self.identities.values(), strict=True)
@@ -218,6 +221,10 @@ class SnapshotRows:
         require(self.identities.setdefault(name, identity) == identity)
 
     def _add_link(self, dependency: Dependency, seen: str) -> None:
+        if seen == ABSENT:
+            require(not os.path.islink(self._path(dependency.name)))
+            self.no_links.add(dependency.name)
+            return
         target = os.readlink(self._path(dependency.name))
         require(self._workspace.lookups.observe_now(dependency) == seen)
         self.links[dependency.name] = target

@@ -12,6 +12,9 @@ from trtbuild.stages.trace.user_code.observe import HIDDEN_PREFIXES
 #: Variables that an engine worker inherits. They are in no key: they contain paths of libraries, or choose GPUs.
 INHERITED = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
+#: Variables that no worker inherits, because they change user code (``assert``, ``__debug__``) and are in no key.
+_SHELL_ONLY = frozenset({"PYTHONOPTIMIZE"})
+
 #: Variables that may differ between a fork server and its workers, and between a watcher (``trtbuild watch``) and its
 #: clients. Variables that begin with `FREE_PREFIX` may differ, too.
 #: No library reads them at load time, because they belong to the shell's session, to make, to pytest or to trtbuild.
@@ -33,7 +36,11 @@ def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, st
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpu, os.environ)
         return environment
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN_PREFIXES)}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(HIDDEN_PREFIXES) and name not in _SHELL_ONLY
+    }
     if kind == "original":
         return {**environment, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.update({"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})

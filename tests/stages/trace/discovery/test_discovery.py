@@ -70,6 +70,8 @@ ABSENT = {
     "data/nofile.txt": "Path.exists, not found",
     "models/layers": "a package that would shadow a module",
     "models/optional.py": "an import that failed",
+    "models/optional.abi3.so": "an import that failed, of an extension module with the limited API",
+    "models/layers.so": "an extension module that would shadow a module",
     "numbers_of_mine.py": "an import that failed, in the root",
     "shared_name.py": "an import that is found in the second root, after a search in the first root",
 }
@@ -270,8 +272,15 @@ def test_a_link_that_was_resolved_or_tested_is_a_dependency(child: Any, project:
 
 
 def test_no_other_link_is_a_dependency(child: Any) -> None:
-    links = {part for part in child.observations if part.startswith("link:")}
-    assert links == {"link:data/current", "link:data/tested.txt"}
+    links = {part: seen for part, seen in child.observations.items() if part.startswith("link:")}
+    assert {part for part, seen in links.items() if seen != "absent"} == {"link:data/current", "link:data/tested.txt"}
+
+
+def test_a_part_of_a_resolved_path_that_is_no_link_is_a_dependency(child: Any, project: Path) -> None:
+    """``Path(__file__).resolve()`` has another result if the file becomes a link."""
+    absent = {part for part, seen in child.observations.items() if part.startswith("link:") and seen == "absent"}
+    assert {"link:models", "link:models/net.py"} <= absent
+    assert observe(Dependency("link", "models/net.py"), project, file_digest) == "absent"
 
 
 def test_a_new_module_in_a_package_that_pkgutil_lists_changes_the_listing(child: Any, project: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -300,3 +301,113 @@ def test_a_database_that_is_opened_by_a_uri_is_recorded_by_its_path(
     finally:
         hooks.set_recorder(None)
     assert list(parts(recorder)) == ["file:my data.db"]
+
+
+@pytest.fixture
+def hooked(recorder: Recorder, project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Runs code as code of the user, in the project, and records its audit events."""
+    monkeypatch.chdir(project)
+
+    def run(code: str) -> None:
+        hooks.set_recorder(recorder)
+        try:
+            exec(compile(f"from pathlib import Path\n{code}", str(project / "net.py"), "exec"), {})
+        finally:
+            hooks.set_recorder(None)
+
+    return run
+
+
+def test_a_log_that_user_code_only_appends_to_is_no_dependency(
+    recorder: Recorder, project: Path, hooked: Callable[[str], None]
+) -> None:
+    (project / "train.log").write_text("old\n")
+    hooked("with open('train.log', 'a') as log: log.write('new')")
+    assert parts(recorder) == {} and recorder.storage_refusals == []
+    hooked("Path('train.log').read_text()")
+    assert recorder.storage_refusals == ["the model's code appends to train.log, and also reads it"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_file_that_user_code_creates_if_it_is_missing_is_a_dependency(
+    recorder: Recorder, project: Path, hooked: Callable[[str], None], exists: bool
+) -> None:
+    if exists:
+        (project / "b.txt").write_text("b")
+    hooked(
+        "try:\n with open('b.txt', 'x') as file: file.write('b')\nexcept FileExistsError: pass\nPath('b.txt').read_text()"
+    )
+    assert parts(recorder) == ({"file:b.txt": hashlib.sha256(b"b").hexdigest()} if exists else {})
+    assert bool(recorder.storage_refusals) is not exists
+
+
+@pytest.mark.parametrize("function", ["symlink", "link"])
+def test_the_target_of_a_new_link_is_a_dependency(
+    recorder: Recorder, project: Path, hooked: Callable[[str], None], function: str
+) -> None:
+    hooked(f"import os\nos.{function}('a.txt', 'new.txt')\nPath('new.txt').read_text()\nos.remove('new.txt')")
+    assert parts(recorder)["file:a.txt"] == hashlib.sha256(b"a").hexdigest()
+    assert recorder.storage_refusals == []
+
+
+def test_the_target_of_a_link_that_exists_already_is_a_dependency(
+    recorder: Recorder, project: Path, hooked: Callable[[str], None]
+) -> None:
+    (project / "old.txt").symlink_to("a.txt")
+    hooked("import os\ntry: os.symlink('a.txt', 'old.txt')\nexcept FileExistsError: pass\nPath('old.txt').read_text()")
+    assert parts(recorder).keys() == {"file:old.txt", "file:a.txt"}
+
+
+@pytest.mark.parametrize("entry", ["", "b.txt", "b/c.txt"])
+def test_a_temporary_directory_may_be_listed(recorder: Recorder, hooked: Callable[[str], None], entry: str) -> None:
+    hooked(
+        "import os, tempfile\nwith tempfile.TemporaryDirectory() as folder:\n"
+        f" path = Path(folder, {entry!r})\n path.parent.mkdir(exist_ok=True)\n"
+        f" {entry!r} and path.write_text('b')\n for _ in os.walk(folder): pass"
+    )
+    assert not any(part.startswith("listing:") for part in parts(recorder)) and recorder.storage_refusals == []
+
+
+def test_a_directory_that_exists_already_may_be_created_and_is_listed(
+    recorder: Recorder, project: Path, hooked: Callable[[str], None]
+) -> None:
+    (project / "data").mkdir()
+    hooked("import os\nos.makedirs('data', exist_ok=True)\nos.listdir('data')")
+    assert parts(recorder).keys() == {"listing:data"}
+
+
+def test_a_directory_that_is_listed_by_its_descriptor_is_a_dependency(
+    recorder: Recorder, project: Path, hooked: Callable[[str], None]
+) -> None:
+    (project / "data").mkdir()
+    hooked("import os\nfd = os.open('data', os.O_RDONLY)\nos.listdir(fd)\nos.close(fd)")
+    assert "listing:data" in parts(recorder)
+
+
+def test_a_database_that_the_model_writes_is_no_error(
+    recorder: Recorder, project: Path, hooked: Callable[[str], None]
+) -> None:
+    hooked("import sqlite3\nc = sqlite3.connect('a.db')\nc.execute('create table t(v)')\nc.commit()\nc.close()")
+    assert parts(recorder) == {}
+    assert recorder.storage_refusals == ["the model's code writes to a.db, which it read before"]
+
+
+def test_a_test_whether_a_path_is_a_link_is_recorded_for_user_code_in_the_project(
+    recorder: Recorder, project: Path, tmp_path: Path
+) -> None:
+    recorder.record_link(project / "a.txt")
+    recorder.record_link(tmp_path / "outside.txt", is_user=True)
+    assert parts(recorder) == {}
+    recorder.record_link(project / "a.txt", is_user=True)
+    assert parts(recorder) == {"link:a.txt": "absent"}
+
+
+def test_a_lookup_by_a_library_counts_beside_a_file_that_was_read(recorder: Recorder, tmp_path: Path) -> None:
+    folder = Path(os.path.realpath(tmp_path)) / "models"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    recorder.note_library_lookup(folder / "best.bin")
+    recorder.note_library_lookup(folder / "other" / "best.bin")
+    assert parts(recorder) == {}
+    recorder.record_file(folder / "config.json")
+    assert parts(recorder).keys() == {f"file:{folder}/config.json", f"file:{folder}/best.bin"}

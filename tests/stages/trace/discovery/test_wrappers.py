@@ -8,6 +8,7 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -179,3 +180,30 @@ def test_the_shared_memory_of_a_database_is_not_a_mapped_file(tmp_path: Path) ->
             stack.enter_context(mmap.mmap(file.fileno(), 0))
         mapped = {Path(path).name for path in mapped_files()}
     assert "weights.bin" in mapped and "model.db-shm" not in mapped
+
+
+def test_the_backport_of_importlib_metadata_is_recorded(tmp_path: Path) -> None:
+    backport = pytest.importorskip("importlib_metadata")
+    recorder = Recorder(tmp_path, FileOwners(), {})
+    wrappers = ReaderWrappers(recorder)
+    wrappers.wrap_backport(backport)
+    backport.version("numpy")
+    assert [seen.dependency.part for seen in recorder.observations()] == ["distribution:numpy"]
+    backport.entry_points(group="my.models")
+    wrappers.remove()
+    assert "distribution:*" in [seen.dependency.part for seen in recorder.observations()]
+
+
+def test_functions_that_a_thread_calls_for_user_code_are_recorded(recorder: Recorder, tmp_path: Path) -> None:
+    outside = tmp_path.parent / "outside of the project"
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(os.environ.get, ["A_VARIABLE"]))
+        list(pool.map(os.path.exists, [str(outside)]))
+    found = {seen.dependency.part for seen in recorder.observations()}
+    assert found == {"environment:A_VARIABLE", f"file:{os.path.realpath(outside)}"}
+
+
+def test_the_deletion_of_a_variable_reads_it(recorder: Recorder) -> None:
+    with contextlib.suppress(KeyError):
+        del os.environ["A_MISSING_VARIABLE"]
+    assert [seen.dependency.part for seen in recorder.observations()] == ["environment:A_MISSING_VARIABLE"]

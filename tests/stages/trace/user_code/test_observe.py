@@ -106,6 +106,26 @@ def test_a_listing_distinguishes_files_and_directories(project: Path) -> None:
     assert observed("listing", "d", project) != before
 
 
+def test_a_listing_distinguishes_directories_and_links_to_directories(project: Path) -> None:
+    """``os.walk`` does not follow links."""
+    (project / "data" / "deep").mkdir(parents=True)
+    seen = observed("listing", "data", project)
+    (project / "data" / "deep").rename(project / "elsewhere")
+    (project / "data" / "deep").symlink_to("../elsewhere")
+    assert observed("listing", "data", project) != seen
+
+
+def test_the_installation_of_a_module_of_a_namespace_package_is_noticed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = project / "site-packages"
+    (site / "a_space").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(site)])
+    assert observed("distribution", "a-space-two", project) == "absent"
+    (site / "a_space" / "two.py").write_text("")
+    assert observed("distribution", "a-space-two", project) == "module"
+
+
 def test_a_distribution_is_observed_by_its_version(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert observed("distribution", "pytest", project) == pytest.__version__
     assert observed("distribution", "no-such-thing", project) == "absent"

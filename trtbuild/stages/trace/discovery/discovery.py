@@ -28,7 +28,7 @@ from trtbuild.stages.trace.discovery.loader import ImportFollower, ImportRules, 
 from trtbuild.stages.trace.discovery.mappings import mapped_files
 from trtbuild.stages.trace.discovery.operators import Operators
 from trtbuild.stages.trace.discovery.recording import Recorder
-from trtbuild.stages.trace.discovery.wrappers import READERS, ReaderWrappers
+from trtbuild.stages.trace.discovery.wrappers import ReaderWrappers
 from trtbuild.stages.trace.user_code.owners import FileOwners
 
 
@@ -99,9 +99,7 @@ class Discovery:
     def _installed(self, follower: ImportFollower | None = None) -> Iterator[None]:
         wrappers = ReaderWrappers(self._recorder, declares_variables=bool(self._source.env))
         roots = [os.path.normpath(self._project / root) for root in self._source.roots]
-        import_rules = ImportRules(
-            self._recorder, roots, dict.fromkeys(READERS, wrappers.wrap_module), self._loaded_modules, follower
-        )
+        import_rules = ImportRules(self._recorder, roots, wrappers.patches(), self._loaded_modules, follower)
         self._import_rules = import_rules
         # the order matters: `_operators` and `wrappers` wrap load_library, and the wrapper installed later is the outer one
         installers = (self._operators, wrappers, import_rules)

@@ -4,6 +4,9 @@ database, loads a library or forks.
 Python cannot remove an audit hook. So a process installs one hook, which ignores events while no recorder is active.
 """
 
+# Paths are strings here, as in the events.
+# ruff: noqa: PTH115
+
 from __future__ import annotations
 
 import os
@@ -13,6 +16,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.user_code.frames import find_caller
+from trtbuild.stages.trace.user_code.observe import file_digest
 from trtbuild.stages.trace.user_code.owners import FileOwners
 
 _active_recorder: Recorder | None = None
@@ -59,16 +64,42 @@ def _record_open(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
         recorder.record_listing(path)
         return
     if flags & _WRITE_FLAGS:
-        if flags & (os.O_RDWR | os.O_APPEND) and not flags & (os.O_TRUNC | os.O_EXCL):
-            recorder.record_file(path)  # an existing file is read, or appended to
+        if flags & os.O_EXCL:
+            _record_creation(recorder, path)
+            return
+        if flags & os.O_RDWR and not flags & os.O_TRUNC:
+            recorder.record_file(path)  # an existing file is read
+        elif flags & os.O_APPEND and not flags & os.O_TRUNC:
+            recorder.record_append(path)
         recorder.record_write(path)
         return
     recorder.record_file(path)
 
 
+def _record_creation(recorder: Recorder, path: Any) -> None:
+    """Record a call that creates `path`, and fails if `path` exists. So it also looks whether `path` exists.
+
+    Libraries and ``tempfile`` create files with names that nobody else uses, so this is not a dependency."""
+    if os.path.lexists(path):
+        recorder.record_file(path)  # the call fails, and user code may go on with the existing file
+        return
+    caller: Any = sys._getframe(3)  # the caller of `_audit_hook`
+    user_frame = find_caller(recorder.owners)
+    is_temporary = caller.f_code.co_filename.endswith(f"{os.sep}tempfile.py")
+    if user_frame is not None and recorder.owners.is_user(user_frame[0]) and not is_temporary:
+        recorder.record_file(path)
+    recorder.record_write(path)
+
+
 def _record_listing(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
-    if not isinstance(arguments[0], int) and not recorder.drops_records and not _is_import_listing(recorder.owners):
-        recorder.record_listing(arguments[0])
+    path = arguments[0]
+    if recorder.drops_records or _is_import_listing(recorder.owners):
+        return
+    if isinstance(path, int):
+        if sys._getframe(2).f_code.co_filename.endswith(f"{os.sep}shutil.py"):
+            return  # `rmtree` lists what it removes
+        path = os.readlink(f"/proc/self/fd/{path}")
+    recorder.record_listing(path)
 
 
 def _is_import_listing(owners: FileOwners) -> bool:
@@ -115,16 +146,36 @@ def _record_database(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
         if name.startswith("file:"):
             name = unquote(urlsplit(name).path)
         if name not in ("", ":memory:"):
-            recorder.record_file(name)
+            recorder.record_database(name)
 
 
 def _record_change(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
     recorder.record_write(arguments[0])
 
 
+def _record_directory(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
+    if not os.path.lexists(arguments[0]):  # otherwise the call fails: ``os.makedirs(…, exist_ok=True)``
+        recorder.record_directory(arguments[0])
+
+
 def _record_rename(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
     recorder.record_write(arguments[0])
     recorder.record_write(arguments[1])
+
+
+def _record_symbolic_link(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
+    _record_creation(recorder, arguments[1])  # the target does not change, so a later read of it is a dependency
+
+
+def _record_hard_link(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
+    """Record the creation of a hard link. Whoever reads the new name reads the bytes of the old one.
+
+    The pin of the old name is a digest, because the link changes its ctime."""
+    source, path = arguments[:2]
+    digest = file_digest(os.fsdecode(source))
+    if digest is not None:
+        recorder.record_file(source, digest)
+    _record_creation(recorder, path)
 
 
 def _record_fork(recorder: Recorder, _: tuple[Any, ...]) -> None:
@@ -145,11 +196,11 @@ _HANDLERS = {
     "ctypes.dlopen": _record_library,
     "sqlite3.connect": _record_database,
     "os.fork": _record_fork,
-    "os.mkdir": _record_change,
+    "os.mkdir": _record_directory,
     "os.remove": _record_change,
     "os.rmdir": _record_change,
     "os.truncate": _record_change,
     "os.rename": _record_rename,
-    "os.link": _record_rename,
-    "os.symlink": _record_rename,
+    "os.link": _record_hard_link,
+    "os.symlink": _record_symbolic_link,
 }

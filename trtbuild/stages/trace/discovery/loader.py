@@ -238,7 +238,7 @@ class _Finder:
         origin = None if spec is None else spec.origin
         if spec is not None and origin in ("built-in", "frozen"):
             return  # these modules are found before anything on the path
-        if spec is None and "." not in name:
+        if spec is None and ("." not in name or _is_namespace(name.rpartition(".")[0])):
             self._recorder.record_distribution(normalized(name))
         if not is_user_import:
             return
@@ -255,10 +255,16 @@ class _Finder:
                 if origin is not None and os.path.dirname(origin) == directory:
                     return
                 continue
-            for candidate in _candidate_files(directory, last_name, origin):
+            for candidate in _candidate_files(directory, last_name):
                 if origin == candidate:
                     return
                 self._recorder.record_file(candidate)
+
+
+def _is_namespace(name: str) -> bool:
+    """Whether the loaded module `name` is a namespace package, to which several distributions may add modules."""
+    module = sys.modules.get(name)
+    return module is not None and getattr(module, "__file__", None) is None and hasattr(module, "__path__")
 
 
 def _importing_file() -> str:
@@ -281,17 +287,15 @@ def _are_missing_names_recorded(importer: FileOwner) -> bool:
     return importer.kind == "distribution" and importer.distribution != "torch"
 
 
-def _candidate_files(directory: str, last_name: str, found_file: str | None) -> list[str]:
+def _candidate_files(directory: str, last_name: str) -> list[str]:
     """The files that an import of `last_name` looks for in a directory, in the order of `FileFinder`.
 
-    If the directory of a package does not exist, the path of this directory stands for the ``__init__.py`` in it.
-    `found_file` is the file that the import found, None if it found no file.
+    If the directory of a package does not exist, the path of this directory stands for the ``__init__.py`` in it. The
+    suffixes of extension modules depend on how a module is built: ``.abi3.so`` with the limited API, ``.so`` with CMake.
     """
     package = os.path.join(directory, last_name)
     first = os.path.join(package, "__init__.py") if os.path.isdir(package) else package
-    source = package + ".py"
-    # projects have extension modules only next to their sources (Cython)
-    return [first, package + EXTENSION_SUFFIXES[0], source] if found_file == source else [first, source]
+    return [first, *(package + suffix for suffix in EXTENSION_SUFFIXES), package + ".py"]
 
 
 def _patch_after_loading(spec: ModuleSpec, patch: Patch) -> None:

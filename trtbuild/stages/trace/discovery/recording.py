@@ -23,12 +23,13 @@ Rules
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
-# ruff: noqa: PTH100, PTH116
+# ruff: noqa: PTH100, PTH116, PTH117
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -98,6 +99,14 @@ class Recorder:
         self._environment = environment
         self._pins: dict[Dependency, Any] = {}
         self._written_paths: set[str] = set()
+        #: Files that this process opened to append to them.
+        self._appended_paths: set[str] = set()
+        #: Directories that this process created.
+        self._created_directories: set[str] = set()
+        #: Databases that this process opened. Their library writes without an audit event.
+        self._databases: set[str] = set()
+        #: Paths outside the project that libraries looked up, in the order of their first lookups.
+        self._library_lookups: dict[str, None] = {}
         self._set_variables: set[str] = set()
         #: Absolute paths that are recorded already. Those of listings and links begin with ``listing`` or ``link``.
         self._recorded_paths: set[str] = set()
@@ -159,12 +168,14 @@ class Recorder:
     def is_in_project(self, path: str) -> bool:
         return os.path.abspath(path).startswith(self._project + os.sep)
 
-    def record_file(self, path: Any, digest: str | None = None) -> None:
-        """Record that `path` was opened, imported or looked up. The file need not exist. `digest` is the digest of the
-        bytes that Python compiled."""
+    def record_file(self, path: Any, digest: str | None = None, *, is_lookup: bool = False) -> None:
+        """Record that `path` was opened, imported or looked up. The file need not exist. `digest` is the digest of its
+        bytes, if it is known, for example of those that Python compiled. `is_lookup` is True if the bytes are not read."""
         if self.drops_records:
             return
         absolute = _absolute(path)
+        if absolute is not None and absolute in self._appended_paths and not is_lookup:
+            self.refuse_storage(f"the model's code appends to {self.dependency_name(absolute)}, and also reads it")
         if absolute is None or (absolute in self._recorded_paths and digest is None):
             return
         self._recorded_paths.add(absolute)
@@ -186,12 +197,19 @@ class Recorder:
                 dependency = Dependency("listing", self.dependency_name(each_path))
                 self._pins.setdefault(dependency, listing(each_path, in_project=is_project))
 
-    def record_link(self, path: Any) -> None:
-        """Record a read of the symbolic link `path`, or a test whether it is a link."""
+    def record_link(self, path: Any, *, is_user: bool = False) -> None:
+        """Record a read of the symbolic link `path`, or a test whether it is a link.
+
+        If there is no link, this is a dependency only inside the project, and if user code looks (`is_user`): a build on
+        another machine has other directories above a file outside the project."""
         absolute = _absolute(path)
-        if absolute is None or f"link {absolute}" in self._recorded_paths:
+        if absolute is None:
             return
-        self._recorded_paths.add(f"link {absolute}")
+        is_absence_recorded = is_user and self.is_in_project(absolute) and not _is_in_python_environment(absolute)
+        recorded_path = f"{'link' if is_absence_recorded else 'present link'} {absolute}"
+        if recorded_path in self._recorded_paths:
+            return
+        self._recorded_paths.add(recorded_path)
         if (
             absolute in self._written_paths
             or self.owners.of(absolute).kind != "user"
@@ -199,7 +217,7 @@ class Recorder:
         ):
             return
         target = link(absolute, self._project)
-        if target != ABSENT:
+        if target != ABSENT or is_absence_recorded:
             self._record_home(absolute)
             self._pins.setdefault(Dependency("link", self.dependency_name(absolute)), target)
 
@@ -209,6 +227,33 @@ class Recorder:
         if absolute is not None:
             self._written_paths.add(absolute)
             self._written_paths.add(os.path.realpath(absolute))
+            self._recorded_paths.discard(absolute)  # it may become a link to another file
+
+    def note_library_lookup(self, path: Any) -> None:
+        """Note that a library looked whether `path`, which is outside the project, exists (`_record_library_lookups`)."""
+        absolute = _absolute(path)
+        if absolute is not None:
+            self._library_lookups[absolute] = None
+
+    def record_append(self, path: Any) -> None:
+        """Record that this process opened `path` to append to it, for example a log. This does not read the file."""
+        absolute = _absolute(path)
+        if absolute is not None:
+            self._appended_paths.update((absolute, os.path.realpath(absolute)))
+
+    def record_directory(self, path: Any) -> None:
+        """Record that this process creates the directory `path`."""
+        self.record_write(path)
+        absolute = _absolute(path)
+        if absolute is not None:
+            self._created_directories.update((absolute, os.path.realpath(absolute)))
+
+    def record_database(self, path: Any) -> None:
+        """Record that this process opened the database `path`, to read it or to write to it."""
+        self.record_file(path)
+        absolute = _absolute(path)
+        if absolute is not None:
+            self._databases.update((absolute, os.path.realpath(absolute)))
 
     def record_distribution(self, name: str) -> None:
         """Record that a distribution was used or looked up. `name` is its normalized name."""
@@ -269,11 +314,25 @@ class Recorder:
         if a dependency has changed since its first use, but not by a recorded write."""
         observations = []
         with self.ignore_own_reads():
+            self._record_library_lookups()
             for dependency, pin in list(self._pins.items()):  # threads of user code may still add records
                 state = self._observe_again(dependency, pin)
                 if state is not None:
                     observations.append(Observation(dependency, state))
         return tuple(observations)
+
+    def _record_library_lookups(self) -> None:
+        """Record the lookups by libraries beside a file outside the project that is a dependency already.
+
+        For example, a library that loads a model from a directory first looks for the best format of the weights. Other
+        lookups are about the machine: compilers, or directories of the system."""
+        files = [
+            dependency.name for dependency, pin in self._pins.items() if dependency.kind == "file" and pin != ABSENT
+        ]
+        directories = {os.path.dirname(name) for name in files if os.path.isabs(name)}
+        for path in list(self._library_lookups):
+            if os.path.dirname(path) in directories:
+                self.record_file(path, is_lookup=True)
 
     def _pin_file(self, path: str, digest: str | None) -> None:
         owner = self.owners.of(path)
@@ -322,12 +381,15 @@ class Recorder:
             observed = observe(dependency, Path(self._project), file_digest)
             if observed == pin:
                 return str(pin)
+            if observed == ABSENT and path in self._created_directories:
+                return None  # a temporary directory: its entries were those of this process
             if any(os.path.dirname(written) == path for written in list(self._written_paths)):
                 self.refuse_storage(f"the model's code creates files in {dependency.name}, and also lists its entries")
                 return None
             raise _change_error(f"the entries of {'the project' if dependency.name == '.' else dependency.name}")
         observed = observe(dependency, Path(self._project), file_digest)
-        is_written = path in self._written_paths or os.path.realpath(path) in self._written_paths
+        changeable = self._written_paths | self._databases
+        is_written = path in changeable or os.path.realpath(path) in changeable
         if isinstance(pin, str):
             if observed == pin:
                 return pin
@@ -345,6 +407,10 @@ def _change_error(subject: str) -> SourceError:
         code="changed-during-trace",
         hint="run it again",
     )
+
+
+def _is_in_python_environment(path: str) -> bool:
+    return path == sys.prefix or path.startswith(sys.prefix + os.sep)
 
 
 def _absolute(path: Any) -> str | None:

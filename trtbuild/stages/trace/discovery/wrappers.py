@@ -35,7 +35,7 @@ from types import ModuleType
 from typing import Any
 
 from trtbuild.stages.trace.discovery.recording import Recorder
-from trtbuild.stages.trace.user_code.frames import find_caller, find_calling_frame
+from trtbuild.stages.trace.user_code.frames import find_caller, find_calling_frame, is_thread_of_python
 from trtbuild.stages.trace.user_code.observe import ALL_DISTRIBUTIONS, normalized
 
 #: Variables about the machine and its user, not about a model.
@@ -47,6 +47,10 @@ MACHINE_VARIABLES = frozenset(
         *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
     }
 )
+
+#: The backport of ``importlib.metadata``, and its distribution.
+BACKPORT = "importlib_metadata"
+_BACKPORTS = frozenset({"importlib-metadata"})
 
 #: Attributes of `os.stat_result` that change without a change of the file's content.
 _TIMES = frozenset({"st_mtime", "st_mtime_ns", "st_ctime", "st_ctime_ns", "ST_MTIME", "ST_CTIME"})
@@ -130,7 +134,7 @@ class ReaderWrappers:
             )
         self._wrap_fstat()
         self._wrap_environment()
-        self._wrap_metadata()
+        self._wrap_metadata(importlib.metadata.Distribution)
         self._wrap_processes()
         for functions, record in (
             (TORCH_READERS, self._recorder.record_file),
@@ -139,9 +143,13 @@ class ReaderWrappers:
             for holder, name, position, keyword in functions:
                 target = getattr(torch, holder) if holder else torch
                 self._wrap_file_function(target, name, position, keyword, record)
-        for module in READERS:
+        for module, wrap in self.patches().items():
             if module in sys.modules:
-                self.wrap_module(sys.modules[module])
+                wrap(sys.modules[module])
+
+    def patches(self) -> dict[str, Callable[[ModuleType], None]]:
+        """The function that wraps the functions of a module, by the name of the module."""
+        return {**dict.fromkeys(READERS, self.wrap_module), BACKPORT: self.wrap_backport}
 
     def remove(self) -> None:
         while self._undo:
@@ -200,11 +208,11 @@ class ReaderWrappers:
                 with recorder.ignore_own_reads() as outermost:
                     is_recorded = outermost and not recorder.drops_records
                     if is_recorded and self._is_path_recorded(path):
-                        recorder.record_file(path)
+                        recorder.record_file(path, is_lookup=True)
                         self._refuse_time_read()
                     is_link_test = not follows_links or kwargs.get("follow_symlinks") is False  # Path.is_symlink
                     if is_recorded and is_link_test and self._is_link_recorded(path):
-                        recorder.record_link(path)
+                        recorder.record_link(path, is_user=self._is_called_by_user())
             return original(path, *args, **kwargs)
 
         call.__name__ = original.__name__
@@ -212,19 +220,27 @@ class ReaderWrappers:
 
     def _is_path_recorded(self, path: Any) -> bool:
         """Whether the current call with `path` is recorded (rule 1)."""
-        owners = self._recorder.owners
         frame: Any = sys._getframe(2)  # the caller of the wrapped function
         if frame.f_code.co_name in ("_joinrealpath", "realpath", "samefile"):
             return False
         if frame.f_code.co_filename.endswith(("linecache.py", "inspect.py")):
             return False
-        user_frame = find_caller(owners)
-        if user_frame is not None and owners.is_user(user_frame[0]):
+        if self._is_called_by_user():
             return True
         try:
-            return self._recorder.is_in_project(os.fsdecode(path))
+            is_in_project = self._recorder.is_in_project(os.fsdecode(path))
         except (TypeError, ValueError):
             return False
+        if not is_in_project:
+            self._recorder.note_library_lookup(path)
+        return is_in_project
+
+    def _is_called_by_user(self) -> bool:
+        """Whether user code makes the current call, or a thread that has no code but Python's: then user code has passed
+        the called function to the thread, for example to a ``ThreadPoolExecutor``."""
+        owners = self._recorder.owners
+        user_frame = find_caller(owners)
+        return is_thread_of_python(owners) if user_frame is None else owners.is_user(user_frame[0])
 
     def _wrap_fstat(self) -> None:
         recorder, original = self._recorder, os.fstat
@@ -249,8 +265,7 @@ class ReaderWrappers:
     def _is_link_recorded(self, path: Any) -> bool:
         """Whether the current read of a symbolic link is recorded: user code makes it, or the link is in the project. Links
         of a Python environment inside the project are recorded only if user code reads them."""
-        user_frame = find_caller(self._recorder.owners)
-        if user_frame is not None and self._recorder.owners.is_user(user_frame[0]):
+        if self._is_called_by_user():
             return True
         try:
             name = os.fsdecode(path)
@@ -285,6 +300,9 @@ class ReaderWrappers:
             record_change(key)
 
         def remove(self: Any, key: Any) -> None:
+            with recorder.ignore_own_reads() as outermost:
+                if outermost and isinstance(key, str | bytes) and _is_variable_recorded(recorder, os.fsdecode(key)):
+                    recorder.record_variable(os.fsdecode(key))  # the deletion fails if there is no such variable
             delete(self, key)
             record_change(key)
 
@@ -314,8 +332,12 @@ class ReaderWrappers:
         ):
             self._replace(environ_class, name, value)
 
-    def _wrap_metadata(self) -> None:
-        recorder, original = self._recorder, importlib.metadata.Distribution.from_name
+    def wrap_backport(self, module: ModuleType) -> None:
+        """Wrap ``importlib_metadata``, the backport of ``importlib.metadata``, which has a class of its own (rule 4)."""
+        self._wrap_metadata(module.Distribution)
+
+    def _wrap_metadata(self, distribution_class: Any) -> None:
+        recorder, original = self._recorder, distribution_class.from_name
 
         def from_name(cls: Any, name: str) -> Any:
             with recorder.ignore_own_reads():
@@ -323,18 +345,18 @@ class ReaderWrappers:
                     recorder.record_distribution(normalized(name))
             return original(name)
 
-        self._replace(importlib.metadata.Distribution, "from_name", classmethod(from_name))
-        discover_originally = importlib.metadata.Distribution.discover
+        self._replace(distribution_class, "from_name", classmethod(from_name))
+        discover_originally = distribution_class.discover
 
         def discover(cls: Any, /, **kwargs: Any) -> Any:
-            frame = find_caller(recorder.owners)
+            frame = find_caller(recorder.owners, _BACKPORTS)
             with recorder.ignore_own_reads() as outermost:
                 is_search = outermost and kwargs.get("name") is None
                 if is_search and frame is not None and recorder.owners.is_user(frame[0]):
                     recorder.record_distribution(ALL_DISTRIBUTIONS)
             return discover_originally(**kwargs)
 
-        self._replace(importlib.metadata.Distribution, "discover", classmethod(discover))
+        self._replace(distribution_class, "discover", classmethod(discover))
 
     def _wrap_processes(self) -> None:
         recorder, process_class = self._recorder, multiprocessing.process.BaseProcess
@@ -352,6 +374,8 @@ def _is_variable_recorded(recorder: Recorder, name: str) -> bool:
     owners = recorder.owners
     is_one_of_all = sys._getframe(2).f_code.co_name == "__iter__"  # of ``os.environ.items()``
     user_frame = find_caller(owners, frozenset() if is_one_of_all else SETTINGS_LIBRARIES)
+    if user_frame is None and is_thread_of_python(owners):
+        return name not in MACHINE_VARIABLES and not name.startswith("PYTHON")
     if user_frame is None or not owners.is_user(user_frame[0]):
         return False
     if name not in MACHINE_VARIABLES and not name.startswith("PYTHON"):

@@ -6,9 +6,10 @@ import inspect
 import os
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import dropwhile, groupby
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -143,6 +144,19 @@ def find_caller(owners: FileOwners, skipped: frozenset[str] = frozenset()) -> tu
     the distributions `skipped` do not count."""
     frame = find_calling_frame(owners, skipped)
     return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def is_thread_of_python(owners: FileOwners) -> bool:
+    """Whether this is a thread with no code but Python's, apart from the functions of trtbuild that it calls now."""
+    if threading.current_thread() is threading.main_thread():
+        return False
+    kinds: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        kinds.append(owners.of(frame.f_code.co_filename).kind)
+        frame = frame.f_back
+    outer_kinds = set(dropwhile(lambda kind: kind == "trtbuild", kinds))
+    return bool(outer_kinds) and outer_kinds <= {"python", "ignored"}
 
 
 def find_calling_frame(owners: FileOwners, skipped: frozenset[str] = frozenset()) -> FrameType | None:

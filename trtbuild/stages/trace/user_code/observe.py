@@ -2,8 +2,9 @@
 
 Planning also uses this module, so torch is not imported here.
 
-* The state of a listing is a digest of the names of a directory's entries, with ``/`` after the names of directories. The
-  names in `IGNORED_ENTRIES` are left out; in the project's root, those in `IGNORED_IN_PROJECT` are left out, too.
+* The state of a listing is a digest of the names of a directory's entries, with ``/`` after the names of directories.
+  Links to directories have another mark, because ``os.walk`` and ``Path.rglob`` do not follow them. The names in
+  `IGNORED_ENTRIES` are left out; in the project's root, those in `IGNORED_IN_PROJECT` are left out, too.
 * The state of a symbolic link is its target. An absolute target inside the project is written relative to the project,
   with ``./`` before it.
 * The state of a distribution is its version, which is in the name of its ``.dist-info`` or ``.egg-info`` entry. If several
@@ -112,11 +113,18 @@ def listing(path: str, *, in_project: bool = False) -> str:
     ignored = IGNORED_ENTRIES.keys() | (IGNORED_IN_PROJECT.keys() if in_project else set())
     try:
         with os.scandir(path) as entries:
-            names = [entry.name + "/" * entry.is_dir() for entry in entries if entry.name not in ignored]
+            names = [_listed_name(entry) for entry in entries if entry.name not in ignored]
     except OSError:
         return ABSENT
     encoded = [name.encode("utf-8", "surrogateescape") for name in sorted(names)]
     return hashlib.sha256(b"".join(len(name).to_bytes(4, "big") + name for name in encoded)).hexdigest()
+
+
+def _listed_name(entry: os.DirEntry[str]) -> str:
+    """The name of an entry, with ``/`` after the name of a directory, and ``/@`` after that of a link to a directory."""
+    if not entry.is_dir():
+        return entry.name
+    return f"{entry.name}/@" if entry.is_symlink() else f"{entry.name}/"
 
 
 def link(path: str, project: str) -> str:
@@ -248,8 +256,25 @@ def _is_installed_module(name: str) -> bool:
                 _modules[directory] = (modified_ns, modules)
         except OSError:
             continue
-        if name in modules:
+        if name in modules or any(_has_module(directory, name, package) for package in modules):
             return True
+    return False
+
+
+def _has_module(directory: str, name: str, package: str) -> bool:
+    """Whether the package `package` in `directory` has a module with this normalized name: ``google-protobuf`` is the
+    normalized name of the module ``google.protobuf``, and several distributions may add modules to ``google``."""
+    rest = name.removeprefix(f"{package}-")
+    if rest == name:
+        return False
+    try:
+        folders = [entry for entry in os.listdir(directory) if normalized(entry) == package]
+        for folder in folders:
+            entries = {normalized(entry.split(".", 1)[0]) for entry in os.listdir(os.path.join(directory, folder))}
+            if rest in entries or any(_has_module(os.path.join(directory, folder), rest, entry) for entry in entries):
+                return True
+    except OSError:
+        pass
     return False
 
 

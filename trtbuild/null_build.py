@@ -191,7 +191,7 @@ def _read(path: str) -> "dict[str, Any]":
     1. A line with `call_line`.
     2. A line with the time in seconds at which the snapshot expires (or ``inf``), and the sizes of parts 3 and 4 in bytes.
     3. Six lists of names: variables with their digests, files, links with their targets, directories, absent paths, and
-       paths that are no links. Two zero bytes separate lists, and one separates names.
+       paths that must not be links. Two zero bytes separate lists, and one separates names.
     4. The output.
     5. Native 64-bit integers: the sizes of all files, their mtimes, their ctimes, and the inodes of files and directories.
        Only the inodes are unsigned.

@@ -18,7 +18,7 @@ DIGESTS = ("0" * 64, "f" * 64)
         ([Change("file:models/new.py", ABSENT, DIGESTS[1])], "models/new.py is new"),
         ([Change("file:models/old.py", DIGESTS[0], "absent")], "models/old.py is gone"),
         ([Change("link:models/vit.py", "absent", "real.py")], "models/vit.py is a symbolic link now"),
-        ([Change("link:models/vit.py", "real.py", "absent")], "models/vit.py is no symbolic link now"),
+        ([Change("link:models/vit.py", "real.py", "absent")], "models/vit.py is not a symbolic link now"),
         ([Change("environment:HOME", *DIGESTS)], "$HOME changed"),
         ([Change("distribution:torch", "2.9.0", "2.13.0")], "torch 2.9.0 → 2.13.0"),
         ([Change("settings.optimization_level", "3", "5")], "settings.optimization_level 3 → 5"),

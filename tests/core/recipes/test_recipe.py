@@ -23,16 +23,16 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: Stage → key. A changed key makes every team's cache useless for that stage. It needs a reason, a new version of the
 #: schema or of the step, and a line in the CHANGELOG.
 GOLDEN = {
-    "calibrate": "d76fca708a14b7447b0b113d1322cd21e7504260275f2bf2bd44884e8be2e29b",
-    "trace": "dd4cbd8bd992cdb152ba1a1f93a79711b3b442c244ab24b3140f371104770ba6",
-    "lower": "9fb9418ed70d97ff723f5d38a0ea694a731f181a082fe6ea6249d85c6ae993c7",
-    "partition": "dc6234478eafb58237a29f78af8e7a9b79964714625629b042701e82678177a3",
-    "convert": "850e312893443ae646663768bdfbac5f1f8ab438a9ac4391b5647050e239e11f",
+    "calibrate": "d0210ab274c97c3fd0e73d773ea4bb781d8d280f55ed0f36916798d7842ed06d",
+    "trace": "19abb1830b678053fb89ae6227b7ac52bdf15bb22cb207a33ac97fc6867809fc",
+    "lower": "cecb68836c73acedc3c575fe3a86a074fb402f23120b3a925a5e4bf38aaa8a88",
+    "partition": "f6848abdddb5f638b136dac6ad9aac84cd186e1f03737eef394335478edbdf53",
+    "convert": "d6d85009ca9b723b7c3ccd643959fc6503e8c18afaa930ae006f3d1225a1a82b",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
     "weights": "ee334ce59d985f8058c5cc1e68a8cc86ee0c0624d32ee7c2f250e8ef5e085686",
     "verify": "4b622c791fb9b4ad029e916362ca3b871ac2a7798e880131c98592b88c666857",
-    "pt2": "3b4230980d2f8848442017ce41356a3de57cb2b6dc3aa468114a77a2b929cc88",
+    "pt2": "2d74f03b50a0316784e238e33b1e5f53023f970fb112ed3239a7a52ebaee3971",
 }
 
 
@@ -47,11 +47,11 @@ def test_every_stage_has_a_golden_key() -> None:
 
 def test_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
-    assert build.trace().key == "5e7ccc4e7d8930051f519e12985b51ae14b1fe200ad6cb6ceffb64bb2d4abbd1"
-    assert build.recipes()["partition"].key == "27fdd91805801aabc2c58e6f8917e713e47c3744d1d718353dc67af3bbaed395"
+    assert build.trace().key == "900c68314608c8eaf94553ce303b7e2a1b7568d59fdfb3777d00184d445f5438"
+    assert build.recipes()["partition"].key == "5ae942e1be9fd935ffe28ac2f0642631377c5e5334d5b690b36040cdf07f1eca"
     assert (
         with_any_versions(build.trace(versions=None)).key
-        == "4490344ca9112130da4f87a9ea174f002e6e4b94e3d81981dcee2c827ba34b24"
+        == "8d4f03aca527434bc93fe385c8f248fb0c4c57f0a4d6278447e8ea0c59d544a2"
     )
 
 

@@ -61,7 +61,7 @@ def test_the_table_of_a_known_file_comes_from_the_store(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_not_trusted_is_made_again(tmp_path: Path) -> None:
-    """The key that signed it may have expired, or anybody who may write to the cache may have stored it."""
+    """The key that signed it may have expired, or another user of the cache may have stored it."""
     file = a_file(tmp_path)
     save_file({"a": np.ones(3, dtype=np.float32)}, file.path)
     sha256 = digest(file.path)

@@ -44,16 +44,16 @@ from trtbuild.core.values.value_ranges import ValueRange
 #: The name of a stage → the version of its step (rule 6). ``weights``, ``verify`` and ``pt2`` are not stages of a plan, but
 #: have recipes, too.
 STEP_VERSIONS: Mapping[str, int] = {
-    "calibrate": 7,
-    "trace": 12,
-    "lower": 14,
-    "partition": 11,
-    "convert": 8,
+    "calibrate": 8,
+    "trace": 13,
+    "lower": 15,
+    "partition": 12,
+    "convert": 9,
     "engine": 2,
     "package": 3,
     "weights": 1,
     "verify": 4,
-    "pt2": 1,
+    "pt2": 2,
 }
 
 #: ONNX models with this opset or an older one are converted from a newer opset (`trtbuild.stages.convert.opset`), because

@@ -79,7 +79,7 @@ def _record_open(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
 def _record_creation(recorder: Recorder, path: Any) -> None:
     """Record a call that creates `path`, and fails if `path` exists. So it also looks whether `path` exists.
 
-    Libraries and ``tempfile`` create files with names that nobody else uses, so this is not a dependency."""
+    Libraries and ``tempfile`` create files with unique names, so their calls are not dependencies."""
     if os.path.lexists(path):
         recorder.record_file(path)  # the call fails, and user code may go on with the existing file
         return
@@ -168,7 +168,7 @@ def _record_symbolic_link(recorder: Recorder, arguments: tuple[Any, ...]) -> Non
 
 
 def _record_hard_link(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
-    """Record the creation of a hard link. Whoever reads the new name reads the bytes of the old one.
+    """Record the creation of a hard link. A reader of the new name gets the bytes of the old one.
 
     The pin of the old name is a digest, because the link changes its ctime."""
     source, path = arguments[:2]

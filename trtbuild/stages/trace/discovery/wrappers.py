@@ -333,7 +333,7 @@ class ReaderWrappers:
             self._replace(environ_class, name, value)
 
     def wrap_backport(self, module: ModuleType) -> None:
-        """Wrap ``importlib_metadata``, the backport of ``importlib.metadata``, which has a class of its own (rule 4)."""
+        """Wrap ``importlib_metadata``, the backport of ``importlib.metadata``, which has another class (rule 4)."""
         self._wrap_metadata(module.Distribution)
 
     def _wrap_metadata(self, distribution_class: Any) -> None:

@@ -38,7 +38,7 @@ def _change_text(change: Change) -> str:
     if kind == "import" and {was, now} != {ABSENT, "absent"}:
         return f"the file of import {name} changed"
     if kind == "link" and "absent" in (was, now):
-        return f"{name} is {'a' if was == 'absent' else 'no'} symbolic link now"
+        return f"{name} is {'a' if was == 'absent' else 'not a'} symbolic link now"
     if was in (ABSENT, "absent"):
         return f"{subject} is new"
     if now in (ABSENT, "absent"):

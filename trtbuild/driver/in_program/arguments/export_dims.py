@@ -4,8 +4,8 @@ Rules
 1. Axes with the same Dim belong to one dim. If `dims` or an `Input` gives other axes the name of the Dim, they belong to
    it, too. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 2. The opt size is the size of the example, clamped to the Dim's range.
-3. A Dim needs a max, because an engine is built for a range. The min size is at least 1, also for a Dim without a min: torch
-   sets it to 0, and no engine has an empty dynamic axis.
+3. A Dim needs a max, because an engine is built for a range. The min size is at least 1, also for a Dim without a min:
+   torch sets it to 0, and no engine has an empty dynamic axis.
 4. A number is the size of a static axis. It must be the size of the example. ``Dim.STATIC`` is any such number.
 5. ``Dim.DYNAMIC(min=…, max=…)`` and ``Dim.AUTO(min=…, max=…)`` give an axis a range without a name.
 """

@@ -19,7 +19,7 @@ def float_types(model: Outline) -> dict[str, int]:
 
     The first of these that exists determines the type: the declaration of the value, the output of the node's nested graph,
     a float type in the node's attributes (Cast, Constant, RandomNormal), the node's first float operand. The operand of a
-    Cast does not count. The positions that TopK and MaxPool return also get the type of the operand, which is harmless:
+    Cast does not count. The positions that TopK and MaxPool return also get this type. This does no harm:
     layers that compute integers get no constraint (precision.py, rule 4)."""
     types = {
         name: element_type

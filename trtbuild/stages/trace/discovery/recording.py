@@ -200,8 +200,8 @@ class Recorder:
     def record_link(self, path: Any, *, is_user: bool = False) -> None:
         """Record a read of the symbolic link `path`, or a test whether it is a link.
 
-        If there is no link, this is a dependency only inside the project, and if user code looks (`is_user`): a build on
-        another machine has other directories above a file outside the project."""
+        The test of a path that is not a link is recorded only if user code makes it (`is_user`), and only in the project.
+        Outside the project, paths differ between machines."""
         absolute = _absolute(path)
         if absolute is None:
             return
@@ -227,7 +227,7 @@ class Recorder:
         if absolute is not None:
             self._written_paths.add(absolute)
             self._written_paths.add(os.path.realpath(absolute))
-            self._recorded_paths.discard(absolute)  # it may become a link to another file
+            self._recorded_paths.discard(absolute)  # this process may replace it by a link to another file
 
     def note_library_lookup(self, path: Any) -> None:
         """Note that a library looked whether `path`, which is outside the project, exists (`_record_library_lookups`)."""

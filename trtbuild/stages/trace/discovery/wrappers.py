@@ -302,7 +302,7 @@ class ReaderWrappers:
         def remove(self: Any, key: Any) -> None:
             with recorder.ignore_own_reads() as outermost:
                 if outermost and isinstance(key, str | bytes) and _is_variable_recorded(recorder, os.fsdecode(key)):
-                    recorder.record_variable(os.fsdecode(key))  # the deletion fails if there is no such variable
+                    recorder.record_variable(os.fsdecode(key))  # user code learns whether the variable exists
             delete(self, key)
             record_change(key)
 

@@ -62,7 +62,7 @@ def test_a_same_size_edit_in_the_same_instant_is_an_error(recorder: Recorder, pr
 def test_an_old_file_is_compared_by_its_times(
     recorder: Recorder, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtbuild.stages.trace.discovery.recording._GRANULARITY_S", -1.0)  # every file counts as old
+    monkeypatch.setattr("trtbuild.stages.trace.discovery.pins._GRANULARITY_S", -1.0)  # every file counts as old
     path = project / "a.txt"
     recorder.record_file(path)
     assert len(parts(recorder)["file:a.txt"]) == 64

@@ -1,4 +1,4 @@
-"""Wrap functions that use files or environment variables without an audit event, while a trace is recorded.
+"""Wrap functions without an audit event that use files, distributions or processes, while a trace is recorded.
 
 Rules
 1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is
@@ -7,19 +7,11 @@ Rules
    the symbolic links that it follows are recorded. A time of a file differs in each checkout, so it is not a dependency.
    If user code reads such a time, by these functions or by ``os.fstat``, the trace is not cacheable, unless the manifest
    declares `deps`.
-2. ``os.environ``: a variable is recorded when user code reads it, even if installed code has set it: code often sets a
-   variable only if it does not exist (``os.environ.setdefault``), so the value may still come from outside.
-   Reads by installed code (``HF_HOME``, ``OMP_NUM_THREADS``) are not recorded, because these values differ between
-   machines without an effect on the model. ``source: {env: […]}`` declares variables that do have an effect.
-   But `SETTINGS_LIBRARIES` read variables for their caller. If the caller is user code, this counts as a read by user code.
-   If user code calls the standard library or one of `SETTINGS_LIBRARIES`, the library's reads of `MACHINE_VARIABLES` and
-   of ``PYTHON…`` variables are not recorded. If user code reads all variables at once, the trace is not cacheable. If a
-   settings library reads all variables for user code, the trace is cacheable only if the manifest declares `env`.
-3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
+2. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
    A function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is recorded as a write of this process.
-4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed. If user
+3. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed. If user
    code searches all distributions, for example for entry points, their names and versions are a dependency.
-5. Reads of other processes are not recorded. So the result is not stored if ``multiprocessing`` starts a process (a
+4. Reads of other processes are not recorded. So the result is not stored if ``multiprocessing`` starts a process (a
    DataLoader with workers), unless the manifest declares `deps`.
 """
 
@@ -35,18 +27,10 @@ from types import ModuleType
 from typing import Any
 
 from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.discovery.replacements import Replacements
+from trtbuild.stages.trace.discovery.variables import wrap_variables
 from trtbuild.stages.trace.user_code.frames import find_caller, find_calling_frame, is_thread_of_python
 from trtbuild.stages.trace.user_code.observe import ALL_DISTRIBUTIONS, normalized
-
-#: Variables about the machine and its user, not about a model.
-MACHINE_VARIABLES = frozenset(
-    {
-        *("HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "TMPDIR", "TEMP", "TMP", "PATH", "PWD", "SHELL", "TZ"),
-        *("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES"),
-        *("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR"),
-        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
-    }
-)
 
 #: The backport of ``importlib.metadata``, and its distribution.
 BACKPORT = "importlib_metadata"
@@ -57,14 +41,6 @@ _TIMES = frozenset({"st_mtime", "st_mtime_ns", "st_ctime", "st_ctime_ns", "ST_MT
 
 #: Functions of Python that return such an attribute.
 _TIME_FUNCTIONS = frozenset({"getmtime", "getctime"})
-
-#: Distributions that read environment variables for the code that calls them.
-SETTINGS_LIBRARIES = frozenset(
-    {
-        *("omegaconf", "hydra-core", "antlr4-python3-runtime", "dynaconf", "confection"),
-        *("pydantic-settings", "pydantic", "python-dotenv", "python-decouple", "environs"),
-    }
-)
 
 #: Functions of torch that read a file: (object in torch, function, position of the path argument, name of this argument).
 TORCH_READERS: tuple[tuple[str, str, int, str], ...] = (
@@ -123,17 +99,17 @@ class ReaderWrappers:
         """`declares_variables` is whether the manifest declares `env` for the source."""
         self._recorder = recorder
         self._declares_variables = declares_variables
-        self._undo: list[Callable[[], None]] = []
+        self._replacements = Replacements()
 
     def install(self) -> None:
         import torch
 
         for name in ("stat", "lstat", "access", "readlink"):
-            self._replace(
+            self._replacements.replace(
                 os, name, self._wrap_path_function(getattr(os, name), follows_links=name in ("stat", "access"))
             )
         self._wrap_fstat()
-        self._wrap_environment()
+        wrap_variables(self._recorder, self._replacements, declares_variables=self._declares_variables)
         self._wrap_metadata(importlib.metadata.Distribution)
         self._wrap_processes()
         for functions, record in (
@@ -152,8 +128,7 @@ class ReaderWrappers:
         return {**dict.fromkeys(READERS, self.wrap_module), BACKPORT: self.wrap_backport}
 
     def remove(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._replacements.undo()
 
     def wrap_module(self, module: ModuleType) -> None:
         """Wrap the functions of a module that `READERS` and `WRITERS` list for it."""
@@ -168,17 +143,6 @@ class ReaderWrappers:
                     target = getattr(target, holder, None)
                 if target is not None and hasattr(target, name):
                     self._wrap_file_function(target, name, position, keyword, record)
-
-    def _replace(self, target: Any, name: str, value: Any) -> None:
-        attributes = getattr(target, "__dict__", None)
-        is_inherited = attributes is not None and name not in attributes
-        # the attribute itself: getattr would turn a static method into a function
-        original = getattr(target, name) if attributes is None or is_inherited else attributes[name]
-        try:
-            setattr(target, name, value)
-        except (AttributeError, TypeError):
-            return  # this type cannot be changed: only the module `mappings` finds the files that it reads
-        self._undo.append(lambda: delattr(target, name) if is_inherited else setattr(target, name, original))
 
     def _wrap_file_function(
         self, target: Any, name: str, position: int, keyword: str, record: Callable[[Any], None]
@@ -198,7 +162,7 @@ class ReaderWrappers:
             isinstance(vars(target).get(name), staticmethod) or getattr(original, "__self__", None) is not None
         ):
             value = staticmethod(call)  # `original` takes no self: it is a static function or a bound method
-        self._replace(target, name, value)
+        self._replacements.replace(target, name, value)
 
     def _wrap_path_function(self, original: Callable[..., Any], *, follows_links: bool) -> Callable[..., Any]:
         recorder = self._recorder
@@ -251,7 +215,7 @@ class ReaderWrappers:
                     self._refuse_time_read()
             return original(fd)
 
-        self._replace(os, "fstat", fstat)
+        self._replacements.replace(os, "fstat", fstat)
 
     def _refuse_time_read(self) -> None:
         """Refuse to store the result if user code reads a time of a file (rule 1), as far as the names in its code show."""
@@ -273,67 +237,8 @@ class ReaderWrappers:
             return False
         return self._recorder.is_in_project(name) and not name.startswith(sys.prefix + os.sep)
 
-    def _wrap_environment(self) -> None:
-        recorder, environ_class, declares_variables = self._recorder, type(os.environ), self._declares_variables
-        get, put, delete, iterate = (
-            environ_class.__getitem__,
-            environ_class.__setitem__,
-            environ_class.__delitem__,
-            environ_class.__iter__,
-        )
-
-        def read(self: Any, key: Any) -> str:
-            with recorder.ignore_own_reads() as outermost:
-                if outermost and isinstance(key, str | bytes):
-                    name = os.fsdecode(key)
-                    if _is_variable_recorded(recorder, name):
-                        recorder.record_variable(name)
-            return get(self, key)
-
-        def record_change(key: Any) -> None:
-            frame = find_caller(recorder.owners)
-            if isinstance(key, str | bytes) and frame is not None and recorder.owners.is_user(frame[0]):
-                recorder.record_variable_change(os.fsdecode(key))
-
-        def write(self: Any, key: Any, value: Any) -> None:
-            put(self, key, value)
-            record_change(key)
-
-        def remove(self: Any, key: Any) -> None:
-            with recorder.ignore_own_reads() as outermost:
-                if outermost and isinstance(key, str | bytes) and _is_variable_recorded(recorder, os.fsdecode(key)):
-                    recorder.record_variable(os.fsdecode(key))  # user code learns whether the variable exists
-            delete(self, key)
-            record_change(key)
-
-        def iterate_all(self: Any) -> Any:
-            with recorder.ignore_own_reads() as outermost:
-                frame = find_caller(recorder.owners) if outermost else None
-                if frame is not None and recorder.owners.is_user(frame[0]):
-                    name = recorder.dependency_name(frame[0])
-                    recorder.refuse_storage(
-                        f"{name}:{frame[1]} reads all environment variables; read the ones you need by name"
-                    )
-                elif outermost and not declares_variables:
-                    frame = find_caller(recorder.owners, SETTINGS_LIBRARIES)
-                    if frame is not None and recorder.owners.is_user(frame[0]):
-                        name = recorder.dependency_name(frame[0])
-                        recorder.refuse_storage(
-                            f"{name}:{frame[1]} calls a library that reads all environment variables; name the ones that "
-                            "it needs in `env` of the source"
-                        )
-            yield from iterate(self)
-
-        for name, value in (
-            ("__getitem__", read),
-            ("__setitem__", write),
-            ("__delitem__", remove),
-            ("__iter__", iterate_all),
-        ):
-            self._replace(environ_class, name, value)
-
     def wrap_backport(self, module: ModuleType) -> None:
-        """Wrap ``importlib_metadata``, the backport of ``importlib.metadata``, which has another class (rule 4)."""
+        """Wrap ``importlib_metadata``, the backport of ``importlib.metadata``, which has another class (rule 3)."""
         self._wrap_metadata(module.Distribution)
 
     def _wrap_metadata(self, distribution_class: Any) -> None:
@@ -345,7 +250,7 @@ class ReaderWrappers:
                     recorder.record_distribution(normalized(name))
             return original(name)
 
-        self._replace(distribution_class, "from_name", classmethod(from_name))
+        self._replacements.replace(distribution_class, "from_name", classmethod(from_name))
         discover_originally = distribution_class.discover
 
         def discover(cls: Any, /, **kwargs: Any) -> Any:
@@ -356,7 +261,7 @@ class ReaderWrappers:
                     recorder.record_distribution(ALL_DISTRIBUTIONS)
             return discover_originally(**kwargs)
 
-        self._replace(distribution_class, "discover", classmethod(discover))
+        self._replacements.replace(distribution_class, "discover", classmethod(discover))
 
     def _wrap_processes(self) -> None:
         recorder, process_class = self._recorder, multiprocessing.process.BaseProcess
@@ -366,23 +271,4 @@ class ReaderWrappers:
             recorder.refuse_process()
             original(self)
 
-        self._replace(process_class, "start", start)
-
-
-def _is_variable_recorded(recorder: Recorder, name: str) -> bool:
-    """Whether the current read of a variable is recorded (rule 2)."""
-    owners = recorder.owners
-    is_one_of_all = sys._getframe(2).f_code.co_name == "__iter__"  # of ``os.environ.items()``
-    user_frame = find_caller(owners, frozenset() if is_one_of_all else SETTINGS_LIBRARIES)
-    if user_frame is None and is_thread_of_python(owners):
-        return name not in MACHINE_VARIABLES and not name.startswith("PYTHON")
-    if user_frame is None or not owners.is_user(user_frame[0]):
-        return False
-    if name not in MACHINE_VARIABLES and not name.startswith("PYTHON"):
-        return True
-    frame: Any = sys._getframe(2)  # the caller of ``os.environ.__getitem__``
-    while frame is not None and os.path.basename(frame.f_code.co_filename).startswith(
-        ("os.py", "<frozen os", "_collections", "<frozen _collections")
-    ):
-        frame = frame.f_back
-    return frame is not None and owners.is_user(frame.f_code.co_filename)
+        self._replacements.replace(process_class, "start", start)

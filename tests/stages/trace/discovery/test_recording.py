@@ -384,6 +384,16 @@ def test_a_directory_that_is_listed_by_its_descriptor_is_a_dependency(
     assert "listing:data" in parts(recorder)
 
 
+def test_a_file_is_a_dependency_if_a_temporary_directory_had_a_file_of_this_name(
+    recorder: Recorder, hooked: Callable[[str], None]
+) -> None:
+    hooked(
+        "import tempfile\nwith tempfile.TemporaryDirectory() as folder:\n"
+        " Path(folder, 'a.txt').write_text('b')\nPath('a.txt').read_text()"
+    )
+    assert parts(recorder) == {"file:a.txt": hashlib.sha256(b"a").hexdigest()}
+
+
 def test_a_database_that_the_model_writes_is_no_error(
     recorder: Recorder, project: Path, hooked: Callable[[str], None]
 ) -> None:

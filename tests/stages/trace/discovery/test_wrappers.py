@@ -207,3 +207,17 @@ def test_the_deletion_of_a_variable_reads_it(recorder: Recorder) -> None:
     with contextlib.suppress(KeyError):
         del os.environ["A_MISSING_VARIABLE"]
     assert [seen.dependency.part for seen in recorder.observations()] == ["environment:A_MISSING_VARIABLE"]
+
+
+def test_a_file_is_recorded_by_the_directory_of_its_descriptor(recorder: Recorder, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("opened", "tested"):
+        (folder / name).write_text("a")
+    for _, _, _, descriptor in os.fwalk(folder):
+        os.close(os.open("opened", os.O_RDONLY, dir_fd=descriptor))
+        os.access("tested", os.R_OK, dir_fd=descriptor)
+    found = [seen.dependency.part for seen in recorder.observations()]
+    assert "file:data/opened" in found and "file:data/tested" in found
+    with pytest.raises(OSError, match="descriptor"):
+        os.open("opened", os.O_RDONLY, dir_fd=100_000)

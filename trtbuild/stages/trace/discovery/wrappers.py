@@ -26,6 +26,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from trtbuild.stages.trace.discovery.hooks import is_removing_tree, record_open
+from trtbuild.stages.trace.discovery.paths import path_in_directory
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.discovery.replacements import Replacements
 from trtbuild.stages.trace.discovery.variables import wrap_variables
@@ -109,6 +111,7 @@ class ReaderWrappers:
                 os, name, self._wrap_path_function(getattr(os, name), follows_links=name in ("stat", "access"))
             )
         self._wrap_fstat()
+        self._wrap_open()
         wrap_variables(self._recorder, self._replacements, declares_variables=self._declares_variables)
         self._wrap_metadata(importlib.metadata.Distribution)
         self._wrap_processes()
@@ -168,15 +171,17 @@ class ReaderWrappers:
         recorder = self._recorder
 
         def call(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(path, int) and kwargs.get("dir_fd") is None:
+            descriptor = kwargs.get("dir_fd")
+            if not isinstance(path, int) and not (descriptor is not None and is_removing_tree(sys._getframe(1))):
                 with recorder.ignore_own_reads() as outermost:
                     is_recorded = outermost and not recorder.drops_records
-                    if is_recorded and self._is_path_recorded(path):
-                        recorder.record_file(path, is_lookup=True)
+                    full_path = path_in_directory(path, descriptor) if is_recorded else path
+                    if is_recorded and self._is_path_recorded(full_path):
+                        recorder.record_file(full_path, is_lookup=True)
                         self._refuse_time_read()
                     is_link_test = not follows_links or kwargs.get("follow_symlinks") is False  # Path.is_symlink
-                    if is_recorded and is_link_test and self._is_link_recorded(path):
-                        recorder.record_link(path, is_user=self._is_called_by_user())
+                    if is_recorded and is_link_test and self._is_link_recorded(full_path):
+                        recorder.record_link(full_path, is_user=self._is_called_by_user())
             return original(path, *args, **kwargs)
 
         call.__name__ = original.__name__
@@ -216,6 +221,20 @@ class ReaderWrappers:
             return original(fd)
 
         self._replacements.replace(os, "fstat", fstat)
+
+    def _wrap_open(self) -> None:
+        """Wrap ``os.open``, because its audit event does not have the argument ``dir_fd``."""
+        recorder, original = self._recorder, os.open
+
+        def open_file(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            if dir_fd is None:
+                return original(path, flags, mode)
+            with recorder.ignore_own_reads() as outermost:
+                if outermost and not is_removing_tree(sys._getframe(1)):
+                    record_open(recorder, (path_in_directory(path, dir_fd), None, flags))
+                return original(path, flags, mode, dir_fd=dir_fd)
+
+        self._replacements.replace(os, "open", open_file)
 
     def _refuse_time_read(self) -> None:
         """Refuse to store the result if user code reads a time of a file (rule 1), as far as the names in its code show."""

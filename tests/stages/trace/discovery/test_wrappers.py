@@ -7,6 +7,7 @@ import importlib.metadata
 import mmap
 import os
 import re
+import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from trtbuild.stages.trace.discovery import hooks
 from trtbuild.stages.trace.discovery.mappings import mapped_files
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.discovery.wrappers import ReaderWrappers
@@ -221,3 +223,21 @@ def test_a_file_is_recorded_by_the_directory_of_its_descriptor(recorder: Recorde
     assert "file:data/opened" in found and "file:data/tested" in found
     with pytest.raises(OSError, match="descriptor"):
         os.open("opened", os.O_RDONLY, dir_fd=100_000)
+
+
+@pytest.mark.parametrize(
+    ("attach", "is_refused"), [(["attach 'data/b.db' as b"], False), (["attach ? as b", ["data/b.db"]], True)], ids=str
+)
+def test_an_attached_database_is_a_dependency(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attach: list[Any], is_refused: bool
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    hooks.set_recorder(recorder)
+    try:
+        with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+            connection.execute(*attach)
+    finally:
+        hooks.set_recorder(None)
+    assert ("file:data/b.db" in [seen.dependency.part for seen in recorder.observations()]) is not is_refused
+    assert ["attaches a database" in text for text in recorder.storage_refusals] == [True] * is_refused

@@ -26,6 +26,8 @@ _active_recorder: Recorder | None = None
 _is_installed = False
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
+#: An event of trtbuild itself: a statement attaches a database (rule 4 of `wrappers`).
+ATTACHMENT = "trtbuild.sqlite3.attach"
 #: Files of Python that list directories to find modules and distributions. These listings are not recorded, because
 #: `loader._Finder` records the files that an import looked for and did not find.
 _LISTING_FILES = ("zipimport.py", "site.py", "linecache.py", "<frozen zipimport>", "<frozen site>")
@@ -157,6 +159,15 @@ def _record_database(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
             recorder.record_database(name)
 
 
+def _record_attachment(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
+    if arguments[0] is None:
+        recorder.refuse_storage(
+            "the model's code attaches a database whose name is a parameter of the statement: write the name into the "
+            "statement, or connect to this database"
+        )
+    _record_database(recorder, arguments)
+
+
 def _record_truncation(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
     recorder.record_write(arguments[0])
 
@@ -214,6 +225,7 @@ _HANDLERS = {
     "import": _record_import,
     "ctypes.dlopen": _record_library,
     "sqlite3.connect": _record_database,
+    ATTACHMENT: _record_attachment,
     "os.fork": _record_fork,
     "os.mkdir": _record_directory,
     "os.remove": _record_removal,

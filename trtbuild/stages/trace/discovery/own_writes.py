@@ -21,7 +21,7 @@ class OwnWrites:
         self._appended: set[str] = set()
         #: Directories that this process created.
         self._directories: set[str] = set()
-        #: Databases that this process opened. Their library writes without an audit event.
+        #: Files of databases that this process opened. Their library writes without an audit event.
         self._databases: set[str] = set()
 
     def add_file(self, path: str) -> None:
@@ -33,7 +33,7 @@ class OwnWrites:
     def add_directory(self, path: str) -> None:
         self._directories.update(path_and_target(path))
 
-    def add_database(self, path: str) -> None:
+    def add_database_file(self, path: str) -> None:
         self._databases.update(path_and_target(path))
 
     @property
@@ -54,8 +54,11 @@ class OwnWrites:
     def has_created_directory(self, path: str) -> bool:
         return path in self._directories
 
+    def is_database_file(self, path: str) -> bool:
+        return path in self._databases
+
     def may_have_changed(self, path: str) -> bool:
-        """Whether this process wrote the file, or may have written it, because it is a database."""
+        """Whether this process wrote the file, or may have written it, because the file belongs to a database."""
         changeable = self._files | self._databases
         return path in changeable or os.path.realpath(path) in changeable
 

@@ -23,7 +23,7 @@ Rules
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
-# ruff: noqa: PTH100, PTH117
+# ruff: noqa: PTH100, PTH116, PTH117
 
 from __future__ import annotations
 
@@ -239,11 +239,17 @@ class Recorder:
             self._own_writes.add_directory(absolute)
 
     def record_database(self, path: Any) -> None:
-        """Record that this process opened the database `path`, to read it or to write to it."""
-        self.record_file(path)
+        """Record that this process opened the database `path`, to read it or to write to it. SQLite also reads the changes
+        in two files beside the database, if they exist."""
         absolute = absolute_path(path)
         if absolute is not None:
-            self._own_writes.add_database(absolute)
+            self.record_file(absolute)
+            self._own_writes.add_database_file(absolute)
+            for suffix in ("-wal", "-journal"):
+                file = os.path.realpath(absolute) + suffix
+                # a digest, because SQLite changes the times of these files when it reads them
+                self.record_file(file, None if file in self._recorded_paths else file_digest(file))
+                self._own_writes.add_database_file(file)
 
     def record_distribution(self, name: str) -> None:
         """Record that a distribution was used or looked up. `name` is its normalized name."""
@@ -383,6 +389,8 @@ class Recorder:
                 return pin
         elif status_pin(path) == pin:
             return observed
+        if pin == ABSENT and self._own_writes.is_database_file(path) and _is_empty(path):
+            return ABSENT  # SQLite has created a file for changes beside a database that it reads
         if self._own_writes.may_have_changed(path):
             self.refuse_storage(f"the model's code writes to {dependency.name}, which it read before")
             return None
@@ -395,6 +403,13 @@ def _change_error(subject: str) -> SourceError:
         code="changed-during-trace",
         hint="run it again",
     )
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return os.stat(path).st_size == 0
+    except OSError:
+        return False
 
 
 def _is_in_python_environment(path: str) -> bool:

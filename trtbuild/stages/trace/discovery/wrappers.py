@@ -11,7 +11,9 @@ Rules
    A function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is recorded as a write of this process.
 3. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed. If user
    code searches all distributions, for example for entry points, their names and versions are a dependency.
-4. Reads of other processes are not recorded. So the result is not stored if ``multiprocessing`` starts a process (a
+4. ``sqlite3``: a database that a statement attaches is a dependency. Each new connection gets an authorizer, because SQLite
+   tells only this function that it attaches a database.
+5. Reads of other processes are not recorded. So the result is not stored if ``multiprocessing`` starts a process (a
    DataLoader with workers), unless the manifest declares `deps`.
 """
 
@@ -26,7 +28,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from trtbuild.stages.trace.discovery.hooks import is_removing_tree, record_open
+from trtbuild.stages.trace.discovery.hooks import ATTACHMENT, is_removing_tree, record_open
 from trtbuild.stages.trace.discovery.paths import path_in_directory
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.discovery.replacements import Replacements
@@ -128,7 +130,11 @@ class ReaderWrappers:
 
     def patches(self) -> dict[str, Callable[[ModuleType], None]]:
         """The function that wraps the functions of a module, by the name of the module."""
-        return {**dict.fromkeys(READERS, self.wrap_module), BACKPORT: self.wrap_backport}
+        return {
+            **dict.fromkeys(READERS, self.wrap_module),
+            BACKPORT: self.wrap_backport,
+            "sqlite3": self.wrap_databases,
+        }
 
     def remove(self) -> None:
         self._replacements.undo()
@@ -259,6 +265,25 @@ class ReaderWrappers:
     def wrap_backport(self, module: ModuleType) -> None:
         """Wrap ``importlib_metadata``, the backport of ``importlib.metadata``, which has another class (rule 3)."""
         self._wrap_metadata(module.Distribution)
+
+    def wrap_databases(self, module: ModuleType) -> None:
+        """Wrap ``sqlite3.connect``, whose connections get an authorizer (rule 4)."""
+        original = module.connect
+
+        def authorize(action: int, name: str | None, *_: str | None) -> int:
+            if action == module.SQLITE_ATTACH:
+                sys.audit(ATTACHMENT, name)
+            return int(module.SQLITE_OK)
+
+        @functools.wraps(original)
+        def connect(*args: Any, **kwargs: Any) -> Any:
+            connection = original(*args, **kwargs)
+            if isinstance(connection, module.Connection):  # user code may choose another class
+                module.Connection.set_authorizer(connection, authorize)
+            return connection
+
+        self._replacements.replace(module, "connect", connect)
+        self._replacements.replace(module.dbapi2, "connect", connect)
 
     def _wrap_metadata(self, distribution_class: Any) -> None:
         recorder, original = self._recorder, distribution_class.from_name

@@ -241,3 +241,9 @@ def test_an_attached_database_is_a_dependency(
         hooks.set_recorder(None)
     assert ("file:data/b.db" in [seen.dependency.part for seen in recorder.observations()]) is not is_refused
     assert ["attaches a database" in text for text in recorder.storage_refusals] == [True] * is_refused
+
+
+@pytest.mark.parametrize("read", [list, repr, str, lambda variables: variables.copy()])
+def test_user_code_that_reads_all_variables_is_uncacheable(recorder: Recorder, read: Callable[[Any], object]) -> None:
+    read(os.environ)
+    assert ["reads all environment variables" in text for text in recorder.storage_refusals] == [True]

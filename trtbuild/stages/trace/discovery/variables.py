@@ -44,11 +44,12 @@ SETTINGS_LIBRARIES = frozenset(
 def wrap_variables(recorder: Recorder, replacements: Replacements, *, declares_variables: bool) -> None:
     """Wrap the methods of ``os.environ``. `declares_variables` is whether the manifest declares `env` for the source."""
     environ_class = type(os.environ)
-    get, put, delete, iterate = (
+    get, put, delete, iterate, describe = (
         environ_class.__getitem__,
         environ_class.__setitem__,
         environ_class.__delitem__,
         environ_class.__iter__,
+        environ_class.__repr__,
     )
 
     def read(self: Any, key: Any) -> str:
@@ -75,7 +76,7 @@ def wrap_variables(recorder: Recorder, replacements: Replacements, *, declares_v
         delete(self, key)
         record_change(key)
 
-    def iterate_all(self: Any) -> Any:
+    def refuse_all() -> None:
         with recorder.ignore_own_reads() as outermost:
             frame = find_caller(recorder.owners) if outermost else None
             if frame is not None and recorder.owners.is_user(frame[0]):
@@ -91,13 +92,21 @@ def wrap_variables(recorder: Recorder, replacements: Replacements, *, declares_v
                         f"{name}:{frame[1]} calls a library that reads all environment variables; name the ones that "
                         "it needs in `env` of the source"
                     )
+
+    def iterate_all(self: Any) -> Any:
+        refuse_all()
         yield from iterate(self)
+
+    def describe_all(self: Any) -> str:
+        refuse_all()
+        return describe(self)
 
     for name, value in (
         ("__getitem__", read),
         ("__setitem__", write),
         ("__delitem__", remove),
         ("__iter__", iterate_all),
+        ("__repr__", describe_all),
     ):
         replacements.replace(environ_class, name, value)
 

@@ -247,3 +247,12 @@ def test_an_attached_database_is_a_dependency(
 def test_user_code_that_reads_all_variables_is_uncacheable(recorder: Recorder, read: Callable[[Any], object]) -> None:
     read(os.environ)
     assert ["reads all environment variables" in text for text in recorder.storage_refusals] == [True]
+
+
+def test_a_file_that_a_settings_library_looks_for_above_the_project_is_recorded(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("dotenv").find_dotenv(usecwd=True)
+    found = [seen.dependency.part for seen in recorder.observations()]
+    assert "file:.env" in found and f"file:{os.path.realpath(tmp_path.parent)}/.env" in found

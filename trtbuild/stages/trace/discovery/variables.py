@@ -32,7 +32,7 @@ MACHINE_VARIABLES = frozenset(
     }
 )
 
-#: Distributions that read environment variables for the code that calls them.
+#: Distributions that read environment variables and files with settings for the code that calls them.
 SETTINGS_LIBRARIES = frozenset(
     {
         *("omegaconf", "hydra-core", "antlr4-python3-runtime", "dynaconf", "confection"),

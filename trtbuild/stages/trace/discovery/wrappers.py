@@ -2,11 +2,12 @@
 
 Rules
 1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is
-   inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four functions. Calls by
-   ``inspect``, ``linecache`` and ``os.path.samefile`` are not recorded. When Python resolves a path (``realpath``), only
-   the symbolic links that it follows are recorded. A time of a file differs in each checkout, so it is not a dependency.
-   If user code reads such a time, by these functions or by ``os.fstat``, the trace is not cacheable, unless the manifest
-   declares `deps`.
+   inside the project. A call by one of `SETTINGS_LIBRARIES` counts as a call by its caller: python-dotenv looks for a file
+   in all directories above the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four
+   functions. Calls by ``inspect``, ``linecache`` and ``os.path.samefile`` are not recorded. When Python resolves a path
+   (``realpath``), only the symbolic links that it follows are recorded. A time of a file differs in each checkout, so it
+   is not a dependency. If user code reads such a time, by these functions or by ``os.fstat``, the trace is not cacheable,
+   unless the manifest declares `deps`.
 2. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
    A function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is recorded as a write of this process.
 3. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed. If user
@@ -32,7 +33,7 @@ from trtbuild.stages.trace.discovery.hooks import ATTACHMENT, is_removing_tree, 
 from trtbuild.stages.trace.discovery.paths import path_in_directory
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.discovery.replacements import Replacements
-from trtbuild.stages.trace.discovery.variables import wrap_variables
+from trtbuild.stages.trace.discovery.variables import SETTINGS_LIBRARIES, wrap_variables
 from trtbuild.stages.trace.user_code.frames import find_caller, find_calling_frame, is_thread_of_python
 from trtbuild.stages.trace.user_code.observe import ALL_DISTRIBUTIONS, normalized
 
@@ -211,10 +212,10 @@ class ReaderWrappers:
         return is_in_project
 
     def _is_called_by_user(self) -> bool:
-        """Whether user code makes the current call, or a thread that has no code but Python's: then user code has passed
-        the called function to the thread, for example to a ``ThreadPoolExecutor``."""
+        """Whether user code makes the current call, or a settings library for user code, or a thread that has no code but
+        Python's: then user code has passed the called function to the thread, for example to a ``ThreadPoolExecutor``."""
         owners = self._recorder.owners
-        user_frame = find_caller(owners)
+        user_frame = find_caller(owners, SETTINGS_LIBRARIES)
         return is_thread_of_python(owners) if user_frame is None else owners.is_user(user_frame[0])
 
     def _wrap_fstat(self) -> None:

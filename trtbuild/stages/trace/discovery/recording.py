@@ -80,6 +80,8 @@ class Segment:
     paths: frozenset[str]
     #: Files whose pin is the digest of the bytes that Python compiled.
     digest_pins: frozenset[Dependency]
+    #: Path outside the project that a library looked up → its pin.
+    library_lookups: dict[str, Any]
 
 
 class Recorder:
@@ -96,8 +98,8 @@ class Recorder:
         self._environment = environment
         self._pins: dict[Dependency, Any] = {}
         self._own_writes = OwnWrites()
-        #: Paths outside the project that libraries looked up, in the order of their first lookups.
-        self._library_lookups: dict[str, None] = {}
+        #: Path outside the project that a library looked up → its pin, in the order of the first lookups.
+        self._library_lookups: dict[str, Any] = {}
         self._set_variables: set[str] = set()
         #: Absolute paths that are recorded already. Those of listings and links begin with ``listing`` or ``link``.
         self._recorded_paths: set[str] = set()
@@ -125,8 +127,10 @@ class Recorder:
 
     def take(self) -> Segment:
         """Return the records since the last call, and forget them."""
-        segment = Segment(self._pins, frozenset(self._recorded_paths), frozenset(self._digest_pins))
-        self._pins, self._recorded_paths, self._digest_pins = {}, set(), set()
+        segment = Segment(
+            self._pins, frozenset(self._recorded_paths), frozenset(self._digest_pins), self._library_lookups
+        )
+        self._pins, self._recorded_paths, self._digest_pins, self._library_lookups = {}, set(), set(), {}
         return segment
 
     def add(self, segment: Segment) -> None:
@@ -138,10 +142,14 @@ class Recorder:
             if is_digest:
                 self._digest_pins.add(dependency)
         self._recorded_paths |= segment.paths
+        self._library_lookups = {**self._library_lookups, **segment.library_lookups}
 
     def is_current(self, segment: Segment) -> bool:
-        """Whether the files, links, listings and imports of a segment still have the state of their pins."""
-        return all(self._has_pinned_state(dependency, pin) for dependency, pin in segment.pins.items())
+        """Whether the files, links, listings, imports and library lookups of a segment have the state of their pins."""
+        lookups = {
+            Dependency("file", path): pin for path, pin in segment.library_lookups.items() if self.owners.is_user(path)
+        }
+        return all(self._has_pinned_state(dependency, pin) for dependency, pin in (segment.pins | lookups).items())
 
     @property
     def has_written(self) -> bool:
@@ -222,8 +230,12 @@ class Recorder:
     def note_library_lookup(self, path: Any) -> None:
         """Note that a library looked whether `path`, which is outside the project, exists (`_record_library_lookups`)."""
         absolute = absolute_path(path)
-        if absolute is not None:
-            self._library_lookups[absolute] = None
+        if (
+            absolute is not None
+            and absolute not in self._library_lookups
+            and not self._own_writes.has_written(absolute)
+        ):
+            self._library_lookups[absolute] = make_pin(absolute)
 
     def record_append(self, path: Any) -> None:
         """Record that this process opened `path` to append to it, for example a log. This does not read the file."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy
 import pytest
 import safetensors.torch
 import torch
@@ -172,6 +173,34 @@ def test_a_model_that_onnxruntime_reads_is_a_dependency(tmp_path: Path) -> None:
         onnxruntime.InferenceSession(str(tmp_path / "a.onnx"), providers=["CPUExecutionProvider"])
     wrappers.remove()
     assert [seen.dependency.part for seen in recorder.observations()] == ["file:a.onnx"]
+
+
+def test_the_external_data_of_a_model_that_onnx_reads_is_a_dependency(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    initializers = [onnx.numpy_helper.from_array(numpy.ones(4, numpy.float32), name) for name in ("a", "b")]
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "graph", [], [], initializers))
+    onnx.save(model, tmp_path / "net.onnx", save_as_external_data=True, all_tensors_to_one_file=False, size_threshold=0)
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), FileOwners(), {})
+    wrappers = ReaderWrappers(recorder)
+    wrappers.wrap_module(onnx)
+    onnx.load(str(tmp_path / "net.onnx"))
+    wrappers.remove()
+    assert [seen.dependency.part for seen in recorder.observations()] == ["file:net.onnx", "file:a", "file:b"]
+
+
+def test_the_vocabularies_that_tokenizers_reads_are_dependencies(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    for name, text in (("vocab.json", '{"a": 0}'), ("merges.txt", ""), ("words.json", '{"a": 0}'), ("pieces.txt", "a")):
+        (tmp_path / name).write_text(text)
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), FileOwners(), {})
+    wrappers = ReaderWrappers(recorder)
+    wrappers.wrap_module(tokenizers)
+    tokenizers.models.BPE.from_file(str(tmp_path / "vocab.json"), merges=str(tmp_path / "merges.txt"))
+    tokenizers.models.WordLevel.read_file(str(tmp_path / "words.json"))
+    tokenizers.models.WordPiece.from_file(str(tmp_path / "pieces.txt"))
+    wrappers.remove()
+    found = [seen.dependency.part for seen in recorder.observations()]
+    assert sorted(found) == ["file:merges.txt", "file:pieces.txt", "file:vocab.json", "file:words.json"]
 
 
 def test_the_shared_memory_of_a_database_is_not_a_mapped_file(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from types import ModuleType
 from typing import Any
 
 from trtbuild.stages.trace.discovery.hooks import ATTACHMENT, is_removing_tree, record_open
+from trtbuild.stages.trace.discovery.onnx_files import external_files
 from trtbuild.stages.trace.discovery.paths import path_in_directory
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.discovery.replacements import Replacements
@@ -64,6 +65,8 @@ TORCH_WRITERS: tuple[tuple[str, str, int, str], ...] = (
     ("export", "save", 1, "f"),
 )
 
+_BPE = ((0, "vocab"), (1, "merges"))
+
 #: Module → its functions that read a file: (function, position of the path argument, name of this argument). They are
 #: wrapped as soon as the module is imported.
 READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
@@ -72,7 +75,16 @@ READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "safetensors.numpy": (("load_file", 0, "filename"), ("safe_open", 0, "filename")),
     "cv2": (("imread", 0, "filename"),),
     "h5py": (("File.__init__", 1, "name"),),
-    "tokenizers": (("Tokenizer.from_file", 0, "path"),),
+    "tokenizers": (
+        ("Tokenizer.from_file", 0, "path"),
+        *(
+            (f"models.BPE.{name}", position, keyword)
+            for name in ("from_file", "read_file")
+            for position, keyword in _BPE
+        ),
+        *((f"models.WordLevel.{name}", 0, "vocab") for name in ("from_file", "read_file")),
+        *((f"models.WordPiece.{name}", 0, "vocab") for name in ("from_file", "read_file")),
+    ),
     "sentencepiece": (("SentencePieceProcessor.Load", 1, "model_file"),),
     "soundfile": (("read", 0, "file"),),
     "torchvision.io": (("read_file", 0, "path"),),
@@ -81,6 +93,9 @@ READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "pyarrow.parquet": (("read_table", 0, "source"),),
     "onnx": (("load", 0, "f"),),
 }
+
+#: The modules in `READERS` whose files are ONNX models.
+_ONNX_READERS = frozenset({"onnx", "onnxruntime"})
 
 #: The same for functions that write a file. Each of these modules also has readers.
 WRITERS: dict[str, tuple[tuple[str, int, str], ...]] = {
@@ -142,8 +157,9 @@ class ReaderWrappers:
 
     def wrap_module(self, module: ModuleType) -> None:
         """Wrap the functions of a module that `READERS` and `WRITERS` list for it."""
+        record_read = self._record_onnx_model if module.__name__ in _ONNX_READERS else self._recorder.record_file
         for functions, record in (
-            (READERS[module.__name__], self._recorder.record_file),
+            (READERS[module.__name__], record_read),
             (WRITERS.get(module.__name__, ()), self._recorder.record_write),
         ):
             for path, position, keyword in functions:
@@ -153,6 +169,11 @@ class ReaderWrappers:
                     target = getattr(target, holder, None)
                 if target is not None and hasattr(target, name):
                     self._wrap_file_function(target, name, position, keyword, record)
+
+    def _record_onnx_model(self, path: Any) -> None:
+        if not self._recorder.drops_records:
+            for each_path in (path, *external_files(path)):
+                self._recorder.record_file(each_path)
 
     def _wrap_file_function(
         self, target: Any, name: str, position: int, keyword: str, record: Callable[[Any], None]

@@ -96,6 +96,26 @@ def test_an_edited_library_is_imported_again(watch: Libraries) -> None:
     assert (before["mode"], after["mode"]) == (None, "edited")
 
 
+def test_a_file_that_the_library_looked_for_beside_one_that_it_read_is_a_dependency(watch: Libraries) -> None:
+    folder = watch.project.parent / "models"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    path = watch.site / "library.py"
+    path.write_text(
+        f"{LIBRARY}\nMODE = os.path.exists({str(folder / 'best.bin')!r})\nopen({str(folder / 'config.json')!r}).close()\n"
+    )
+    watch.write("a", "import sys\nimport library\n")
+    try:
+        before, document = watch.trace("a")
+        assert is_preloaded(before)
+        assert results(document) == results(watch.trace("a", ALONE="1")[1])
+        (folder / "best.bin").write_bytes(b"weights")
+        after, _ = watch.trace("a")
+    finally:
+        path.write_text(LIBRARY)
+    assert (before["mode"], after["mode"]) == (False, True)
+
+
 def test_an_import_that_fails_is_an_error_of_the_model(watch: Libraries) -> None:
     watch.write("a", "import sys\nfrom library import no_such_name\n")
     process = watch.build("a", "--until", "trace")

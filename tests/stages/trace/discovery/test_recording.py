@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,7 @@ def test_a_same_size_edit_in_the_same_instant_is_an_error(recorder: Recorder, pr
 def test_an_old_file_is_compared_by_its_times(
     recorder: Recorder, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtbuild.stages.trace.discovery.recording._GRANULARITY_S", -1.0)  # every file counts as old
+    monkeypatch.setattr("trtbuild.stages.trace.discovery.pins._GRANULARITY_S", -1.0)  # every file counts as old
     path = project / "a.txt"
     recorder.record_file(path)
     assert len(parts(recorder)["file:a.txt"]) == 64
@@ -300,7 +302,7 @@ def test_a_database_that_is_opened_by_a_uri_is_recorded_by_its_path(
         sqlite3.connect("file::memory:?cache=shared", uri=True).close()
     finally:
         hooks.set_recorder(None)
-    assert list(parts(recorder)) == ["file:my data.db"]
+    assert list(parts(recorder)) == ["file:my data.db", "file:my data.db-wal", "file:my data.db-journal"]
 
 
 @pytest.fixture
@@ -384,12 +386,45 @@ def test_a_directory_that_is_listed_by_its_descriptor_is_a_dependency(
     assert "listing:data" in parts(recorder)
 
 
+def test_a_file_is_a_dependency_if_a_temporary_directory_had_a_file_of_this_name(
+    recorder: Recorder, hooked: Callable[[str], None]
+) -> None:
+    hooked(
+        "import tempfile\nwith tempfile.TemporaryDirectory() as folder:\n"
+        " Path(folder, 'a.txt').write_text('b')\nPath('a.txt').read_text()"
+    )
+    assert parts(recorder) == {"file:a.txt": hashlib.sha256(b"a").hexdigest()}
+
+
 def test_a_database_that_the_model_writes_is_no_error(
     recorder: Recorder, project: Path, hooked: Callable[[str], None]
 ) -> None:
     hooked("import sqlite3\nc = sqlite3.connect('a.db')\nc.execute('create table t(v)')\nc.commit()\nc.close()")
-    assert parts(recorder) == {}
+    assert "file:a.db" not in parts(recorder)
     assert recorder.storage_refusals == ["the model's code writes to a.db, which it read before"]
+
+
+def test_changes_of_a_database_that_are_in_the_file_beside_it_are_a_dependency(
+    recorder: Recorder, project: Path, hooked: Callable[[str], None]
+) -> None:
+    with contextlib.closing(sqlite3.connect(project / "a.db")) as writer:
+        writer.execute("pragma journal_mode=wal")
+        writer.execute("create table t(v)")
+        writer.commit()
+        hooked("import sqlite3\nsqlite3.connect('a.db').execute('select * from t').fetchall()")
+        assert len(parts(recorder)["file:a.db-wal"]) == 64
+
+
+def test_a_database_whose_connection_stays_open_has_no_changes(
+    recorder: Recorder, project: Path, hooked: Callable[[str], None]
+) -> None:
+    with contextlib.closing(sqlite3.connect(project / "a.db")) as writer:
+        writer.execute("pragma journal_mode=wal")
+        writer.execute("create table t(v)")
+    hooked("import sqlite3, sys\nsys.c = sqlite3.connect('a.db')\nsys.c.execute('select * from t').fetchall()")
+    assert (project / "a.db-wal").read_bytes() == b""
+    assert parts(recorder)["file:a.db-wal"] == "absent" and recorder.storage_refusals == []
+    del sys.c  # type: ignore[attr-defined]
 
 
 def test_a_test_whether_a_path_is_a_link_is_recorded_for_user_code_in_the_project(

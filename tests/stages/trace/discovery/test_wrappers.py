@@ -7,16 +7,19 @@ import importlib.metadata
 import mmap
 import os
 import re
+import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy
 import pytest
 import safetensors.torch
 import torch
 
+from trtbuild.stages.trace.discovery import hooks
 from trtbuild.stages.trace.discovery.mappings import mapped_files
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.discovery.wrappers import ReaderWrappers
@@ -172,6 +175,34 @@ def test_a_model_that_onnxruntime_reads_is_a_dependency(tmp_path: Path) -> None:
     assert [seen.dependency.part for seen in recorder.observations()] == ["file:a.onnx"]
 
 
+def test_the_external_data_of_a_model_that_onnx_reads_is_a_dependency(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    initializers = [onnx.numpy_helper.from_array(numpy.ones(4, numpy.float32), name) for name in ("a", "b")]
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "graph", [], [], initializers))
+    onnx.save(model, tmp_path / "net.onnx", save_as_external_data=True, all_tensors_to_one_file=False, size_threshold=0)
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), FileOwners(), {})
+    wrappers = ReaderWrappers(recorder)
+    wrappers.wrap_module(onnx)
+    onnx.load(str(tmp_path / "net.onnx"))
+    wrappers.remove()
+    assert [seen.dependency.part for seen in recorder.observations()] == ["file:net.onnx", "file:a", "file:b"]
+
+
+def test_the_vocabularies_that_tokenizers_reads_are_dependencies(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    for name, text in (("vocab.json", '{"a": 0}'), ("merges.txt", ""), ("words.json", '{"a": 0}'), ("pieces.txt", "a")):
+        (tmp_path / name).write_text(text)
+    recorder = Recorder(Path(os.path.realpath(tmp_path)), FileOwners(), {})
+    wrappers = ReaderWrappers(recorder)
+    wrappers.wrap_module(tokenizers)
+    tokenizers.models.BPE.from_file(str(tmp_path / "vocab.json"), merges=str(tmp_path / "merges.txt"))
+    tokenizers.models.WordLevel.read_file(str(tmp_path / "words.json"))
+    tokenizers.models.WordPiece.from_file(str(tmp_path / "pieces.txt"))
+    wrappers.remove()
+    found = [seen.dependency.part for seen in recorder.observations()]
+    assert sorted(found) == ["file:merges.txt", "file:pieces.txt", "file:vocab.json", "file:words.json"]
+
+
 def test_the_shared_memory_of_a_database_is_not_a_mapped_file(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         for name in ("model.db-shm", "weights.bin"):
@@ -207,3 +238,50 @@ def test_the_deletion_of_a_variable_reads_it(recorder: Recorder) -> None:
     with contextlib.suppress(KeyError):
         del os.environ["A_MISSING_VARIABLE"]
     assert [seen.dependency.part for seen in recorder.observations()] == ["environment:A_MISSING_VARIABLE"]
+
+
+def test_a_file_is_recorded_by_the_directory_of_its_descriptor(recorder: Recorder, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("opened", "tested"):
+        (folder / name).write_text("a")
+    for _, _, _, descriptor in os.fwalk(folder):
+        os.close(os.open("opened", os.O_RDONLY, dir_fd=descriptor))
+        os.access("tested", os.R_OK, dir_fd=descriptor)
+    found = [seen.dependency.part for seen in recorder.observations()]
+    assert "file:data/opened" in found and "file:data/tested" in found
+    with pytest.raises(OSError, match="descriptor"):
+        os.open("opened", os.O_RDONLY, dir_fd=100_000)
+
+
+@pytest.mark.parametrize(
+    ("attach", "is_refused"), [(["attach 'data/b.db' as b"], False), (["attach ? as b", ["data/b.db"]], True)], ids=str
+)
+def test_an_attached_database_is_a_dependency(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attach: list[Any], is_refused: bool
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    hooks.set_recorder(recorder)
+    try:
+        with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+            connection.execute(*attach)
+    finally:
+        hooks.set_recorder(None)
+    assert ("file:data/b.db" in [seen.dependency.part for seen in recorder.observations()]) is not is_refused
+    assert ["attaches a database" in text for text in recorder.storage_refusals] == [True] * is_refused
+
+
+@pytest.mark.parametrize("read", [list, repr, str, lambda variables: variables.copy()])
+def test_user_code_that_reads_all_variables_is_uncacheable(recorder: Recorder, read: Callable[[Any], object]) -> None:
+    read(os.environ)
+    assert ["reads all environment variables" in text for text in recorder.storage_refusals] == [True]
+
+
+def test_a_file_that_a_settings_library_looks_for_above_the_project_is_recorded(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("dotenv").find_dotenv(usecwd=True)
+    found = [seen.dependency.part for seen in recorder.observations()]
+    assert "file:.env" in found and f"file:{os.path.realpath(tmp_path.parent)}/.env" in found

@@ -1,8 +1,8 @@
 """Find the dependencies of a trace while user code runs.
 
-The module `recording` stores the dependencies. Six modules find them: `hooks` (audit events), `loader` (imports),
-`wrappers` (reads without an audit event), `mappings` (files that the other modules missed), `operators` (custom
-operators) and `patterns` (files that the manifest declares).
+The module `recording` stores the dependencies. Seven modules find them: `hooks` (audit events), `loader` (imports),
+`wrappers` (reads without an audit event), `variables` (environment variables), `mappings` (files that the other modules
+missed), `operators` (custom operators) and `patterns` (files that the manifest declares).
 
 A trace does not notice the network, the clock, other processes, or edits inside installed distributions. Libraries in C,
 C++ or Rust that are not in ``wrappers.READERS`` may read files without an audit event. Such a file is found only if it is

@@ -12,9 +12,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from trtbuild.stages.trace.discovery.paths import path_in_directory
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.frames import find_caller
 from trtbuild.stages.trace.user_code.observe import file_digest
@@ -24,6 +26,8 @@ _active_recorder: Recorder | None = None
 _is_installed = False
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
+#: An event of trtbuild itself: a statement attaches a database (rule 4 of `wrappers`).
+ATTACHMENT = "trtbuild.sqlite3.attach"
 #: Files of Python that list directories to find modules and distributions. These listings are not recorded, because
 #: `loader._Finder` records the files that an import looked for and did not find.
 _LISTING_FILES = ("zipimport.py", "site.py", "linecache.py", "<frozen zipimport>", "<frozen site>")
@@ -55,7 +59,8 @@ def _audit_hook(event: str, arguments: tuple[Any, ...]) -> None:
                 recorder.refuse_storage(f"{event} of {arguments[0]!r} could not be recorded: {error}")
 
 
-def _record_open(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
+def record_open(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
+    """Record that a file is opened now. `arguments` are those of the event: path, mode and flags."""
     path, _, flags = arguments
     if isinstance(path, int):  # a file descriptor
         return
@@ -83,7 +88,7 @@ def _record_creation(recorder: Recorder, path: Any) -> None:
     if os.path.lexists(path):
         recorder.record_file(path)  # the call fails, and user code may go on with the existing file
         return
-    caller: Any = sys._getframe(3)  # the caller of `_audit_hook`
+    caller: Any = sys._getframe(3)  # the caller of `_audit_hook`, or of ``os.open``
     user_frame = find_caller(recorder.owners)
     is_temporary = caller.f_code.co_filename.endswith(f"{os.sep}tempfile.py")
     if user_frame is not None and recorder.owners.is_user(user_frame[0]) and not is_temporary:
@@ -96,10 +101,15 @@ def _record_listing(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
     if recorder.drops_records or _is_import_listing(recorder.owners):
         return
     if isinstance(path, int):
-        if sys._getframe(2).f_code.co_filename.endswith(f"{os.sep}shutil.py"):
-            return  # `rmtree` lists what it removes
+        if is_removing_tree(sys._getframe(2)):
+            return
         path = os.readlink(f"/proc/self/fd/{path}")
     recorder.record_listing(path)
+
+
+def is_removing_tree(frame: FrameType) -> bool:
+    """Whether `frame` is that of ``shutil.rmtree``, which opens and lists the directories that it removes."""
+    return frame.f_code.co_filename.endswith(f"{os.sep}shutil.py")
 
 
 def _is_import_listing(owners: FileOwners) -> bool:
@@ -149,33 +159,53 @@ def _record_database(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
             recorder.record_database(name)
 
 
-def _record_change(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
+def _record_attachment(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
+    if arguments[0] is None:
+        recorder.refuse_storage(
+            "the model's code attaches a database whose name is a parameter of the statement: write the name into the "
+            "statement, or connect to this database"
+        )
+    _record_database(recorder, arguments)
+
+
+def _record_truncation(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
     recorder.record_write(arguments[0])
+
+
+def _record_removal(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
+    path, descriptor = arguments
+    recorder.record_write(path_in_directory(path, descriptor))
 
 
 def _record_directory(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
-    if not os.path.lexists(arguments[0]):  # otherwise the call fails: ``os.makedirs(…, exist_ok=True)``
-        recorder.record_directory(arguments[0])
+    path, _, descriptor = arguments
+    path = path_in_directory(path, descriptor)
+    if not os.path.lexists(path):  # otherwise the call fails: ``os.makedirs(…, exist_ok=True)``
+        recorder.record_directory(path)
 
 
 def _record_rename(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
-    recorder.record_write(arguments[0])
-    recorder.record_write(arguments[1])
+    source, path, source_descriptor, descriptor = arguments
+    recorder.record_write(path_in_directory(source, source_descriptor))
+    recorder.record_write(path_in_directory(path, descriptor))
 
 
 def _record_symbolic_link(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
-    _record_creation(recorder, arguments[1])  # the target does not change, so a later read of it is a dependency
+    _, path, descriptor = arguments
+    # the target does not change, so a later read of it is a dependency
+    _record_creation(recorder, path_in_directory(path, descriptor))
 
 
 def _record_hard_link(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
     """Record the creation of a hard link. A reader of the new name gets the bytes of the old one.
 
     The pin of the old name is a digest, because the link changes its ctime."""
-    source, path = arguments[:2]
+    source, path, source_descriptor, descriptor = arguments
+    source = path_in_directory(source, source_descriptor)
     digest = file_digest(os.fsdecode(source))
     if digest is not None:
         recorder.record_file(source, digest)
-    _record_creation(recorder, path)
+    _record_creation(recorder, path_in_directory(path, descriptor))
 
 
 def _record_fork(recorder: Recorder, _: tuple[Any, ...]) -> None:
@@ -189,17 +219,18 @@ def _record_fork(recorder: Recorder, _: tuple[Any, ...]) -> None:
 
 
 _HANDLERS = {
-    "open": _record_open,
+    "open": record_open,
     "os.listdir": _record_listing,
     "os.scandir": _record_listing,
     "import": _record_import,
     "ctypes.dlopen": _record_library,
     "sqlite3.connect": _record_database,
+    ATTACHMENT: _record_attachment,
     "os.fork": _record_fork,
     "os.mkdir": _record_directory,
-    "os.remove": _record_change,
-    "os.rmdir": _record_change,
-    "os.truncate": _record_change,
+    "os.remove": _record_removal,
+    "os.rmdir": _record_removal,
+    "os.truncate": _record_truncation,
     "os.rename": _record_rename,
     "os.link": _record_hard_link,
     "os.symlink": _record_symbolic_link,

@@ -28,20 +28,20 @@ Rules
 from __future__ import annotations
 
 import os
-import stat
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency, Observation
+from trtbuild.core.recipes.dependency import ABSENT, Dependency, Observation
 from trtbuild.errors import SourceError
+from trtbuild.stages.trace.discovery.own_writes import OwnWrites
+from trtbuild.stages.trace.discovery.paths import absolute_path, path_and_target
+from trtbuild.stages.trace.discovery.pins import make_pin, status_pin
 from trtbuild.stages.trace.user_code.observe import (
-    SPECIAL,
     environment_digest,
     file_digest,
     imported_path,
@@ -50,9 +50,6 @@ from trtbuild.stages.trace.user_code.observe import (
     observe,
 )
 from trtbuild.stages.trace.user_code.owners import IGNORED_DISTRIBUTIONS, FileOwners
-
-#: If a file changed less than this time before it was read, the next change may leave its times unchanged.
-_GRANULARITY_S = 2.0
 
 #: Variables that the parent process sets, to the same values for each trace (`trtbuild.driver.workers.environments`).
 PARENT_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"})
@@ -83,6 +80,8 @@ class Segment:
     paths: frozenset[str]
     #: Files whose pin is the digest of the bytes that Python compiled.
     digest_pins: frozenset[Dependency]
+    #: Path outside the project that a library looked up → its pin.
+    library_lookups: dict[str, Any]
 
 
 class Recorder:
@@ -98,15 +97,9 @@ class Recorder:
         self._project = os.fspath(project)
         self._environment = environment
         self._pins: dict[Dependency, Any] = {}
-        self._written_paths: set[str] = set()
-        #: Files that this process opened to append to them.
-        self._appended_paths: set[str] = set()
-        #: Directories that this process created.
-        self._created_directories: set[str] = set()
-        #: Databases that this process opened. Their library writes without an audit event.
-        self._databases: set[str] = set()
-        #: Paths outside the project that libraries looked up, in the order of their first lookups.
-        self._library_lookups: dict[str, None] = {}
+        self._own_writes = OwnWrites()
+        #: Path outside the project that a library looked up → its pin, in the order of the first lookups.
+        self._library_lookups: dict[str, Any] = {}
         self._set_variables: set[str] = set()
         #: Absolute paths that are recorded already. Those of listings and links begin with ``listing`` or ``link``.
         self._recorded_paths: set[str] = set()
@@ -134,8 +127,10 @@ class Recorder:
 
     def take(self) -> Segment:
         """Return the records since the last call, and forget them."""
-        segment = Segment(self._pins, frozenset(self._recorded_paths), frozenset(self._digest_pins))
-        self._pins, self._recorded_paths, self._digest_pins = {}, set(), set()
+        segment = Segment(
+            self._pins, frozenset(self._recorded_paths), frozenset(self._digest_pins), self._library_lookups
+        )
+        self._pins, self._recorded_paths, self._digest_pins, self._library_lookups = {}, set(), set(), {}
         return segment
 
     def add(self, segment: Segment) -> None:
@@ -147,15 +142,19 @@ class Recorder:
             if is_digest:
                 self._digest_pins.add(dependency)
         self._recorded_paths |= segment.paths
+        self._library_lookups = {**self._library_lookups, **segment.library_lookups}
 
     def is_current(self, segment: Segment) -> bool:
-        """Whether the files, links, listings and imports of a segment still have the state of their pins."""
-        return all(self._has_pinned_state(dependency, pin) for dependency, pin in segment.pins.items())
+        """Whether the files, links, listings, imports and library lookups of a segment have the state of their pins."""
+        lookups = {
+            Dependency("file", path): pin for path, pin in segment.library_lookups.items() if self.owners.is_user(path)
+        }
+        return all(self._has_pinned_state(dependency, pin) for dependency, pin in (segment.pins | lookups).items())
 
     @property
     def has_written(self) -> bool:
         """Whether this process wrote a file that is neither ignored nor Python's own."""
-        return any(self.owners.of(path).kind not in ("ignored", "python") for path in list(self._written_paths))
+        return any(self.owners.of(path).kind not in ("ignored", "python") for path in self._own_writes.files)
 
     def dependency_name(self, path: str) -> str:
         """The name of the absolute path `path` in a dependency (rule 3)."""
@@ -173,24 +172,24 @@ class Recorder:
         bytes, if it is known, for example of those that Python compiled. `is_lookup` is True if the bytes are not read."""
         if self.drops_records:
             return
-        absolute = _absolute(path)
-        if absolute is not None and absolute in self._appended_paths and not is_lookup:
+        absolute = absolute_path(path)
+        if absolute is not None and self._own_writes.has_appended(absolute) and not is_lookup:
             self.refuse_storage(f"the model's code appends to {self.dependency_name(absolute)}, and also reads it")
         if absolute is None or (absolute in self._recorded_paths and digest is None):
             return
         self._recorded_paths.add(absolute)
-        for each_path in _path_and_target(absolute):
+        for each_path in path_and_target(absolute):
             self._pin_file(each_path, digest)
 
     def record_listing(self, path: Any) -> None:
         """Record that the entries of `path` were listed."""
         if self.drops_records:
             return
-        absolute = _absolute("." if path is None else path)
+        absolute = absolute_path("." if path is None else path)
         if absolute is None or f"listing {absolute}" in self._recorded_paths:
             return
         self._recorded_paths.add(f"listing {absolute}")
-        for each_path in _path_and_target(absolute):
+        for each_path in path_and_target(absolute):
             is_project = each_path == self._project
             if self.owners.of(each_path).kind == "user" and (is_project or not self._is_project_or_parent(each_path)):
                 self._record_home(each_path)
@@ -202,7 +201,7 @@ class Recorder:
 
         The test of a path that is not a link is recorded only if user code makes it (`is_user`), and only in the project.
         Outside the project, paths differ between machines."""
-        absolute = _absolute(path)
+        absolute = absolute_path(path)
         if absolute is None:
             return
         is_absence_recorded = is_user and self.is_in_project(absolute) and not _is_in_python_environment(absolute)
@@ -211,7 +210,7 @@ class Recorder:
             return
         self._recorded_paths.add(recorded_path)
         if (
-            absolute in self._written_paths
+            self._own_writes.has_written(absolute)
             or self.owners.of(absolute).kind != "user"
             or self._is_project_or_parent(absolute)
         ):
@@ -223,37 +222,46 @@ class Recorder:
 
     def record_write(self, path: Any) -> None:
         """Record that this process wrote, created or removed `path`, or renamed a file to it."""
-        absolute = _absolute(path)
+        absolute = absolute_path(path)
         if absolute is not None:
-            self._written_paths.add(absolute)
-            self._written_paths.add(os.path.realpath(absolute))
+            self._own_writes.add_file(absolute)
             self._recorded_paths.discard(absolute)  # this process may replace it by a link to another file
 
     def note_library_lookup(self, path: Any) -> None:
         """Note that a library looked whether `path`, which is outside the project, exists (`_record_library_lookups`)."""
-        absolute = _absolute(path)
-        if absolute is not None:
-            self._library_lookups[absolute] = None
+        absolute = absolute_path(path)
+        if (
+            absolute is not None
+            and absolute not in self._library_lookups
+            and not self._own_writes.has_written(absolute)
+        ):
+            self._library_lookups[absolute] = make_pin(absolute)
 
     def record_append(self, path: Any) -> None:
         """Record that this process opened `path` to append to it, for example a log. This does not read the file."""
-        absolute = _absolute(path)
+        absolute = absolute_path(path)
         if absolute is not None:
-            self._appended_paths.update((absolute, os.path.realpath(absolute)))
+            self._own_writes.add_appended(absolute)
 
     def record_directory(self, path: Any) -> None:
         """Record that this process creates the directory `path`."""
         self.record_write(path)
-        absolute = _absolute(path)
+        absolute = absolute_path(path)
         if absolute is not None:
-            self._created_directories.update((absolute, os.path.realpath(absolute)))
+            self._own_writes.add_directory(absolute)
 
     def record_database(self, path: Any) -> None:
-        """Record that this process opened the database `path`, to read it or to write to it."""
-        self.record_file(path)
-        absolute = _absolute(path)
+        """Record that this process opened the database `path`, to read it or to write to it. SQLite also reads the changes
+        in two files beside the database, if they exist."""
+        absolute = absolute_path(path)
         if absolute is not None:
-            self._databases.update((absolute, os.path.realpath(absolute)))
+            self.record_file(absolute)
+            self._own_writes.add_database_file(absolute)
+            for suffix in ("-wal", "-journal"):
+                file = os.path.realpath(absolute) + suffix
+                # a digest, because SQLite changes the times of these files when it reads them
+                self.record_file(file, None if file in self._recorded_paths else file_digest(file))
+                self._own_writes.add_database_file(file)
 
     def record_distribution(self, name: str) -> None:
         """Record that a distribution was used or looked up. `name` is its normalized name."""
@@ -304,7 +312,7 @@ class Recorder:
         return (
             len(self._pins),
             len(self._digest_pins),
-            len(self._written_paths),
+            self._own_writes.file_count,
             len(self._set_variables),
             len(self.storage_refusals),
         )
@@ -343,10 +351,10 @@ class Recorder:
             return
         dependency = Dependency("file", self.dependency_name(path))
         if dependency not in self._pins:
-            if path in self._written_paths:
+            if self._own_writes.has_written(path):
                 return
             self._record_home(path)
-            self._pins[dependency] = _make_pin(path)
+            self._pins[dependency] = make_pin(path)
         if digest is not None and dependency not in self._digest_pins:
             self._digest_pins.add(dependency)
             self._pins[dependency] = digest
@@ -367,7 +375,7 @@ class Recorder:
             return True  # `trtbuild watch` compares distributions, and the server of its workers compares variables
         if isinstance(pin, str):
             return observe(dependency, Path(self._project), file_digest) == pin
-        return bool(_status_pin(os.path.join(self._project, dependency.name)) == pin)
+        return bool(status_pin(os.path.join(self._project, dependency.name)) == pin)
 
     def _observe_again(self, dependency: Dependency, pin: Any) -> str | None:
         """The state of a dependency at the end of the trace. Variables and imports are not observed again: they have the
@@ -381,21 +389,21 @@ class Recorder:
             observed = observe(dependency, Path(self._project), file_digest)
             if observed == pin:
                 return str(pin)
-            if observed == ABSENT and path in self._created_directories:
+            if observed == ABSENT and self._own_writes.has_created_directory(path):
                 return None  # a temporary directory: its entries were those of this process
-            if any(os.path.dirname(written) == path for written in list(self._written_paths)):
+            if self._own_writes.has_changed_entries(path):
                 self.refuse_storage(f"the model's code creates files in {dependency.name}, and also lists its entries")
                 return None
             raise _change_error(f"the entries of {'the project' if dependency.name == '.' else dependency.name}")
         observed = observe(dependency, Path(self._project), file_digest)
-        changeable = self._written_paths | self._databases
-        is_written = path in changeable or os.path.realpath(path) in changeable
         if isinstance(pin, str):
             if observed == pin:
                 return pin
-        elif _status_pin(path) == pin:
+        elif status_pin(path) == pin:
             return observed
-        if is_written:
+        if pin == ABSENT and self._own_writes.is_database_file(path) and _is_empty(path):
+            return ABSENT  # SQLite has created a file for changes beside a database that it reads
+        if self._own_writes.may_have_changed(path):
             self.refuse_storage(f"the model's code writes to {dependency.name}, which it read before")
             return None
         raise _change_error(dependency.name)
@@ -409,51 +417,12 @@ def _change_error(subject: str) -> SourceError:
     )
 
 
+def _is_empty(path: str) -> bool:
+    try:
+        return os.stat(path).st_size == 0
+    except OSError:
+        return False
+
+
 def _is_in_python_environment(path: str) -> bool:
     return path == sys.prefix or path.startswith(sys.prefix + os.sep)
-
-
-def _absolute(path: Any) -> str | None:
-    """The absolute form of a path that user code passed; None for a file descriptor and for values that are not paths."""
-    if isinstance(path, int) or path is None:
-        return None
-    try:
-        text = os.fsdecode(path)
-    except (TypeError, ValueError):
-        return None
-    if "\0" in text or not text:
-        return None
-    absolute = os.path.abspath(text)
-    if os.pardir in text and os.path.realpath(text) != os.path.realpath(absolute):
-        return os.path.join(os.getcwd(), text)  # noqa: PTH109  # abspath gives another file, see rule 3
-    return absolute
-
-
-def _path_and_target(path: str) -> tuple[str, ...]:
-    target = os.path.realpath(path)
-    return (path,) if target == path else (path, target)
-
-
-def _make_pin(path: str) -> Any:
-    """The pin of a path (rule 1): its `_status_pin` if it is a file that has not changed lately, otherwise its observed
-    state."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return ABSENT
-    if stat.S_ISDIR(status.st_mode):
-        return DIRECTORY
-    if not stat.S_ISREG(status.st_mode):
-        return SPECIAL
-    if time.time() - max(status.st_mtime, status.st_ctime) < _GRANULARITY_S:
-        return file_digest(path) or ABSENT
-    return _status_pin(path)
-
-
-def _status_pin(path: str) -> tuple[int, ...] | None:
-    """The size, times, inode and device of a file; None if it does not exist."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)

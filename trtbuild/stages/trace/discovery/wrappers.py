@@ -1,24 +1,19 @@
-"""Wrap functions that use files or environment variables without an audit event, while a trace is recorded.
+"""Wrap functions without an audit event that use files, distributions or processes, while a trace is recorded.
 
 Rules
 1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is
-   inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four functions. Calls by
-   ``inspect``, ``linecache`` and ``os.path.samefile`` are not recorded. When Python resolves a path (``realpath``), only
-   the symbolic links that it follows are recorded. A time of a file differs in each checkout, so it is not a dependency.
-   If user code reads such a time, by these functions or by ``os.fstat``, the trace is not cacheable, unless the manifest
-   declares `deps`.
-2. ``os.environ``: a variable is recorded when user code reads it, even if installed code has set it: code often sets a
-   variable only if it does not exist (``os.environ.setdefault``), so the value may still come from outside.
-   Reads by installed code (``HF_HOME``, ``OMP_NUM_THREADS``) are not recorded, because these values differ between
-   machines without an effect on the model. ``source: {env: […]}`` declares variables that do have an effect.
-   But `SETTINGS_LIBRARIES` read variables for their caller. If the caller is user code, this counts as a read by user code.
-   If user code calls the standard library or one of `SETTINGS_LIBRARIES`, the library's reads of `MACHINE_VARIABLES` and
-   of ``PYTHON…`` variables are not recorded. If user code reads all variables at once, the trace is not cacheable. If a
-   settings library reads all variables for user code, the trace is cacheable only if the manifest declares `env`.
-3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
+   inside the project. A call by one of `SETTINGS_LIBRARIES` counts as a call by its caller: python-dotenv looks for a file
+   in all directories above the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four
+   functions. Calls by ``inspect``, ``linecache`` and ``os.path.samefile`` are not recorded. When Python resolves a path
+   (``realpath``), only the symbolic links that it follows are recorded. A time of a file differs in each checkout, so it
+   is not a dependency. If user code reads such a time, by these functions or by ``os.fstat``, the trace is not cacheable,
+   unless the manifest declares `deps`.
+2. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
    A function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is recorded as a write of this process.
-4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed. If user
+3. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed. If user
    code searches all distributions, for example for entry points, their names and versions are a dependency.
+4. ``sqlite3``: a database that a statement attaches is a dependency. Each new connection gets an authorizer, because SQLite
+   tells only this function that it attaches a database.
 5. Reads of other processes are not recorded. So the result is not stored if ``multiprocessing`` starts a process (a
    DataLoader with workers), unless the manifest declares `deps`.
 """
@@ -34,19 +29,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from trtbuild.stages.trace.discovery.hooks import ATTACHMENT, is_removing_tree, record_open
+from trtbuild.stages.trace.discovery.onnx_files import external_files
+from trtbuild.stages.trace.discovery.paths import path_in_directory
 from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.discovery.replacements import Replacements
+from trtbuild.stages.trace.discovery.variables import SETTINGS_LIBRARIES, wrap_variables
 from trtbuild.stages.trace.user_code.frames import find_caller, find_calling_frame, is_thread_of_python
 from trtbuild.stages.trace.user_code.observe import ALL_DISTRIBUTIONS, normalized
-
-#: Variables about the machine and its user, not about a model.
-MACHINE_VARIABLES = frozenset(
-    {
-        *("HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "TMPDIR", "TEMP", "TMP", "PATH", "PWD", "SHELL", "TZ"),
-        *("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES"),
-        *("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR"),
-        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
-    }
-)
 
 #: The backport of ``importlib.metadata``, and its distribution.
 BACKPORT = "importlib_metadata"
@@ -57,14 +47,6 @@ _TIMES = frozenset({"st_mtime", "st_mtime_ns", "st_ctime", "st_ctime_ns", "ST_MT
 
 #: Functions of Python that return such an attribute.
 _TIME_FUNCTIONS = frozenset({"getmtime", "getctime"})
-
-#: Distributions that read environment variables for the code that calls them.
-SETTINGS_LIBRARIES = frozenset(
-    {
-        *("omegaconf", "hydra-core", "antlr4-python3-runtime", "dynaconf", "confection"),
-        *("pydantic-settings", "pydantic", "python-dotenv", "python-decouple", "environs"),
-    }
-)
 
 #: Functions of torch that read a file: (object in torch, function, position of the path argument, name of this argument).
 TORCH_READERS: tuple[tuple[str, str, int, str], ...] = (
@@ -83,6 +65,8 @@ TORCH_WRITERS: tuple[tuple[str, str, int, str], ...] = (
     ("export", "save", 1, "f"),
 )
 
+_BPE = ((0, "vocab"), (1, "merges"))
+
 #: Module → its functions that read a file: (function, position of the path argument, name of this argument). They are
 #: wrapped as soon as the module is imported.
 READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
@@ -91,7 +75,16 @@ READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "safetensors.numpy": (("load_file", 0, "filename"), ("safe_open", 0, "filename")),
     "cv2": (("imread", 0, "filename"),),
     "h5py": (("File.__init__", 1, "name"),),
-    "tokenizers": (("Tokenizer.from_file", 0, "path"),),
+    "tokenizers": (
+        ("Tokenizer.from_file", 0, "path"),
+        *(
+            (f"models.BPE.{name}", position, keyword)
+            for name in ("from_file", "read_file")
+            for position, keyword in _BPE
+        ),
+        *((f"models.WordLevel.{name}", 0, "vocab") for name in ("from_file", "read_file")),
+        *((f"models.WordPiece.{name}", 0, "vocab") for name in ("from_file", "read_file")),
+    ),
     "sentencepiece": (("SentencePieceProcessor.Load", 1, "model_file"),),
     "soundfile": (("read", 0, "file"),),
     "torchvision.io": (("read_file", 0, "path"),),
@@ -100,6 +93,9 @@ READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "pyarrow.parquet": (("read_table", 0, "source"),),
     "onnx": (("load", 0, "f"),),
 }
+
+#: The modules in `READERS` whose files are ONNX models.
+_ONNX_READERS = frozenset({"onnx", "onnxruntime"})
 
 #: The same for functions that write a file. Each of these modules also has readers.
 WRITERS: dict[str, tuple[tuple[str, int, str], ...]] = {
@@ -123,17 +119,18 @@ class ReaderWrappers:
         """`declares_variables` is whether the manifest declares `env` for the source."""
         self._recorder = recorder
         self._declares_variables = declares_variables
-        self._undo: list[Callable[[], None]] = []
+        self._replacements = Replacements()
 
     def install(self) -> None:
         import torch
 
         for name in ("stat", "lstat", "access", "readlink"):
-            self._replace(
+            self._replacements.replace(
                 os, name, self._wrap_path_function(getattr(os, name), follows_links=name in ("stat", "access"))
             )
         self._wrap_fstat()
-        self._wrap_environment()
+        self._wrap_open()
+        wrap_variables(self._recorder, self._replacements, declares_variables=self._declares_variables)
         self._wrap_metadata(importlib.metadata.Distribution)
         self._wrap_processes()
         for functions, record in (
@@ -149,16 +146,20 @@ class ReaderWrappers:
 
     def patches(self) -> dict[str, Callable[[ModuleType], None]]:
         """The function that wraps the functions of a module, by the name of the module."""
-        return {**dict.fromkeys(READERS, self.wrap_module), BACKPORT: self.wrap_backport}
+        return {
+            **dict.fromkeys(READERS, self.wrap_module),
+            BACKPORT: self.wrap_backport,
+            "sqlite3": self.wrap_databases,
+        }
 
     def remove(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._replacements.undo()
 
     def wrap_module(self, module: ModuleType) -> None:
         """Wrap the functions of a module that `READERS` and `WRITERS` list for it."""
+        record_read = self._record_onnx_model if module.__name__ in _ONNX_READERS else self._recorder.record_file
         for functions, record in (
-            (READERS[module.__name__], self._recorder.record_file),
+            (READERS[module.__name__], record_read),
             (WRITERS.get(module.__name__, ()), self._recorder.record_write),
         ):
             for path, position, keyword in functions:
@@ -169,16 +170,10 @@ class ReaderWrappers:
                 if target is not None and hasattr(target, name):
                     self._wrap_file_function(target, name, position, keyword, record)
 
-    def _replace(self, target: Any, name: str, value: Any) -> None:
-        attributes = getattr(target, "__dict__", None)
-        is_inherited = attributes is not None and name not in attributes
-        # the attribute itself: getattr would turn a static method into a function
-        original = getattr(target, name) if attributes is None or is_inherited else attributes[name]
-        try:
-            setattr(target, name, value)
-        except (AttributeError, TypeError):
-            return  # this type cannot be changed: only the module `mappings` finds the files that it reads
-        self._undo.append(lambda: delattr(target, name) if is_inherited else setattr(target, name, original))
+    def _record_onnx_model(self, path: Any) -> None:
+        if not self._recorder.drops_records:
+            for each_path in (path, *external_files(path)):
+                self._recorder.record_file(each_path)
 
     def _wrap_file_function(
         self, target: Any, name: str, position: int, keyword: str, record: Callable[[Any], None]
@@ -198,21 +193,23 @@ class ReaderWrappers:
             isinstance(vars(target).get(name), staticmethod) or getattr(original, "__self__", None) is not None
         ):
             value = staticmethod(call)  # `original` takes no self: it is a static function or a bound method
-        self._replace(target, name, value)
+        self._replacements.replace(target, name, value)
 
     def _wrap_path_function(self, original: Callable[..., Any], *, follows_links: bool) -> Callable[..., Any]:
         recorder = self._recorder
 
         def call(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(path, int) and kwargs.get("dir_fd") is None:
+            descriptor = kwargs.get("dir_fd")
+            if not isinstance(path, int) and not (descriptor is not None and is_removing_tree(sys._getframe(1))):
                 with recorder.ignore_own_reads() as outermost:
                     is_recorded = outermost and not recorder.drops_records
-                    if is_recorded and self._is_path_recorded(path):
-                        recorder.record_file(path, is_lookup=True)
+                    full_path = path_in_directory(path, descriptor) if is_recorded else path
+                    if is_recorded and self._is_path_recorded(full_path):
+                        recorder.record_file(full_path, is_lookup=True)
                         self._refuse_time_read()
                     is_link_test = not follows_links or kwargs.get("follow_symlinks") is False  # Path.is_symlink
-                    if is_recorded and is_link_test and self._is_link_recorded(path):
-                        recorder.record_link(path, is_user=self._is_called_by_user())
+                    if is_recorded and is_link_test and self._is_link_recorded(full_path):
+                        recorder.record_link(full_path, is_user=self._is_called_by_user())
             return original(path, *args, **kwargs)
 
         call.__name__ = original.__name__
@@ -236,10 +233,10 @@ class ReaderWrappers:
         return is_in_project
 
     def _is_called_by_user(self) -> bool:
-        """Whether user code makes the current call, or a thread that has no code but Python's: then user code has passed
-        the called function to the thread, for example to a ``ThreadPoolExecutor``."""
+        """Whether user code makes the current call, or a settings library for user code, or a thread that has no code but
+        Python's: then user code has passed the called function to the thread, for example to a ``ThreadPoolExecutor``."""
         owners = self._recorder.owners
-        user_frame = find_caller(owners)
+        user_frame = find_caller(owners, SETTINGS_LIBRARIES)
         return is_thread_of_python(owners) if user_frame is None else owners.is_user(user_frame[0])
 
     def _wrap_fstat(self) -> None:
@@ -251,7 +248,21 @@ class ReaderWrappers:
                     self._refuse_time_read()
             return original(fd)
 
-        self._replace(os, "fstat", fstat)
+        self._replacements.replace(os, "fstat", fstat)
+
+    def _wrap_open(self) -> None:
+        """Wrap ``os.open``, because its audit event does not have the argument ``dir_fd``."""
+        recorder, original = self._recorder, os.open
+
+        def open_file(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            if dir_fd is None:
+                return original(path, flags, mode)
+            with recorder.ignore_own_reads() as outermost:
+                if outermost and not is_removing_tree(sys._getframe(1)):
+                    record_open(recorder, (path_in_directory(path, dir_fd), None, flags))
+                return original(path, flags, mode, dir_fd=dir_fd)
+
+        self._replacements.replace(os, "open", open_file)
 
     def _refuse_time_read(self) -> None:
         """Refuse to store the result if user code reads a time of a file (rule 1), as far as the names in its code show."""
@@ -273,68 +284,28 @@ class ReaderWrappers:
             return False
         return self._recorder.is_in_project(name) and not name.startswith(sys.prefix + os.sep)
 
-    def _wrap_environment(self) -> None:
-        recorder, environ_class, declares_variables = self._recorder, type(os.environ), self._declares_variables
-        get, put, delete, iterate = (
-            environ_class.__getitem__,
-            environ_class.__setitem__,
-            environ_class.__delitem__,
-            environ_class.__iter__,
-        )
-
-        def read(self: Any, key: Any) -> str:
-            with recorder.ignore_own_reads() as outermost:
-                if outermost and isinstance(key, str | bytes):
-                    name = os.fsdecode(key)
-                    if _is_variable_recorded(recorder, name):
-                        recorder.record_variable(name)
-            return get(self, key)
-
-        def record_change(key: Any) -> None:
-            frame = find_caller(recorder.owners)
-            if isinstance(key, str | bytes) and frame is not None and recorder.owners.is_user(frame[0]):
-                recorder.record_variable_change(os.fsdecode(key))
-
-        def write(self: Any, key: Any, value: Any) -> None:
-            put(self, key, value)
-            record_change(key)
-
-        def remove(self: Any, key: Any) -> None:
-            with recorder.ignore_own_reads() as outermost:
-                if outermost and isinstance(key, str | bytes) and _is_variable_recorded(recorder, os.fsdecode(key)):
-                    recorder.record_variable(os.fsdecode(key))  # user code learns whether the variable exists
-            delete(self, key)
-            record_change(key)
-
-        def iterate_all(self: Any) -> Any:
-            with recorder.ignore_own_reads() as outermost:
-                frame = find_caller(recorder.owners) if outermost else None
-                if frame is not None and recorder.owners.is_user(frame[0]):
-                    name = recorder.dependency_name(frame[0])
-                    recorder.refuse_storage(
-                        f"{name}:{frame[1]} reads all environment variables; read the ones you need by name"
-                    )
-                elif outermost and not declares_variables:
-                    frame = find_caller(recorder.owners, SETTINGS_LIBRARIES)
-                    if frame is not None and recorder.owners.is_user(frame[0]):
-                        name = recorder.dependency_name(frame[0])
-                        recorder.refuse_storage(
-                            f"{name}:{frame[1]} calls a library that reads all environment variables; name the ones that "
-                            "it needs in `env` of the source"
-                        )
-            yield from iterate(self)
-
-        for name, value in (
-            ("__getitem__", read),
-            ("__setitem__", write),
-            ("__delitem__", remove),
-            ("__iter__", iterate_all),
-        ):
-            self._replace(environ_class, name, value)
-
     def wrap_backport(self, module: ModuleType) -> None:
-        """Wrap ``importlib_metadata``, the backport of ``importlib.metadata``, which has another class (rule 4)."""
+        """Wrap ``importlib_metadata``, the backport of ``importlib.metadata``, which has another class (rule 3)."""
         self._wrap_metadata(module.Distribution)
+
+    def wrap_databases(self, module: ModuleType) -> None:
+        """Wrap ``sqlite3.connect``, whose connections get an authorizer (rule 4)."""
+        original = module.connect
+
+        def authorize(action: int, name: str | None, *_: str | None) -> int:
+            if action == module.SQLITE_ATTACH:
+                sys.audit(ATTACHMENT, name)
+            return int(module.SQLITE_OK)
+
+        @functools.wraps(original)
+        def connect(*args: Any, **kwargs: Any) -> Any:
+            connection = original(*args, **kwargs)
+            if isinstance(connection, module.Connection):  # user code may choose another class
+                module.Connection.set_authorizer(connection, authorize)
+            return connection
+
+        self._replacements.replace(module, "connect", connect)
+        self._replacements.replace(module.dbapi2, "connect", connect)
 
     def _wrap_metadata(self, distribution_class: Any) -> None:
         recorder, original = self._recorder, distribution_class.from_name
@@ -345,7 +316,7 @@ class ReaderWrappers:
                     recorder.record_distribution(normalized(name))
             return original(name)
 
-        self._replace(distribution_class, "from_name", classmethod(from_name))
+        self._replacements.replace(distribution_class, "from_name", classmethod(from_name))
         discover_originally = distribution_class.discover
 
         def discover(cls: Any, /, **kwargs: Any) -> Any:
@@ -356,7 +327,7 @@ class ReaderWrappers:
                     recorder.record_distribution(ALL_DISTRIBUTIONS)
             return discover_originally(**kwargs)
 
-        self._replace(distribution_class, "discover", classmethod(discover))
+        self._replacements.replace(distribution_class, "discover", classmethod(discover))
 
     def _wrap_processes(self) -> None:
         recorder, process_class = self._recorder, multiprocessing.process.BaseProcess
@@ -366,23 +337,4 @@ class ReaderWrappers:
             recorder.refuse_process()
             original(self)
 
-        self._replace(process_class, "start", start)
-
-
-def _is_variable_recorded(recorder: Recorder, name: str) -> bool:
-    """Whether the current read of a variable is recorded (rule 2)."""
-    owners = recorder.owners
-    is_one_of_all = sys._getframe(2).f_code.co_name == "__iter__"  # of ``os.environ.items()``
-    user_frame = find_caller(owners, frozenset() if is_one_of_all else SETTINGS_LIBRARIES)
-    if user_frame is None and is_thread_of_python(owners):
-        return name not in MACHINE_VARIABLES and not name.startswith("PYTHON")
-    if user_frame is None or not owners.is_user(user_frame[0]):
-        return False
-    if name not in MACHINE_VARIABLES and not name.startswith("PYTHON"):
-        return True
-    frame: Any = sys._getframe(2)  # the caller of ``os.environ.__getitem__``
-    while frame is not None and os.path.basename(frame.f_code.co_filename).startswith(
-        ("os.py", "<frozen os", "_collections", "<frozen _collections")
-    ):
-        frame = frame.f_back
-    return frame is not None and owners.is_user(frame.f_code.co_filename)
+        self._replacements.replace(process_class, "start", start)

@@ -205,7 +205,7 @@ def run(arguments: list[str] | None = None) -> int:
         return 2
     except (KeyboardInterrupt, click.exceptions.Abort) as stop:
         interrupt = stop.__cause__ or stop  # click wraps a KeyboardInterrupt in its own exception
-        show.interrupted(unsent=getattr(interrupt, "unsent", 0), as_json=as_json, command=_command(words))
+        show.interrupted(interrupt, as_json=as_json, command=_command(words))
         return InterruptError.exit_code
     except TrtbuildError as error:
         show.error(error, as_json=as_json, command=_command(words))

@@ -187,10 +187,17 @@ class Watcher:
 
         If the copy has failed, or a file has changed since its start, the report may lack files. Then the earlier files
         outside the project stay, because an edit of such a file may repair the project.
+
+        A doubtful file that was not watched during the build starts another build. This happens once, because the file is
+        watched from now on.
         """
-        if report is not None:
-            earlier = self._dependencies.outside if code or self._is_changed else {}
-            self._dependencies = Dependencies({**earlier, **report["outside"]}, tuple(report["written"]))
+        if report is None:
+            return
+        outside = self._dependencies.outside
+        if not outside.keys() >= set(report["doubtful"]):
+            self._is_changed = True
+        earlier = outside if code or self._is_changed else {}
+        self._dependencies = Dependencies({**earlier, **report["outside"]}, tuple(report["written"]))
 
     def _end_copies(self) -> None:
         for copy in self._copies:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtbuild import null_build
+from trtbuild import manifest, null_build
 from trtbuild.core.planning.graph import ModelPlan, step_id
 from trtbuild.core.recipes.dependency import Observation
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.driver.project.history import History
 from trtbuild.driver.project.workspace import Request, Workspace
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import ManifestErrors, TrtbuildError
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Dependencies:
 def dependencies(request: Request) -> Dependencies:
     """Return the dependencies of the models of a request.
 
-    If the models cannot be planned, `outside` has only the manifests and the files that they name. If the manifests are
-    not valid, `outside` is empty.
+    If the models cannot be planned, or the manifests are not valid, `outside` has only the manifests and the files that
+    they name.
     """
     project = request.project.resolve()  # the notifier reports paths without links
     written = [project / STATE_FOLDER, wiring.store_root(project)]
@@ -51,8 +51,8 @@ def dependencies(request: Request) -> Dependencies:
             named += [name for name in (model.weights, model.source.file, library) if name is not None]
         for plan in workspace.plans().values():
             read += _files_read(plan, workspace.history)
-    except TrtbuildError:
-        pass  # the build reports it
+    except TrtbuildError:  # the build reports it
+        named += _manifests(request)
     paths = {name: os.path.normpath(project / name) for name in (*named, *(seen.dependency.name for seen in read))}
     outside = {path: identity(path) for path in paths.values() if _is_outside(path, project)}
     read_outside = [seen for seen in read if paths[seen.dependency.name] in outside]
@@ -64,6 +64,16 @@ def dependencies(request: Request) -> Dependencies:
         tuple(map(str, dict.fromkeys(written))),
         tuple(path for path in dict.fromkeys(doubtful) if path in outside),
     )
+
+
+def _manifests(request: Request) -> Sequence[str]:
+    """The manifests. If they are not valid, also the other files that they name."""
+    try:
+        return manifest.load(request.project.absolute(), request.files or None).files
+    except ManifestErrors as error:
+        return error.files
+    except TrtbuildError:
+        return ()
 
 
 def _files_read(plan: ModelPlan, history: History) -> Iterator[Observation]:

@@ -245,9 +245,9 @@ class Watcher:
             return
         streams, request = requests.receive_request(client)
         try:
-            directory, mask, (properties, *arguments), environment = marshal.loads(request)
+            directory, mask, (properties, *arguments), environment = requests.parse_request(request)
             reason = self._reason_to_refuse(marshal.loads(bytes.fromhex(properties)), environment)
-        except (ValueError, TypeError, EOFError):
+        except (ValueError, TypeError, AttributeError, EOFError):
             directory, mask, arguments, environment, reason = "/", 0, [], {}, "the request is invalid"
         if reason is None and len(streams) == 3:
 

@@ -114,7 +114,8 @@ def watch(models: tuple[str, ...], flags: Flags) -> int:
         raise click.UsageError("--json is for commands that end: use trtbuild build --json in another terminal")
     words = flags["arguments"]
     position = len(words) - len(_from_command_on(words))  # the builds have the same flags as this command
-    Watcher(request(flags, models), [*words[:position], "build", *words[position + 1 :]], run).watch()
+    files = [flags[name] for name in ("depfile", "trace_file", "events_file", "report_file") if flags.get(name)]
+    Watcher(request(flags, models), [*words[:position], "build", *words[position + 1 :]], run, files).watch()
     return 0
 
 

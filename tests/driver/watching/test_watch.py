@@ -116,6 +116,19 @@ def test_the_outputs_of_a_changed_manifest_are_ignored_and_other_files_are_not(t
     assert watch.end() == 0
 
 
+def test_the_files_that_describe_a_build_start_no_build(tmp_path: Path) -> None:
+    """Each build writes them, so builds would follow each other without end."""
+    watch = Watch(tmp_path)
+    (watch.project / "dist").mkdir()  # a new directory in the project would start a build
+    names = {"--events": "events.jsonl", "--trace": "trace.json", "--report": "report.html", "--depfile": "net.d"}
+    watch.start(*(word for pair in names.items() for word in pair))
+    watch.wait_for(lambda: watch.log.exists() and watch.builds())
+    time.sleep(2)
+    assert watch.builds() == 1
+    assert names.keys() == {flag for flag, name in names.items() if (watch.project / name).exists()}
+    assert watch.end() == 0
+
+
 def _answer_to(watch: Watch, request: bytes) -> bytes:
     """Send a request to the watcher. Return its answer: a refusal is ``0`` and the reason."""
     (path,) = (watch.runtime / "trtbuild").glob("*.socket")

@@ -118,9 +118,12 @@ class Problem:
 
 
 class ManifestErrors(UsageError):
-    """All problems of all manifests, as `problems`, in the order of files and lines."""
+    """All problems of all manifests, as `problems`, in the order of files and lines.
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    `files` are the manifests and the files that they name, also those that could not be read, as far as they are known."""
+
+    def __init__(self, problems: Sequence[Problem], files: Sequence[str] = ()) -> None:
+        self.files = tuple(files)
         self.problems = tuple(sorted(set(problems), key=lambda p: (p.file, p.line, p.column, p.text)))
         first = self.problems[0]
         super().__init__(first.text, file=first.file, line=first.line, column=first.column, hint=first.hint)

@@ -126,6 +126,36 @@ def test_an_error_before_the_first_step_is_in_the_report(command_line: CommandLi
     assert command_line("build", "--report", "missing/report.html", expect=2)["errors"][0]["type"] == "UsageError"
 
 
+def test_an_interrupted_build_counts_the_steps_until_then(command_line: CommandLine) -> None:
+    project = copy_project("two_models", command_line.project)
+    edit(project / "nets.py", "    return mlp(1)", "    open('started', 'w').close()\n    time.sleep(600)")
+    edit(project / "nets.py", "import torch\n", "import time\n\nimport torch\n")
+    command_line("build", "first", "--until", "lower")
+    build = subprocess.Popen(
+        [sys.executable, "-m", "trtbuild.cli.main", "build", "-j", "2", "--json", "--events", "events"],
+        cwd=project,
+        env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not ((project / "started").exists() and (project / "dist/first").exists()):
+            assert build.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        build.send_signal(signal.SIGINT)
+        document = json.loads(build.communicate(timeout=30)[0])
+    finally:
+        build.kill()
+    totals = {
+        stage: {verdict: number for verdict, number in numbers.items() if number}
+        for stage, numbers in document["totals"].items()
+    }
+    assert totals["trace"] == totals["lower"] == {"hit": 1, "skipped": 1}
+    assert totals["partition"] == totals["convert"] == totals["engine"] == totals["package"] == {"run": 1, "skipped": 1}
+    assert read_events(project / "events")[-1]["totals"] == document["totals"]
+
+
 @pytest.mark.parametrize("sent_signal", [signal.SIGINT, signal.SIGKILL])
 def test_a_build_that_a_signal_ends_has_events_and_a_report(
     command_line: CommandLine, sent_signal: signal.Signals

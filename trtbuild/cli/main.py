@@ -114,7 +114,8 @@ def watch(models: tuple[str, ...], flags: Flags) -> int:
         raise click.UsageError("--json is for commands that end: use trtbuild build --json in another terminal")
     words = flags["arguments"]
     position = len(words) - len(_from_command_on(words))  # the builds have the same flags as this command
-    Watcher(request(flags, models), [*words[:position], "build", *words[position + 1 :]], run).watch()
+    files = [flags[name] for name in ("depfile", "trace_file", "events_file", "report_file") if flags.get(name)]
+    Watcher(request(flags, models), [*words[:position], "build", *words[position + 1 :]], run, files).watch()
     return 0
 
 
@@ -205,7 +206,7 @@ def run(arguments: list[str] | None = None) -> int:
         return 2
     except (KeyboardInterrupt, click.exceptions.Abort) as stop:
         interrupt = stop.__cause__ or stop  # click wraps a KeyboardInterrupt in its own exception
-        show.interrupted(unsent=getattr(interrupt, "unsent", 0), as_json=as_json, command=_command(words))
+        show.interrupted(interrupt, as_json=as_json, command=_command(words))
         return InterruptError.exit_code
     except TrtbuildError as error:
         show.error(error, as_json=as_json, command=_command(words))

@@ -107,6 +107,7 @@ def _path_hint(path: str) -> str | None:
 
 def check_readable(paths: ProjectPaths, name: str, noun: str, origin: Origin, problems: Problems) -> bool:
     """Whether a file can be read. If not, its problem is added. `noun` names the file in the message."""
+    problems.files.append(name)
     reason = unreadable_reason(paths.absolute(name))
     if reason:
         problems.add(origin, f"{noun} {name!r} cannot be read: {reason[0]}", reason[1])

@@ -42,8 +42,9 @@ def test_steps_of_one_name_for_several_targets_are_one_row() -> None:
 
 
 def test_the_name_of_a_file_keeps_the_directory_that_is_called_like_the_model() -> None:
-    result = a_plan(a_step("vit", "trace", "run", changed("file:models/vit/net.py")))
-    assert unstyled(plans.plan_lines(result))[1] == "  run      trace  models/vit/net.py changed"
+    for name in ("models/vit/net.py", "vit/net.py", "vit/engine/net.py"):
+        result = a_plan(a_step("vit", "trace", "run", changed(f"file:{name}")))
+        assert unstyled(plans.plan_lines(result))[1] == f"  run      trace  {name} changed"
 
 
 def test_unknown_steps_share_one_row_and_hits_are_counted() -> None:

@@ -83,6 +83,15 @@ def test_files_outside_the_project_are_watched_until_a_build_succeeds_without_th
         ("", 0, False),
     ):
         watcher._is_changed = is_changed
-        watcher._use_report({"outside": dict.fromkeys(names), "written": []}, code)
+        watcher._use_report({"outside": dict.fromkeys(names), "written": [], "doubtful": []}, code)
         watched.append("".join(watcher._dependencies.outside))
     assert watched == ["ab", "ab", "abc", "abc", "c", ""]
+
+
+def test_a_doubtful_file_that_was_not_watched_starts_one_build(tmp_path: Path) -> None:
+    watcher = Watcher(Request(tmp_path), [], lambda arguments: 0)
+    report = {"outside": {"a": None}, "written": [], "doubtful": ["a"]}
+    for expected in (True, False):
+        watcher._is_changed = False
+        watcher._use_report(report, 0)
+        assert watcher._is_changed == expected

@@ -98,6 +98,8 @@ def test_changes_of_outputs_and_of_bytecode_start_no_build() -> None:
     )
     assert is_relevant(["/p/dist/net/a", "/p/models/a.py"], ignored)
     assert is_relevant(["/p/dist/network"], ignored)
+    assert not is_relevant(["/p/.report.html.0123456789abcdef.tmp"], ignored), "a temporary file of trtbuild"
+    assert is_relevant(["/p/.report.html.tmp"], ignored)
 
 
 def test_a_project_below_a_directory_of_git_is_watched() -> None:

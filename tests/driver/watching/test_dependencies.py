@@ -57,6 +57,22 @@ def test_a_file_behind_a_link_that_leads_out_of_the_project_starts_a_build(proje
     assert dependencies(Request(project)).outside[str(link)] != before
 
 
+def test_the_files_of_a_project_that_cannot_be_planned_start_builds(project: Path) -> None:
+    """The mending of such a file makes the project valid."""
+    shared = project.parent / "shared"
+    profiles = shared / "profiles.yaml"
+    valid = profiles.read_text()
+    profiles.write_text("profiles: {")
+    assert str(profiles) in dependencies(Request(project)).outside
+    profiles.unlink()
+    assert dependencies(Request(project)).outside[str(profiles)] is None
+    profiles.write_text(valid)
+    (shared / "libroi.so").unlink()
+    assert dependencies(Request(project)).outside[str(shared / "libroi.so")] is None
+    (shared / "libroi.so").write_bytes(b"a library")
+    assert list(dependencies(Request(project, models=("another",))).outside) == [str(profiles)]
+
+
 def test_the_written_directories_have_the_paths_that_the_notifier_reports(project: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(project)

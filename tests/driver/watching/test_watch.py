@@ -73,6 +73,28 @@ def test_a_second_watcher_of_the_project_is_refused(watch: Watch) -> None:
     assert "another trtbuild watch" in second.stderr
 
 
+def test_a_file_outside_that_changes_after_the_first_trace_has_read_it_starts_a_build(tmp_path: Path) -> None:
+    """The watcher knows only at the end of the build that `net` reads this file. `slow` keeps the build from ending."""
+    watch = Watch(tmp_path)
+    setting, pipe = tmp_path / "setting", tmp_path / "pipe"
+    setting.write_text("first")
+    os.mkfifo(pipe)
+    (watch.project / "dist").mkdir()  # a new directory in the project would start a build, too
+    model = (watch.project / "net.py").read_text()
+    (watch.project / "net.py").write_text(f"open({str(setting)!r}).read()\n{model}")
+    (watch.project / "slow.py").write_text(f"open({str(pipe)!r}).read()\n{model}")
+    manifest = (watch.project / "trtbuild.yaml").read_text()
+    net = manifest.splitlines()[-1]
+    (watch.project / "trtbuild.yaml").write_text(f"{manifest}{net.replace('net', 'slow')}\n")
+    watch.start("-j", "2")
+    watch.wait_for(lambda: watch.log.exists() and "net/package" in watch.log.read_text())
+    setting.write_text("second")
+    pipe.write_text("")
+    watch.wait_for(lambda: watch.builds() == 2)
+    assert "setting changed" in watch.log.read_text()
+    assert watch.end() == 0
+
+
 def test_the_outputs_of_a_changed_manifest_are_ignored_and_other_files_are_not(tmp_path: Path) -> None:
     """After the manifest has changed, ``made`` has the outputs, and ``dist`` is a directory like any other."""
     watch = Watch(tmp_path)
@@ -91,6 +113,19 @@ def test_the_outputs_of_a_changed_manifest_are_ignored_and_other_files_are_not(t
     assert watch.builds() == count
     (watch.project / "dist" / "a file").write_text("")
     watch.wait_for(lambda: watch.builds() > count)
+    assert watch.end() == 0
+
+
+def test_the_files_that_describe_a_build_start_no_build(tmp_path: Path) -> None:
+    """Each build writes them, so builds would follow each other without end."""
+    watch = Watch(tmp_path)
+    (watch.project / "dist").mkdir()  # a new directory in the project would start a build
+    names = {"--events": "events.jsonl", "--trace": "trace.json", "--report": "report.html", "--depfile": "net.d"}
+    watch.start(*(word for pair in names.items() for word in pair))
+    watch.wait_for(lambda: watch.log.exists() and watch.builds())
+    time.sleep(2)
+    assert watch.builds() == 1
+    assert names.keys() == {flag for flag, name in names.items() if (watch.project / name).exists()}
     assert watch.end() == 0
 
 

@@ -21,9 +21,10 @@ from trtbuild.core.recipes.keys import STEP_VERSIONS
 from trtbuild.core.values.codec import encode
 from trtbuild.driver.workers import tasks
 from trtbuild.driver.workers.environments import visible_gpu, worker_environment
-from trtbuild.driver.workers.kinds import WorkerKind
+from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, ForkServers
+from trtbuild.driver.workers.kinds import FORKS, WorkerKind
 from trtbuild.driver.workers.results import Context
-from trtbuild.driver.workers.worker import FORKS, error_to_json
+from trtbuild.driver.workers.worker import error_to_json
 from trtbuild.driver.workers.worker_process import Worker, WorkerDied, error_from_json
 from trtbuild.store.local.local import LocalStore
 
@@ -165,10 +166,32 @@ def test_a_worker_whose_parent_died_before_it_began_runs_no_job(tmp_path: Path) 
 def test_garbage_collection_is_enabled_even_if_preparing_fails() -> None:
     program = (
         "import gc, pathlib, sys; from trtbuild.driver.workers import worker; here = pathlib.Path('.');"
-        "print(worker._prepared_handler('no kind', here, here, sys.stdout), gc.isenabled(), gc.get_freeze_count() > 0)"
+        "worker._prepared_handler('no kind', here, here, sys.stdout); print(gc.isenabled(), gc.get_freeze_count() > 0)"
     )
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert process.stdout.split() == ["None", "True", "True"]
+    assert process.stdout.split() == ["True", "True"]
+
+
+@pytest.mark.cold_workers
+@pytest.mark.parametrize("is_forked", [True, False])
+@pytest.mark.parametrize("error", ["ImportError('no libc10.so')", "OSError('no libc10.so')"])
+def test_a_library_that_cannot_be_imported_is_the_error_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_forked: bool, error: str
+) -> None:
+    """The model's code has not run, so the error is not about it."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "torch.py").write_text(f"raise {error}\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    servers = ForkServers(worker_environment("trace"), Path("/")) if is_forked and CAN_FORK_WORKERS else None
+    worker = Worker("trace", tmp_path / "store", tmp_path, servers=servers)
+    with pytest.raises(errors.ToolchainMissing) as caught:
+        worker.call({"task": "no task"})
+    assert caught.value.text == f"a library cannot be imported: {error.partition('(')[0]}: no libc10.so"
+    assert "Traceback" in caught.value.worker_log
+    worker.end()
+    if servers is not None:
+        servers.close()
 
 
 #: A program that does the jobs in its arguments as a trace worker does: each job in a separate fork.

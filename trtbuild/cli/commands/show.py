@@ -107,16 +107,17 @@ def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -
     error(UsageError(message[:1].lower() + message[1:], hint=hint), as_json=as_json, command=command)
 
 
-def interrupted(*, unsent: int = 0, as_json: bool = False, command: str = "build") -> None:
-    """Write the message after Ctrl-C or SIGTERM. `unsent` is the number of records that were not sent to a remote.
+def interrupted(interrupt: BaseException, *, as_json: bool = False, command: str = "build") -> None:
+    """Write the message after Ctrl-C or SIGTERM. `interrupt` is an `Interrupted` if a build has begun.
 
     With `as_json`, write a document, too, unless the command has already written one."""
+    unsent, outcome = getattr(interrupt, "unsent", 0), getattr(interrupt, "outcome", None)
     unsent_text = "; some results were not sent to the remotes; send them with trtbuild cache push" if unsent else ""
     message = f"interrupted: the finished results are in the cache{unsent_text}"
     if as_json and not terminal.has_written_result():
         from trtbuild.driver.answers import report
 
-        _write_failure(report.failure_document(f"trtbuild.{command}/1", InterruptError(message)))
+        _write_failure(report.failure_document(f"trtbuild.{command}/1", InterruptError(message), outcome))
     terminal.write_message(message)
 
 

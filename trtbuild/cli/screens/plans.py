@@ -7,14 +7,13 @@ targets share a row, and models with the same rows share a group. A row names it
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_names
 from trtbuild.cli.terminal.reasons import short_reason, shorten
-from trtbuild.core.planning.graph import STAGES, Reason
+from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.driver.answers.documents import (
     Affected,
@@ -101,7 +100,7 @@ def _rows(model: str, steps: Sequence[StepEntry]) -> list[Row]:
         target = step.target or ""
         if target and name.endswith(f"@{target}"):
             name = name[: -len(target) - 1]
-        why = _reason(step.reason, model) if step.verdict == "run" else _without_model(step.reason.text, model)
+        why = short_reason(step.reason) if step.verdict == "run" else step.reason.text
         targets_by_step.setdefault((step.verdict, step.stage, name, why), []).append(target)
     names_by_row: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
     for (verdict, stage, name, why), step_targets in targets_by_step.items():
@@ -124,15 +123,6 @@ def _steps(stage: str, names: Sequence[str], targets: Sequence[str]) -> str:
     if not targets:
         return text
     return f"{text} @{','.join(targets)}" if len(targets) <= 3 else f"{text} × {len(targets)} targets"
-
-
-def _reason(reason: Reason, model: str) -> str:
-    return _without_model(short_reason(reason), model)
-
-
-def _without_model(text: str, model: str) -> str:
-    """A reason without the model's name before the names of steps. The name of a file may also have the model's name."""
-    return re.sub(rf"(?<![\w./-]){re.escape(model)}/(?=(?:{'|'.join(STAGES)})(?![\w.-]))", "", text)
 
 
 def why_lines(document: Why) -> list[str]:
@@ -197,7 +187,7 @@ def _state(entry: ModelStatus) -> str:
         return f"{terminal.yellow('built')}; its outputs are not in place: trtbuild build {entry.model}"
     name = entry.next.id.removeprefix(f"{entry.model}/")
     to_run = terminal.yellow(f"{'at least ' if entry.steps['unknown'] else ''}{entry.steps['run']} to run")
-    return f"{to_run}, beginning with {name}: {_reason(entry.next.reason, entry.model)}"
+    return f"{to_run}, beginning with {name}: {short_reason(entry.next.reason)}"
 
 
 def affected_lines(document: Affected) -> list[str]:

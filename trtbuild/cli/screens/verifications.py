@@ -140,7 +140,9 @@ def _summary(document: Verification) -> str:
     total = count(len(document.models) + other_errors, "model")
     if failed:
         return f"{terminal.red('failed')}: {failed:,} of {total} in {duration(document.duration_s)}"
-    return f"{terminal.green('ok')}: {total} in {duration(document.duration_s)} (--seed {document.seed})"
+    unchecked = sum(model.status == "unchecked" for model in document.models)
+    note = f", {terminal.yellow(f'{unchecked:,} unchecked')}," if unchecked else ""
+    return f"{terminal.green('ok')}: {total}{note} in {duration(document.duration_s)} (--seed {document.seed})"
 
 
 def failures(document: Verification) -> list[str]:

@@ -164,6 +164,7 @@ class Build:
 class Failure:
     """The document of a command that ended with an error. It has all errors and no steps.
 
+    `totals`: after an interrupted build, the steps until then, as in `Build`; otherwise 0.
     `schema` is the schema of the command's usual document.
     """
 

@@ -56,7 +56,7 @@ class BuildResult:
 
 def build_document(result: BuildResult) -> Build:
     outcome = result.outcome
-    steps = [entry for plan in outcome.plans.values() for entry in _built_step_entries(plan, outcome)]
+    steps = _built_steps(outcome)
     errors = [describe(error, step) for step, (_, error) in outcome.failed.items()]
     return Build(
         ok=result.ok,
@@ -112,13 +112,15 @@ def _equal_axes(plan: ModelPlan) -> list[EqualAxes]:
     ]
 
 
-def failure_document(schema: str, error: TrtbuildError) -> Failure:
-    """The document of a command that `error` has ended. `schema` is that of the command's usual document."""
+def failure_document(schema: str, error: TrtbuildError, outcome: Outcome | None = None) -> Failure:
+    """The document of a command that `error` has ended. `schema` is that of the command's usual document.
+
+    `outcome` is that of an interrupted build."""
     return Failure(
         schema=schema,
         ok=False,
         duration_s=0.0,
-        totals=totals([]),
+        totals=outcome_totals(outcome),
         steps=[],
         outputs=[],
         errors=error_entries(error),
@@ -135,6 +137,11 @@ def totals(steps: Sequence[StepEntry], *, with_unknown: bool = False) -> Totals:
     for step in steps:
         counts[step.stage][step.verdict] += 1
     return counts
+
+
+def outcome_totals(outcome: Outcome | None) -> Totals:
+    """The totals of a build, which may have been interrupted. All are 0 for None, a command that has not begun a build."""
+    return totals([] if outcome is None else _built_steps(outcome))
 
 
 def error_entries(error: TrtbuildError) -> list[ErrorEntry]:
@@ -188,9 +195,9 @@ def saved_s(step: Step) -> float:
     return round(float(duration_s), 3)
 
 
-def _built_step_entries(plan: ModelPlan, outcome: Outcome) -> list[StepEntry]:
+def _built_steps(outcome: Outcome) -> list[StepEntry]:
     entries = []
-    for step in plan.steps.values():
+    for step in (step for plan in outcome.plans.values() for step in plan.steps.values()):
         entry = _step_entry(step)
         if step.id in outcome.failed:
             reason, error = outcome.failed[step.id]
@@ -210,7 +217,7 @@ def _built_step_entries(plan: ModelPlan, outcome: Outcome) -> list[StepEntry]:
                 outputs=ran.record.outputs,
                 worker=ran.worker,
             )
-        elif step.verdict != "hit":
+        elif step.verdict != "hit" or step.key in outcome.unpublished_keys:
             entry = replace(entry, verdict="skipped", source=None, outputs={})
         entries.append(entry)
     return entries

@@ -31,7 +31,7 @@ from trtbuild.driver.project.blame import place_in_manifest
 from trtbuild.driver.project.folders import LOG_FOLDER
 from trtbuild.driver.project.history import LastRun
 from trtbuild.driver.project.locked import differing_engines, unlocked_results
-from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput
+from trtbuild.driver.project.outcome import Interrupted, Outcome, StepRun, WrittenOutput
 from trtbuild.driver.project.shortage import refuse_small_memory
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.workers import logs
@@ -54,17 +54,6 @@ __all__ = ["Request", "Workspace", "build"]
 
 #: The largest number of steps that the error of `--frozen` lists.
 MAX_LISTED = 20
-
-
-class Interrupted(KeyboardInterrupt):
-    """A build was interrupted. `unsent` is the number of records that were not yet sent to a remote cache.
-
-    ``trtbuild cache push`` sends these records, but later builds do not.
-    """
-
-    def __init__(self, unsent: int) -> None:
-        super().__init__()
-        self.unsent = unsent
 
 
 def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None = None) -> BuildResult:
@@ -101,7 +90,7 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
             with watcher.phase("send to remotes"):
                 workspace.store.finish(keeps_pointers=bool(outcome.failed))
         except KeyboardInterrupt as stop:
-            raise Interrupted(workspace.store.unsent_count) from stop
+            raise Interrupted(outcome, workspace.store.unsent_count) from stop
         finally:  # the history is also saved after an interrupted build
             try:
                 _save_history(workspace, outcome)
@@ -260,6 +249,7 @@ def _execute_steps(
         pool.close(kill=True)
         for step_id in unchecked.unpublished_ids:  # they count as not run, because no later build finds their records
             outcome.ran.pop(step_id, None)
+        outcome.unpublished_keys = unchecked.unpublished_keys
 
 
 def _run_and_keep_log(

@@ -59,6 +59,8 @@ class Outcome:
     written: dict[str, list[WrittenOutput]] = field(default_factory=dict)
     unwritten: dict[str, TrtbuildError] = field(default_factory=dict)
     stages: frozenset[str] = frozenset(STAGES)
+    #: The keys of results that plans have used, and that an interrupted build did not publish, because a check was missing.
+    unpublished_keys: frozenset[str] = frozenset()
 
     @property
     def ok(self) -> bool:
@@ -91,6 +93,18 @@ class Outcome:
                 duration_s = durations_s.pop(step.key)
                 ran = replace(partition_run, record=step.record, duration_s=duration_s, conversions={})
                 self.ran[step.id] = (reason, ran)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A build was interrupted. `unsent` is the number of records that were not yet sent to a remote cache.
+
+    ``trtbuild cache push`` sends these records, but later builds do not.
+    """
+
+    def __init__(self, outcome: Outcome, unsent: int = 0) -> None:
+        super().__init__()
+        self.outcome = outcome
+        self.unsent = unsent
 
 
 def is_done(plan: ModelPlan, stages: Collection[str] = STAGES) -> bool:

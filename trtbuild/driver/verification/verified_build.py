@@ -10,6 +10,7 @@ from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry
 from trtbuild.core.packages import provenance
 from trtbuild.driver.answers.report import BuildResult
 from trtbuild.driver.building.progress.events import Watcher
+from trtbuild.driver.project.outcome import Interrupted
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.verification.document import Options
 from trtbuild.driver.verification.models import verify
@@ -17,9 +18,14 @@ from trtbuild.errors import VerificationFailed
 
 
 def verify_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> None:
-    """Verify the models of a build, and add the verification to its result. A wrong result or an error fails the build."""
+    """Verify the models of a build, and add the verification to its result. A wrong result or an error fails the build.
+
+    Raises Interrupted if the user stops the verification."""
     request = replace(workspace.request, force=False)
-    verification = verify(request, Options(), watcher)
+    try:
+        verification = verify(request, Options(), watcher)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(result.outcome) from stop
     result.verification = verification
     result.duration_s += verification.duration_s
     result.warnings += [text for text in verification.warnings if text not in result.warnings]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from pathlib import Path
 #: Changes at intervals of less than `STEP_MS` milliseconds are reported together, after at most `DEBOUNCE_MS`.
 STEP_MS = 30
 DEBOUNCE_MS = 300
+
+#: The name of a temporary file of `trtbuild.atomic`.
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)
 
 
 class Notifier:
@@ -50,12 +54,13 @@ class Notifier:
 
 
 def is_relevant(paths: Iterable[str], ignored: Sequence[str], folders: Sequence[str] = ()) -> bool:
-    """Whether one of `paths` is outside of ``__pycache__``, ``.git`` and the ignored directories.
+    """Whether one of `paths` is outside of ``__pycache__``, ``.git`` and the ignored paths, and no temporary file.
 
     Only the part of a path below the watched `folders` counts, because a project itself may be below a ``.git``."""
     return any(
         not any(path == folder or path.startswith(folder + os.sep) for folder in ignored)
         and not {"__pycache__", ".git"}.intersection(_parts_below(path, folders))
+        and not TEMPORARY.fullmatch(path.rpartition(os.sep)[2])
         for path in paths
     )
 

@@ -27,7 +27,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,17 @@ Run = Callable[[list[str]], int]
 
 
 class Watcher:
-    """Watches the project of `request`. `arguments` is the command line of its builds."""
+    """Watches the project of `request`. `arguments` is the command line of its builds.
 
-    def __init__(self, request: Request, arguments: list[str], run: Run) -> None:
+    `files` are the files that this command line names and each build writes, such as that of ``--report``."""
+
+    def __init__(self, request: Request, arguments: list[str], run: Run, files: Sequence[str] = ()) -> None:
         self._request = request
         self._arguments = arguments
         self._run = run
         self._environment = dict(os.environ)
         self._project = request.project.resolve()
+        self._files = [Path(file).parent.resolve() / Path(file).name for file in files]
         self._conditions = Conditions(self._project)
         self._dependencies = Dependencies({}, ())
         self._copies: list[Copy] = []
@@ -163,7 +166,7 @@ class Watcher:
                 self._replace_notifier()
 
     def _new_notifier(self) -> Notifier:
-        return Notifier([self._project], [Path(path) for path in self._dependencies.written])
+        return Notifier([self._project], [*self._files, *map(Path, self._dependencies.written)])
 
     def _replace_notifier(self) -> None:
         """Ignore other paths, because the manifests have other outputs now. No change is lost: the new notifier has begun
@@ -187,10 +190,17 @@ class Watcher:
 
         If the copy has failed, or a file has changed since its start, the report may lack files. Then the earlier files
         outside the project stay, because an edit of such a file may repair the project.
+
+        A doubtful file that was not watched during the build starts another build. This happens once, because the file is
+        watched from now on.
         """
-        if report is not None:
-            earlier = self._dependencies.outside if code or self._is_changed else {}
-            self._dependencies = Dependencies({**earlier, **report["outside"]}, tuple(report["written"]))
+        if report is None:
+            return
+        outside = self._dependencies.outside
+        if not outside.keys() >= set(report["doubtful"]):
+            self._is_changed = True
+        earlier = outside if code or self._is_changed else {}
+        self._dependencies = Dependencies({**earlier, **report["outside"]}, tuple(report["written"]))
 
     def _end_copies(self) -> None:
         for copy in self._copies:
@@ -238,9 +248,9 @@ class Watcher:
             return
         streams, request = requests.receive_request(client)
         try:
-            directory, mask, (properties, *arguments), environment = marshal.loads(request)
+            directory, mask, (properties, *arguments), environment = requests.parse_request(request)
             reason = self._reason_to_refuse(marshal.loads(bytes.fromhex(properties)), environment)
-        except (ValueError, TypeError, EOFError):
+        except (ValueError, TypeError, AttributeError, EOFError):
             directory, mask, arguments, environment, reason = "/", 0, [], {}, "the request is invalid"
         if reason is None and len(streams) == 3:
 

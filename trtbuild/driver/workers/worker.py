@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trtbuild.driver.workers.kinds import FORKS
-from trtbuild.errors import SourceError, ToolchainError, TrtbuildError
+from trtbuild.errors import SourceError, ToolchainError, ToolchainMissing, TrtbuildError
 from trtbuild.stages.trace.user_code.leading_imports import UnfitLibraries
 
 Job = Mapping[str, Any]
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     handler = _prepared_handler(kind, Path(store_root), Path(project), replies) if prepares else None
     for line in jobs:
         if handler is None:
-            handler = job_handler(kind, Path(store_root), Path(project), replies)
+            handler = _prepared_handler(kind, Path(store_root), Path(project), replies)
         if kind == "trace" and FORKS:
             _do_in_fork(handler, json.loads(line), replies)
             continue
@@ -63,8 +63,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _prepared_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> Handler | None:
-    """Load the libraries of the handler, and return it. Return None if that fails: the first job then reports the error."""
+def _prepared_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> Handler:
+    """Load the libraries of the handler, and return it. If that fails, return a function that raises the error."""
     gc.disable()  # imported modules are not garbage, so collections would only slow down the import of torch
     try:
         from trtbuild.driver.workers import handlers
@@ -72,11 +72,24 @@ def _prepared_handler(kind: str, store_root: Path, project: Path, replies: TextI
         handler = job_handler(kind, store_root, project, replies)
         handlers.prepare(kind)
         return handler
-    except Exception:
-        return None
+    except Exception as error:
+        return functools.partial(_raise_error_of_loading, error)
     finally:
         gc.freeze()  # later collections skip these objects, and forked children share their pages
         gc.enable()
+
+
+def _raise_error_of_loading(error: Exception, job: Job) -> dict[str, Any]:
+    """The handler of a worker that could not load its libraries: it raises `error`, which has nothing to do with the job.
+
+    torch raises an OSError if one of its shared libraries is missing."""
+    if not isinstance(error, ImportError | OSError):
+        raise error
+    traceback.print_exception(error)
+    raise ToolchainMissing(
+        f"a library cannot be imported: {type(error).__name__}: {error}",
+        hint="trtbuild doctor shows what is wrong with the installation",
+    ) from error
 
 
 def _do_in_fork(handler: Handler, job: Job, replies: TextIO) -> None:

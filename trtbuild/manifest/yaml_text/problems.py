@@ -7,9 +7,12 @@ from trtbuild.errors import ManifestErrors, Problem
 
 
 class Problems:
-    """The problems that were found so far. Equal problems count once: several models may use one invalid profile."""
+    """The problems that were found so far. Equal problems count once: several models may use one invalid profile.
+
+    `files` are the names of the files that were looked for so far, because an edit of one of them may solve a problem."""
 
     def __init__(self) -> None:
+        self.files: list[str] = []
         self._problems: dict[Problem, None] = {}
         self._closed_places: set[Origin] = set()
 
@@ -27,7 +30,7 @@ class Problems:
     def raise_if_any(self) -> None:
         """Raise ManifestErrors if a problem was added."""
         if self._problems:
-            raise ManifestErrors(list(self._problems))
+            raise ManifestErrors(list(self._problems), self.files)
 
 
 def place_text(origin: Origin) -> str:

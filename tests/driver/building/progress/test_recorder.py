@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.fake_steps import a_plan, a_result, a_step
+from trtbuild.core.planning.graph import STAGES
 from trtbuild.driver.building.progress.recorder import Recorder
 from trtbuild.driver.event_log import events
 from trtbuild.driver.event_log.events import Event
+from trtbuild.driver.project.outcome import Interrupted, Outcome
 from trtbuild.errors import ManifestErrors, Problem, ToolchainError
 
 
@@ -70,6 +72,28 @@ def test_a_new_plan_lists_only_the_steps_that_differ() -> None:
         [],
     ]
     assert [event.removed for event in planned] == [[], [], ["m/lower"]]
+
+
+def test_the_totals_of_an_interrupted_build_count_its_steps_until_then() -> None:
+    plan = a_plan("m", trace="hit", lower="hit", partition="hit", convert="run", engine="unknown")
+    outcome = Outcome({"m": plan})
+    outcome.ran["m/trace"] = plan.steps["m/trace"].reason, a_result()
+    outcome.unpublished_keys = frozenset({str(plan.steps["m/partition"].key)})  # its check has not ended
+    sink = FakeSink()
+    with pytest.raises(Interrupted), Recorder([sink]):
+        raise Interrupted(outcome)
+    last = sink.events[-1]
+    assert isinstance(last, events.BuildFinished)
+    verdicts = {stage: [verdict for verdict, number in last.totals[stage].items() if number] for stage in STAGES}
+    assert verdicts == {
+        "calibrate": [],
+        "trace": ["run"],
+        "lower": ["hit"],
+        "partition": ["skipped"],
+        "convert": ["skipped"],
+        "engine": ["skipped"],
+        "package": [],
+    }
 
 
 @pytest.mark.parametrize(

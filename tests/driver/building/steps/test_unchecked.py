@@ -92,9 +92,10 @@ def test_a_record_is_published_when_all_checks_before_it_have_passed() -> None:
             build.finish(LOWER, lower)
         assert build.stored == [], "the trace is not checked yet"
         assert build.steps.unpublished_ids == {"m/lower/l", "m/engine/e"}
+        assert build.steps.unpublished_keys == {key_of(TRACE), key_of(LOWER), key_of(ENGINE)}
         build.finish(TRACE, trace)
     assert build.stored == ["m/trace/t", "m/engine/e", "m/lower/l"]
-    assert build.steps.unpublished_ids == set()
+    assert build.steps.unpublished_ids == build.steps.unpublished_keys == set()
 
 
 def test_a_failed_check_drops_the_records_of_the_later_steps_and_no_others() -> None:

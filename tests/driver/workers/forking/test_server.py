@@ -73,6 +73,23 @@ def test_the_error_of_a_forked_worker_names_its_signal(servers: ForkServers, wor
 
 
 @pytest.mark.cold_workers
+def test_a_client_and_its_server_may_have_different_encodings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``PYTHONUTF8`` has no effect on the client, which is started with ``-I``."""
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "OWNER": "Jürgen"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    project = tmp_path / "für alle"
+    project.mkdir()
+    servers = ForkServers(worker_environment("trace"), tmp_path)
+    worker = Worker("torch", tmp_path / "store", project, servers=servers)
+    _send_unknown_task(worker)
+    (pid,) = _forked_pids(servers)
+    assert Path(f"/proc/{pid}/cwd").readlink() == project
+    worker.end()
+    servers.close()
+
+
+@pytest.mark.cold_workers
 def test_without_a_server_the_client_becomes_a_new_worker(tmp_path: Path) -> None:
     servers = ForkServers(worker_environment("trace"), tmp_path)
     os.killpg(servers.pid, signal.SIGKILL)

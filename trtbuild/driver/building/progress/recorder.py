@@ -15,7 +15,7 @@ from trtbuild.driver.building.progress.lanes import Lanes
 from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.driver.event_log import events
 from trtbuild.driver.event_log.lines import Sink
-from trtbuild.driver.project.outcome import StepRun, WrittenOutput
+from trtbuild.driver.project.outcome import Interrupted, StepRun, WrittenOutput
 from trtbuild.errors import TrtbuildError
 from trtbuild.toolchain.libraries.distributions import installed_version
 
@@ -135,7 +135,7 @@ class Recorder(Watcher):
                 events.BuildFinished(
                     at_s=self._now_s(),
                     status="error" if isinstance(error, Exception) else "interrupted",
-                    totals=report.totals([]),
+                    totals=report.outcome_totals(error.outcome if isinstance(error, Interrupted) else None),
                     errors=entries,
                     remotes=[],
                 )

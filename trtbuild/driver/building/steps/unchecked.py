@@ -55,6 +55,13 @@ class UncheckedSteps:
         with self._lock:
             return self._dropped_ids.union(waiting.step_id for waiting in self._waiting)
 
+    @property
+    def unpublished_keys(self) -> frozenset[str]:
+        """The keys of the results that plans use, and whose records are not published yet."""
+        with self._lock:
+            waiting_keys = (record.recipe.key for waiting in self._waiting for record in waiting.records)
+            return frozenset(self._unchecked_keys.union(waiting_keys))
+
     @contextlib.contextmanager
     def running(self, step: Step, plan: ModelPlan, on_announced: Callable[[], None] | None) -> Iterator[Publication]:
         """Enter a block that runs `step`.

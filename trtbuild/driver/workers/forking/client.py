@@ -23,10 +23,13 @@ def send_request(server: "_socket.socket", request: bytes) -> None:
 
 
 def request_of_this_process(words: "list[str]") -> bytes:
-    """Return a request: the directory, the umask and the environment of this process, and `words`, a command line."""
+    """Return a request: the directory, the umask and the environment of this process, and `words`, a command line.
+
+    Texts are bytes, because ``PYTHONUTF8`` has no effect on a client of workers, which is started with ``-I``. So its
+    encoding may differ from that of the server."""
     mask = os.umask(0o077)
     os.umask(mask)
-    return marshal.dumps((os.getcwd(), mask, words, dict(os.environ)))  # noqa: PTH109
+    return marshal.dumps((os.getcwdb(), mask, list(map(os.fsencode, words)), dict(os.environb)))  # noqa: PTH109
 
 
 def _ask(target: str) -> "_socket.socket | None":

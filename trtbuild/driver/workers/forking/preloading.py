@@ -22,7 +22,6 @@ import contextlib
 import gc
 import importlib
 import json
-import marshal
 import os
 import socket
 import sys
@@ -196,7 +195,7 @@ class TraceServer(ForkServer):
         worker: Any = sys.modules["__main__"]
         worker.end_with_parent()
         os.setsid()
-        directory, mask, command, environment = marshal.loads(request)
+        directory, mask, command, environment = requests.parse_request(request)
         os.chdir(directory)
         os.umask(mask)
         requests.set_environment(environment, self._set_by_libraries)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import _socket
+import marshal
 import os
 import sys
 from typing import Any
@@ -71,6 +72,19 @@ def receive_request(client: Any) -> tuple[list[int], bytes]:
         if size is None and len(request) >= 4:
             size, request = int.from_bytes(request[:4], sys.byteorder), request[4:]
     return streams, request
+
+
+def parse_request(request: bytes) -> tuple[str, int, list[str], dict[str, str]]:
+    """Return the directory, the umask, the command line and the environment variables of a client.
+
+    Raises ValueError, TypeError, AttributeError or EOFError for bytes that are not a request."""
+    directory, mask, words, environment = marshal.loads(request)
+    return (
+        os.fsdecode(directory),
+        mask,
+        list(map(os.fsdecode, words)),
+        {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
+    )
 
 
 def close_all(descriptors: list[int]) -> None:

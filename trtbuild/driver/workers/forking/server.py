@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trtbuild.driver.workers.forking.requests import close_all, receive_request, take_over
+from trtbuild.driver.workers.forking.requests import close_all, parse_request, receive_request, take_over
 
 #: The command line and the environment variables of a worker.
 Command = tuple[list[str], dict[str, str]]
@@ -122,7 +122,7 @@ class ForkServer:
         client.close()
         self.close_descriptors()
         os.setsid()
-        directory, mask, command, environment = marshal.loads(request)
+        directory, mask, command, environment = parse_request(request)
         take_over(streams, directory, mask)
         return command, environment
 

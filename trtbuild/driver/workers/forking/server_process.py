@@ -127,7 +127,8 @@ def run_worker(command: list[str], environment: dict[str, str], *, is_trace: boo
     if is_trace:
         from trtbuild.stages.trace.run import note_environment
 
-        note_environment(environment)
+        with contextlib.suppress(Exception):  # torch cannot be loaded, as in `load`
+            note_environment(environment)
     importlib.invalidate_caches()  # otherwise a file added within one tick of the file system's clock is not found
     status: int = worker.main(command[-3:])
     return status

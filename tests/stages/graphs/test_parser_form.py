@@ -198,6 +198,20 @@ def test_a_transposed_convolution_has_the_padding_of_its_output_shape(padding: s
     np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5, atol=1e-5)
 
 
+def test_a_padding_depends_on_the_size_that_a_resize_gives_in_float32() -> None:
+    """onnx's inference finds the size 6 instead of 7."""
+    model = _model(
+        h.make_node("ConvTranspose", ["z", "kernel"], ["y"], strides=[2, 2], output_shape=[12, 12]), [1, 1, 5, 5], 17
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1, 1.4, 1.4], np.float32), "scales"))
+    model.graph.node.insert(0, h.make_node("Resize", ["x", "", "scales"], ["z"]))
+    changed = parser_form(model, 17)
+    x = np.random.default_rng(0).standard_normal((1, 1, 5, 5)).astype(np.float32)
+    sessions = [onnxruntime.InferenceSession(each.SerializeToString()) for each in (model, changed)]
+    expected, value = (session.run(None, {"x": x})[0] for session in sessions)
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_an_output_shape_of_a_dynamic_input_is_refused() -> None:
     node = h.make_node("ConvTranspose", ["x", "kernel"], ["y"], strides=[2, 2], output_shape=[16, 16])
     with pytest.raises(ConversionRefused, match="output_shape"):

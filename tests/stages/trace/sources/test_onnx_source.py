@@ -285,6 +285,60 @@ def test_resized_sizes_are_those_of_float32(tmp_path: Path) -> None:
     assert np.array_equal(onnx.numpy_helper.to_array(blob.graph.initializer[0]), np.float32([1, 1, 1.4]))
 
 
+@pytest.mark.parametrize(
+    ("opset", "nodes"),
+    [
+        (
+            17,
+            [
+                h.make_node("Constant", [], ["s"], value_floats=[1, 1, 1.4]),
+                h.make_node("Resize", ["x", "", "s"], ["y"]),
+            ],
+        ),
+        (13, [h.make_node("Resize", ["x", "", "scales", ""], ["y"])]),
+        (18, [h.make_node("Resize", ["x", "", "scale"], ["y"], axes=[-1])]),
+        (10, [h.make_node("Resize", ["x", "scales"], ["y"])]),
+        (9, [h.make_node("Upsample", ["x", "scales"], ["y"])]),
+        (7, [h.make_node("Upsample", ["x"], ["y"], scales=[1, 1, 1.4])]),
+    ],
+)
+def test_scales_are_found_in_each_form(tmp_path: Path, opset: int, nodes: list[onnx.NodeProto]) -> None:
+    scales = [
+        onnx.numpy_helper.from_array(np.array([1, 1, 1.4][3 - count :], np.float32), name)
+        for name, count in (("scales", 3), ("scale", 1))
+    ]
+    x = h.make_tensor_value_info("x", T.FLOAT, [1, 1, 5])
+    graph = read(tmp_path, model(nodes=nodes, inputs=[x], initializers=scales, opset=opset), {"x": [1, 1, 5]})
+    result = run(graph, [np.ones((1, 1, 5), np.float32)])[0]
+    assert graph.interface["outputs"][0]["shape"] == list(result.shape) == [1, 1, 7]
+
+
+def test_scales_in_a_constant_node_keep_their_numbers(tmp_path: Path) -> None:
+    value = onnx.numpy_helper.from_array(np.array([1, 1, 1.4], np.float32))
+    nodes = [h.make_node("Constant", [], ["s"], value=value), h.make_node("Resize", ["x", "", "s"], ["y"])]
+    x = h.make_tensor_value_info("x", T.FLOAT, [1, 1, 5])
+    graph = read(tmp_path, model(nodes=nodes, inputs=[x], initializers=[]), {"x": [1, 1, 5]})
+    assert graph.interface["outputs"][0]["shape"] == [1, 1, 7]
+    blob = onnx.ModelProto.FromString(graph.blob)
+    assert np.array_equal(onnx.numpy_helper.to_array(blob.graph.node[0].attribute[0].t), np.float32([1, 1, 1.4]))
+
+
+def test_a_pooling_after_a_resize_gets_the_size_of_float32(tmp_path: Path) -> None:
+    """In the size 6 that onnx's inference finds, ONNX leaves out the last window. In the right size 7, it does not."""
+    scales = onnx.numpy_helper.from_array(np.array([1, 1, 1.4], np.float32), "scales")
+    nodes = [
+        h.make_node("Resize", ["x", "", "scales"], ["z"]),
+        h.make_node("MaxPool", ["z"], ["y"], kernel_shape=[2], strides=[3], ceil_mode=1),
+    ]
+    inputs = [h.make_tensor_value_info("x", T.FLOAT, [1, 1, 5])]
+    graph = read(tmp_path, model(nodes=nodes, inputs=inputs, initializers=[scales]), {"x": [1, 1, 5]})
+    x = np.random.default_rng(0).standard_normal((1, 1, 5)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
+    (result,) = run(graph, [x])
+    assert graph.interface["outputs"][0]["shape"] == list(expected.shape) == [1, 1, 3]
+    assert np.array_equal(result, expected)
+
+
 def test_initializers_that_nested_graphs_read_are_kept(tmp_path: Path) -> None:
     two = onnx.numpy_helper.from_array(np.full(64, 2, np.float32), "two")
     branches = {

@@ -30,6 +30,7 @@ from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import SourceError
 from trtbuild.stages.onnx_graphs import all_nodes
 from trtbuild.stages.onnx_pools import drop_ceil_modes
+from trtbuild.stages.onnx_resizes import with_float32_sizes
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.declared_inputs import (
     graph_interface,
@@ -38,7 +39,6 @@ from trtbuild.stages.trace.sources.declared_inputs import (
     size_expression,
 )
 from trtbuild.stages.trace.sources.onnx_quantization import dequantize_biases, refuse_unsupported_quantization
-from trtbuild.stages.trace.sources.onnx_resizes import with_float32_sizes
 from trtbuild.stages.trace.sources.onnx_trt_domain import replace_trt_operators
 from trtbuild.stages.trace.sources.onnx_weights import (
     all_tensors,

@@ -77,7 +77,7 @@ class OnnxSource(SourceReader):
         read_numbers = numbers_in(path.parent, job)
         refuse_unsupported_quantization(graph, read_numbers, job)
         lift_constants(graph)
-        dequantize_biases(graph, read_numbers)
+        dequantize_biases(graph, read_numbers, job)
         weights = take_weights(graph, path.parent, job)
         graph.ClearField("input")
         model.ir_version = max(model.ir_version, 4)  # before version 4, each initializer must be an input

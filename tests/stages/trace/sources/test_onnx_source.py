@@ -465,6 +465,35 @@ def test_rejects_invalid_onnx_files_and_missing_external_data(tmp_path: Path) ->
         read(tmp_path)
 
 
+def test_a_tensor_of_an_unknown_type_is_an_error(tmp_path: Path) -> None:
+    for number in (0, 99):
+        proto = model()
+        proto.graph.initializer[1].data_type = number
+        with pytest.raises(
+            SourceError, match=f"the tensor 'b' of an element type that onnx .* does not know: {number}"
+        ):
+            read(tmp_path, proto)
+    proto = model(inputs=[h.make_tensor_value_info("x", 99, ["n", 64])])
+    with pytest.raises(SourceError, match=r"input 'x' of net\.onnx is type 99"):
+        read(tmp_path, proto)
+
+
+def test_a_negative_size_is_dynamic(tmp_path: Path) -> None:
+    """Some exporters write -1. onnxruntime accepts it, too."""
+    graph = read(tmp_path, model(inputs=[h.make_tensor_value_info("x", T.FLOAT, [-1, 64])]))
+    assert graph.interface["outputs"][0]["shape"] == [["sym", 0], 8]
+
+
+def test_the_long_name_of_the_domain_of_onnx_is_known(tmp_path: Path) -> None:
+    first, proto = read(tmp_path, model()), model()
+    proto.opset_import[0].domain = "ai.onnx"
+    for node in proto.graph.node:
+        node.domain = "ai.onnx"
+    assert graph_text(read(tmp_path, proto).blob) == graph_text(first.blob)
+    proto.opset_import[0].domain = ""
+    assert graph_text(read(tmp_path, proto).blob) == graph_text(first.blob)
+
+
 def test_an_undeclared_input_is_an_error(tmp_path: Path) -> None:
     inputs = [h.make_tensor_value_info(name, T.FLOAT, ["n", 64]) for name in ("x", "mask")]
     proto = model(nodes=[h.make_node("Mul", ["x", "mask"], ["y"])], inputs=inputs, initializers=[])

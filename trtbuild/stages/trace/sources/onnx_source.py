@@ -53,6 +53,7 @@ from trtbuild.stages.trace.sources.source_graph import SourceGraph
 from trtbuild.stages.trace.user_code.frames import first_lines
 
 _ONNX_DOMAINS = ("", "ai.onnx")
+_ELEMENTS = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
 
 
 class OnnxSource(SourceReader):
@@ -121,10 +122,18 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
             hint="write it with torch.onnx.export or onnx.save",
             **place,
         ) from error
+    _write_default_domain(model)
     if model.functions:
         _write_function_defaults(model, job)
         model = onnx.inliner.inline_local_functions(model)
     for tensor in all_tensors(model.graph):
+        if tensor.data_type not in _ELEMENTS:
+            raise SourceError(
+                f"{target} has the tensor {tensor.name!r} of an element type that onnx {onnx.__version__} does not know: "
+                f"{tensor.data_type}",
+                code="source",
+                **place,
+            )
         location = location_of(tensor)
         if location is not None and not (path.parent / location).is_file():
             raise SourceError(
@@ -134,6 +143,20 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
                 **place,
             )
     return model
+
+
+def _write_default_domain(model: onnx.ModelProto) -> None:
+    """Write the empty name of ONNX's own domain instead of ``ai.onnx``, in place. Both names mean the same, but onnx's
+    checker and inference know only the empty one."""
+    for body in (model, *model.functions):
+        versions = {entry.version for entry in body.opset_import if entry.domain in _ONNX_DOMAINS}
+        others = [entry for entry in body.opset_import if entry.domain not in _ONNX_DOMAINS]
+        if len(versions) == 1:  # with two versions, the checker refuses the nodes of the second one
+            others.insert(0, onnx.helper.make_opsetid("", versions.pop()))
+            del body.opset_import[:]
+            body.opset_import.extend(others)
+            for node in all_nodes(body.graph if isinstance(body, onnx.ModelProto) else body):
+                node.domain = "" if node.domain in _ONNX_DOMAINS else node.domain
 
 
 def _write_function_defaults(model: onnx.ModelProto, job: TraceJob) -> None:
@@ -231,7 +254,10 @@ def _refuse_different_value(value: onnx.ValueInfoProto, entry: Any, shape: Any, 
     tensor = value.type.tensor_type
     dtype = dtype_name(tensor.elem_type)
     if tensor.HasField("shape"):
-        sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
+        # some exporters write -1 for a dynamic size
+        sizes = [
+            size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None for size in tensor.shape.dim
+        ]
     else:
         sizes = [None] * len(shape)
     refuse_different_input(entry, shape, dtype, sizes, job)

@@ -176,6 +176,25 @@ def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     assert (result == 2).all()
 
 
+def test_a_function_that_no_node_calls_may_have_another_opset(tmp_path: Path) -> None:
+    proto = model()
+    proto.functions.append(
+        h.make_function("f", "F", ["a"], ["b"], [h.make_node("Relu", ["a"], ["b"])], [h.make_opsetid("", 13)])
+    )
+    proto.opset_import.append(h.make_opsetid("f", 1))
+    assert graph_text(read(tmp_path, proto).blob) == graph_text(read(tmp_path, model()).blob)
+
+
+def test_a_function_that_calls_itself_is_an_error(tmp_path: Path) -> None:
+    proto = model(nodes=[h.make_node("F", ["x"], ["y"], domain="f")], initializers=[])
+    imports = [h.make_opsetid("", 17), h.make_opsetid("f", 1)]
+    nodes = [h.make_node("F", ["a"], ["b"], domain="f")]
+    proto.functions.append(h.make_function("f", "F", ["a"], ["b"], nodes, imports))
+    proto.opset_import.append(imports[1])
+    with pytest.raises(SourceError, match=r"the functions of .* cannot be inlined: Cycle"):
+        read(tmp_path, proto)
+
+
 def test_the_error_about_a_function_of_another_opset_names_it(tmp_path: Path) -> None:
     proto = model(nodes=[h.make_node("Twice", ["x"], ["y"], domain="mine")])
     body = [h.make_node("Add", ["a", "a"], ["b"])]

@@ -67,6 +67,7 @@ class OnnxSource(SourceReader):
         replace_trt_operators(model, job)
         _name_nodes(graph)
         _refuse_unsupported(model, job)
+        model.ClearField("functions")  # no node calls those that are left, and the checker may refuse them
         # compare the inputs with the manifest
         initializers = {tensor.name for tensor in graph.initializer}
         # files before version 4 of ONNX's IR also list weights as inputs
@@ -125,7 +126,12 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
     _write_default_domain(model)
     if model.functions:
         _write_function_defaults(model, job)
-        model = onnx.inliner.inline_local_functions(model)
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except Exception as error:  # for example a function that calls itself
+            raise SourceError(
+                f"the functions of {target} cannot be inlined: {first_lines(str(error), 1)}", code="onnx", **place
+            ) from error
     for tensor in all_tensors(model.graph):
         if tensor.data_type not in _ELEMENTS:
             raise SourceError(

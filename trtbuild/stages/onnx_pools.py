@@ -13,6 +13,7 @@ import onnx.shape_inference
 from onnx import helper as h
 
 from trtbuild.stages.onnx_graphs import all_nodes
+from trtbuild.stages.onnx_resizes import with_float32_sizes
 
 #: Name of a value → its sizes, as far as they are known.
 _Shapes = dict[str, list[int | None]]
@@ -51,7 +52,7 @@ def drop_ceil_modes(model: onnx.ModelProto) -> None:
     The results are the same, and shape inference then finds the right sizes. Each such pooling changes the sizes of later
     ones."""
     while any(_ceil_modes(node) for node in all_nodes(model.graph)):
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(with_float32_sizes(model), data_prop=True)
         if not _drop_ceil_mode(model.graph, inferred.graph, {}):
             return
 

@@ -198,6 +198,20 @@ def test_a_transposed_convolution_has_the_padding_of_its_output_shape(padding: s
     np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-5, atol=1e-5)
 
 
+def test_a_padding_depends_on_the_size_that_a_resize_gives_in_float32() -> None:
+    """onnx's inference finds the size 6 instead of 7."""
+    model = _model(
+        h.make_node("ConvTranspose", ["z", "kernel"], ["y"], strides=[2, 2], output_shape=[12, 12]), [1, 1, 5, 5], 17
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1, 1.4, 1.4], np.float32), "scales"))
+    model.graph.node.insert(0, h.make_node("Resize", ["x", "", "scales"], ["z"]))
+    changed = parser_form(model, 17)
+    x = np.random.default_rng(0).standard_normal((1, 1, 5, 5)).astype(np.float32)
+    sessions = [onnxruntime.InferenceSession(each.SerializeToString()) for each in (model, changed)]
+    expected, value = (session.run(None, {"x": x})[0] for session in sessions)
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_an_output_shape_of_a_dynamic_input_is_refused() -> None:
     node = h.make_node("ConvTranspose", ["x", "kernel"], ["y"], strides=[2, 2], output_shape=[16, 16])
     with pytest.raises(ConversionRefused, match="output_shape"):
@@ -255,6 +269,47 @@ def test_a_selu_has_the_numbers_of_onnx() -> None:
     np.testing.assert_array_equal(_run(changed, x), _run(model, x))
     given = _model(h.make_node("Selu", ["x"], ["y"], alpha=1.5, gamma=2.0), ["n", 4], 17)
     np.testing.assert_array_equal(_run(parser_form(given, 17), x), _run(given, x))
+
+
+@pytest.mark.parametrize("attributes", [{}, {"upper": 0}, {"upper": 1}])
+def test_a_triangle_is_the_half_of_onnx(attributes: dict[str, int]) -> None:
+    """Without the attribute, the parser keeps the lower half."""
+    model = _model(h.make_node("Trilu", ["x"], ["y"], **attributes), ["n", 4], 17)
+    changed = parser_form(model, 17)
+    assert [entry.name for entry in changed.graph.node[0].attribute] == ["upper"]
+    x = np.arange(1, 17, dtype=np.float32).reshape(4, 4)
+    np.testing.assert_array_equal(_run(changed, x), _run(model, x))
+
+
+@pytest.mark.parametrize("axes", ["none", "empty", "one"])
+@pytest.mark.parametrize("operator", ["ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"])
+def test_a_reduction_over_no_axes_computes_each_element(operator: str, axes: str) -> None:
+    """The parser returns the operand."""
+    names = ["x"] if axes == "none" else ["x", "axes"]
+    model = _model(h.make_node(operator, names, ["y"], noop_with_empty_axes=1), ["n", 4], 18)
+    if axes != "none":
+        constant = onnx.numpy_helper.from_array(np.array([1] * (axes == "one"), np.int64))
+        model.graph.node.insert(0, h.make_node("Constant", [], ["axes"], value=constant))
+    changed = parser_form(model, 18)
+    assert (operator in _operators(changed)) == (axes == "one")
+    assert _parse_errors(changed) == []
+    x = np.array([[-3, 2, 0.5, 8], [1, 2, 3, 4]], np.float32)
+    x = np.abs(x) if operator == "ReduceLogSum" else x
+    np.testing.assert_allclose(_run(changed, x), _run(model, x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("element", "is_refused"), [(T.FLOAT8E4M3FN, True), (T.FLOAT8E5M2, True), (T.INT8, False)])
+def test_a_float8_quantizer_that_does_not_saturate_is_refused(element: int, is_refused: bool) -> None:
+    """The parser ignores the attribute, which has no effect on int8."""
+    for saturate in (0, 1):
+        model = _model(h.make_node("QuantizeLinear", ["x", "tenth", "zero"], ["q"], saturate=saturate), ["n", 4], 19)
+        model.graph.initializer.append(h.make_tensor("zero", element, [1], b"\0", raw=True))
+        model.graph.node.append(h.make_node("DequantizeLinear", ["q", "tenth", "zero"], ["y"]))
+        if is_refused and not saturate:
+            with pytest.raises(ConversionRefused, match="saturate=0"):
+                parser_form(model, 19)
+        else:
+            assert parser_form(model, 19) == model
 
 
 @pytest.mark.parametrize("operator", ["GRU", "LSTM", "RNN"])

@@ -179,6 +179,23 @@ def test_the_function_can_read_values_of_tensorrt() -> None:
     }
 
 
+def test_the_layers_of_a_network_can_be_iterated_and_counted_from_the_end() -> None:
+    """As in TensorRT. A loop over the layers ends with an IndexError."""
+    seen: list[bool] = []
+
+    def define(network: Any, trt: Any) -> None:
+        first = convolution(network, trt)
+        last = network.add_activation(first.get_output(0), trt.ActivationType.RELU)
+        seen.append(list(network) == [first, last] and network[-1] is last and network[-2] is first)
+        for index in (2, -3):
+            with pytest.raises(IndexError):
+                network[index]
+        network.mark_output(last.get_output(0))
+
+    record(define)
+    assert seen == [True]
+
+
 def test_an_attribute_that_tensorrt_lacks_is_an_attribute_error() -> None:
     def define(network: Any, trt: Any) -> None:
         assert convolution(network, trt).nothing_like_this

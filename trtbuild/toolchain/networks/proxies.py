@@ -118,7 +118,10 @@ class NetworkProxy(Proxy):
         return int(self.real.num_layers)
 
     def __getitem__(self, index: int) -> Any:
-        return self._recorder.layer(index)
+        # as in TensorRT's network, so that loops over the layers end, and -1 is the last layer
+        if not -len(self) <= index < len(self):
+            raise IndexError("Out of bounds")
+        return self._recorder.layer(index % len(self))
 
 
 class ResultProxy(Proxy):

@@ -18,6 +18,7 @@ from onnx import helper as h
 
 from tests.builds.quantized.test_quantized import quantized_file
 from trtbuild.errors import SourceError
+from trtbuild.stages.onnx_graphs import all_nodes
 from trtbuild.stages.trace.sources.onnx_quantization import dequantize_biases, refuse_unsupported_quantization
 from trtbuild.stages.trace.sources.onnx_weights import numbers_in
 
@@ -36,7 +37,7 @@ def results(model: onnx.ModelProto, x: Any) -> Any:
 def test_the_rewritten_file_equals_the_original() -> None:
     original = quantized_file()
     model = onnx.ModelProto.FromString(original.SerializeToString())
-    dequantize_biases(model.graph, READ_NUMBERS)
+    dequantize_biases(model.graph, READ_NUMBERS, JOB)
     # the input and the weights keep their DequantizeLinear, the bias does not
     assert [node.op_type for node in model.graph.node].count("DequantizeLinear") == 2
     onnx.checker.check_model(model)
@@ -53,10 +54,54 @@ def test_a_bias_in_a_constant_node_is_rewritten_too() -> None:
     )
     graph = h.make_graph(nodes, "g", original.graph.input, original.graph.output, others)
     model = h.make_model(graph, opset_imports=original.opset_import, ir_version=original.ir_version)
-    dequantize_biases(model.graph, READ_NUMBERS)
+    dequantize_biases(model.graph, READ_NUMBERS, JOB)
     assert [node.op_type for node in model.graph.node].count("DequantizeLinear") == 2
     x = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)
     np.testing.assert_array_equal(results(model, x), results(original, x))
+
+
+def bias_model(opset: int = 21, *, axis: int = 0, in_branch: bool = False, **attributes: int) -> onnx.ModelProto:
+    """``y = x + b``, where an int32 bias has a scale for each element. With `in_branch`, a branch computes it."""
+    element = attributes.get("output_dtype", onnx.TensorProto.FLOAT)
+    x, y = (h.make_tensor_value_info(name, element, ["n", 3]) for name in "xy")
+    nodes = [h.make_node("DequantizeLinear", ["b", "s"], ["d"], "bias", axis=axis, **attributes)]
+    nodes.append(h.make_node("Add", ["x", "d"], ["y"]))
+    constants = [
+        onnx.numpy_helper.from_array(np.array([70000, -5, 8], np.int32), "b"),
+        onnx.numpy_helper.from_array(np.array([0.5, 0.25, 3], np.float32), "s"),
+    ]
+    if in_branch:
+        branches = {
+            "then_branch": h.make_graph(nodes, "then", [], [y], constants[1:]),
+            "else_branch": h.make_graph([h.make_node("Neg", ["x"], ["y"])], "else", [], [y]),
+        }
+        nodes = [h.make_node("If", ["c"], ["z"], **branches)]
+        y = h.make_tensor_value_info("z", element, ["n", 3])
+        constants = [constants[0], h.make_tensor("c", onnx.TensorProto.BOOL, [], [True])]
+    graph = h.make_graph(nodes, "g", [x], [y], constants)
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=10)
+
+
+def test_a_bias_in_a_branch_is_rewritten_too() -> None:
+    original, model = bias_model(in_branch=True), bias_model(in_branch=True)
+    dequantize_biases(model.graph, READ_NUMBERS, JOB)
+    assert "DequantizeLinear" not in [node.op_type for node in all_nodes(model.graph)]
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(results(model, x), results(original, x))
+
+
+def test_a_bias_may_name_its_type() -> None:
+    """Since opset 23."""
+    original, model = (bias_model(23, output_dtype=onnx.TensorProto.FLOAT16) for _ in range(2))
+    dequantize_biases(model.graph, READ_NUMBERS, JOB)
+    assert [node.op_type for node in model.graph.node] == ["Add"]
+    x = np.ones((2, 3), np.float16)
+    np.testing.assert_array_equal(results(model, x), results(original, x))
+
+
+def test_an_axis_that_a_bias_does_not_have_is_an_error() -> None:
+    with pytest.raises(SourceError, match=r"the bias of node 'bias' of m\.onnx cannot be dequantized"):
+        dequantize_biases(bias_model(axis=1).graph, READ_NUMBERS, JOB)
 
 
 def test_rejects_an_integer_operator_and_names_it() -> None:

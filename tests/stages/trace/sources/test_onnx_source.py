@@ -176,6 +176,25 @@ def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     assert (result == 2).all()
 
 
+def test_a_function_that_no_node_calls_may_have_another_opset(tmp_path: Path) -> None:
+    proto = model()
+    proto.functions.append(
+        h.make_function("f", "F", ["a"], ["b"], [h.make_node("Relu", ["a"], ["b"])], [h.make_opsetid("", 13)])
+    )
+    proto.opset_import.append(h.make_opsetid("f", 1))
+    assert graph_text(read(tmp_path, proto).blob) == graph_text(read(tmp_path, model()).blob)
+
+
+def test_a_function_that_calls_itself_is_an_error(tmp_path: Path) -> None:
+    proto = model(nodes=[h.make_node("F", ["x"], ["y"], domain="f")], initializers=[])
+    imports = [h.make_opsetid("", 17), h.make_opsetid("f", 1)]
+    nodes = [h.make_node("F", ["a"], ["b"], domain="f")]
+    proto.functions.append(h.make_function("f", "F", ["a"], ["b"], nodes, imports))
+    proto.opset_import.append(imports[1])
+    with pytest.raises(SourceError, match=r"the functions of .* cannot be inlined: Cycle"):
+        read(tmp_path, proto)
+
+
 def test_the_error_about_a_function_of_another_opset_names_it(tmp_path: Path) -> None:
     proto = model(nodes=[h.make_node("Twice", ["x"], ["y"], domain="mine")])
     body = [h.make_node("Add", ["a", "a"], ["b"])]
@@ -283,6 +302,60 @@ def test_resized_sizes_are_those_of_float32(tmp_path: Path) -> None:
     assert graph.interface["outputs"][0]["shape"] == list(result.shape) == [1, 1, 9]
     blob = onnx.ModelProto.FromString(graph.blob)
     assert np.array_equal(onnx.numpy_helper.to_array(blob.graph.initializer[0]), np.float32([1, 1, 1.4]))
+
+
+@pytest.mark.parametrize(
+    ("opset", "nodes"),
+    [
+        (
+            17,
+            [
+                h.make_node("Constant", [], ["s"], value_floats=[1, 1, 1.4]),
+                h.make_node("Resize", ["x", "", "s"], ["y"]),
+            ],
+        ),
+        (13, [h.make_node("Resize", ["x", "", "scales", ""], ["y"])]),
+        (18, [h.make_node("Resize", ["x", "", "scale"], ["y"], axes=[-1])]),
+        (10, [h.make_node("Resize", ["x", "scales"], ["y"])]),
+        (9, [h.make_node("Upsample", ["x", "scales"], ["y"])]),
+        (7, [h.make_node("Upsample", ["x"], ["y"], scales=[1, 1, 1.4])]),
+    ],
+)
+def test_scales_are_found_in_each_form(tmp_path: Path, opset: int, nodes: list[onnx.NodeProto]) -> None:
+    scales = [
+        onnx.numpy_helper.from_array(np.array([1, 1, 1.4][3 - count :], np.float32), name)
+        for name, count in (("scales", 3), ("scale", 1))
+    ]
+    x = h.make_tensor_value_info("x", T.FLOAT, [1, 1, 5])
+    graph = read(tmp_path, model(nodes=nodes, inputs=[x], initializers=scales, opset=opset), {"x": [1, 1, 5]})
+    result = run(graph, [np.ones((1, 1, 5), np.float32)])[0]
+    assert graph.interface["outputs"][0]["shape"] == list(result.shape) == [1, 1, 7]
+
+
+def test_scales_in_a_constant_node_keep_their_numbers(tmp_path: Path) -> None:
+    value = onnx.numpy_helper.from_array(np.array([1, 1, 1.4], np.float32))
+    nodes = [h.make_node("Constant", [], ["s"], value=value), h.make_node("Resize", ["x", "", "s"], ["y"])]
+    x = h.make_tensor_value_info("x", T.FLOAT, [1, 1, 5])
+    graph = read(tmp_path, model(nodes=nodes, inputs=[x], initializers=[]), {"x": [1, 1, 5]})
+    assert graph.interface["outputs"][0]["shape"] == [1, 1, 7]
+    blob = onnx.ModelProto.FromString(graph.blob)
+    assert np.array_equal(onnx.numpy_helper.to_array(blob.graph.node[0].attribute[0].t), np.float32([1, 1, 1.4]))
+
+
+def test_a_pooling_after_a_resize_gets_the_size_of_float32(tmp_path: Path) -> None:
+    """In the size 6 that onnx's inference finds, ONNX leaves out the last window. In the right size 7, it does not."""
+    scales = onnx.numpy_helper.from_array(np.array([1, 1, 1.4], np.float32), "scales")
+    nodes = [
+        h.make_node("Resize", ["x", "", "scales"], ["z"]),
+        h.make_node("MaxPool", ["z"], ["y"], kernel_shape=[2], strides=[3], ceil_mode=1),
+    ]
+    inputs = [h.make_tensor_value_info("x", T.FLOAT, [1, 1, 5])]
+    graph = read(tmp_path, model(nodes=nodes, inputs=inputs, initializers=[scales]), {"x": [1, 1, 5]})
+    x = np.random.default_rng(0).standard_normal((1, 1, 5)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
+    (result,) = run(graph, [x])
+    assert graph.interface["outputs"][0]["shape"] == list(expected.shape) == [1, 1, 3]
+    assert np.array_equal(result, expected)
 
 
 def test_initializers_that_nested_graphs_read_are_kept(tmp_path: Path) -> None:
@@ -409,6 +482,35 @@ def test_rejects_invalid_onnx_files_and_missing_external_data(tmp_path: Path) ->
     (tmp_path / "net.data").unlink()
     with pytest.raises(SourceError, match=r"keeps the data of 'w' in 'net.data', which is not in its folder"):
         read(tmp_path)
+
+
+def test_a_tensor_of_an_unknown_type_is_an_error(tmp_path: Path) -> None:
+    for number in (0, 99):
+        proto = model()
+        proto.graph.initializer[1].data_type = number
+        with pytest.raises(
+            SourceError, match=f"the tensor 'b' of an element type that onnx .* does not know: {number}"
+        ):
+            read(tmp_path, proto)
+    proto = model(inputs=[h.make_tensor_value_info("x", 99, ["n", 64])])
+    with pytest.raises(SourceError, match=r"input 'x' of net\.onnx is type 99"):
+        read(tmp_path, proto)
+
+
+def test_a_negative_size_is_dynamic(tmp_path: Path) -> None:
+    """Some exporters write -1. onnxruntime accepts it, too."""
+    graph = read(tmp_path, model(inputs=[h.make_tensor_value_info("x", T.FLOAT, [-1, 64])]))
+    assert graph.interface["outputs"][0]["shape"] == [["sym", 0], 8]
+
+
+def test_the_long_name_of_the_domain_of_onnx_is_known(tmp_path: Path) -> None:
+    first, proto = read(tmp_path, model()), model()
+    proto.opset_import[0].domain = "ai.onnx"
+    for node in proto.graph.node:
+        node.domain = "ai.onnx"
+    assert graph_text(read(tmp_path, proto).blob) == graph_text(first.blob)
+    proto.opset_import[0].domain = ""
+    assert graph_text(read(tmp_path, proto).blob) == graph_text(first.blob)
 
 
 def test_an_undeclared_input_is_an_error(tmp_path: Path) -> None:

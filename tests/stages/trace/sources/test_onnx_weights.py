@@ -43,6 +43,46 @@ def test_rejects_data_whose_size_does_not_match_type_and_shape(count: int) -> No
         take_weights(graph(tensor), Path(), JOB)
 
 
+@pytest.mark.parametrize("count", [3, 4096])
+def test_rejects_a_list_of_numbers_that_does_not_match_the_shape(count: int) -> None:
+    tensor = T(name="k", data_type=T.FLOAT, dims=[count], float_data=[0.0] * (count - 1))
+    with pytest.raises(SourceError, match=r"initializer 'k' of m\.onnx cannot be read"):
+        take_weights(graph(tensor), Path(), JOB)
+
+
+@pytest.mark.parametrize("offset", ["abc", "-4", str(10**30)])
+def test_rejects_an_invalid_place_of_external_data(tmp_path: Path, offset: str) -> None:
+    (tmp_path / "data").write_bytes(bytes(12))
+    tensor = T(name="k", data_type=T.FLOAT, dims=[3], data_location=T.EXTERNAL)
+    tensor.external_data.add(key="location", value="data")
+    tensor.external_data.add(key="offset", value=offset)
+    with pytest.raises(SourceError, match=r"initializer 'k' of m\.onnx"):
+        take_weights(graph(tensor), tmp_path, JOB)
+
+
+def test_a_length_of_0_stands_for_the_size(tmp_path: Path) -> None:
+    """As in onnx and onnxruntime."""
+    (tmp_path / "data").write_bytes(np.arange(5, dtype=np.float32).tobytes())
+    tensor = T(name="k", data_type=T.FLOAT, dims=[3], data_location=T.EXTERNAL)
+    for key, value in (("location", "data"), ("offset", "4"), ("length", "0")):
+        tensor.external_data.add(key=key, value=value)
+    proto = graph(tensor)
+    take_weights(proto, tmp_path, JOB)
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(proto.initializer[0]), [1, 2, 3])
+
+
+def test_the_storage_form_of_numbers_in_nodes_does_not_matter() -> None:
+    def taken(tensor: onnx.TensorProto) -> onnx.GraphProto:
+        body = h.make_graph([h.make_node("Constant", [], ["c"], value=tensor)], "body", [], [])
+        nodes = [h.make_node("Constant", [], ["k"], value=tensor), h.make_node("If", ["k"], ["y"], then_branch=body)]
+        proto = h.make_graph(nodes, "g", [], [])
+        take_weights(proto, Path(), JOB)
+        return proto
+
+    values = np.array([1.5, -2], np.float32)
+    assert taken(h.make_tensor("k", T.FLOAT, [2], values)) == taken(onnx.numpy_helper.from_array(values, "k"))
+
+
 def test_the_external_data_of_constant_nodes_is_read_into_the_graph(tmp_path: Path) -> None:
     def constant(name: str, value: float) -> onnx.NodeProto:
         return h.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(np.full(4, value, np.float32)))

@@ -104,6 +104,16 @@ def test_keyword_only_arguments_are_matched_by_name(tmp_path: Path) -> None:
     assert [(entry["name"], entry["keyword"]) for entry in traced.interface["inputs"]] == [("mask", True), ("x", False)]
 
 
+def test_an_argument_may_have_any_name(tmp_path: Path) -> None:
+    class Sum(nn.Module):
+        def forward(self, _run: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
+            return _run + run
+
+    save_script(Sum(), tmp_path)
+    _, traced = trace_script(tmp_path, {"_run": [2, 4], "run": [4]})
+    assert [entry["name"] for entry in traced.interface["inputs"]] == ["_run", "run"]
+
+
 def test_rejects_a_branch_on_a_dynamic_size(tmp_path: Path) -> None:
     save_script(Branch(), tmp_path)
     with pytest.raises(SourceError, match=r"declared dynamic, but the model fixes it to 3") as caught:

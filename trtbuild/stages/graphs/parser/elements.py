@@ -1,9 +1,10 @@
-"""Write or refuse operators that compute each element alone: Clip, Mod and Selu."""
+"""Write or refuse operators that compute each element alone: Clip, Mod, QuantizeLinear, Selu, Trilu, and reductions over no
+axes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -14,6 +15,20 @@ from trtbuild.stages.graphs.parser.graph import LARGEST, ModelFacts, attribute_o
 
 #: Attribute of Selu → its default since opset 6.
 _SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
+
+#: Reduction → the operator that computes its result over no axes, and the number of times that it reads the operand. All
+#: other reductions return their operand then.
+_OF_NO_AXES: Mapping[str, tuple[str, int]] = {
+    "ReduceL1": ("Abs", 1),
+    "ReduceL2": ("Abs", 1),
+    "ReduceLogSum": ("Log", 1),
+    "ReduceSumSquare": ("Mul", 2),
+}
+#: The types for which `saturate` has an effect.
+_FLOAT8 = frozenset((
+    onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.FLOAT8E4M3FNUZ, onnx.TensorProto.FLOAT8E5M2,
+    onnx.TensorProto.FLOAT8E5M2FNUZ,
+))  # fmt: skip
 
 
 def order_bounds(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
@@ -45,6 +60,37 @@ def write_selu_numbers(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx
     if facts.opset >= 6:
         for name, number in _SELU.items():
             set_attribute(node, name, attribute_of(node, name, number))
+    yield node
+
+
+def write_half(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Write which half Trilu keeps. Without the attribute, ONNX keeps the upper one, and the parser the lower one."""
+    set_attribute(node, "upper", attribute_of(node, "upper", 1))
+    yield node
+
+
+def write_reduction_of_no_axes(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Write a reduction over no axes (``noop_with_empty_axes=1``) as an operator on each element. ONNX computes squares,
+    absolute values or logarithms nevertheless, and the parser returns the operand."""
+    axes = node.input[1] if len(node.input) > 1 else ""
+    if attribute_of(node, "noop_with_empty_axes", 0) and (not axes or facts.sizes(axes) == [0]):
+        operator, count = _OF_NO_AXES[node.op_type]
+        yield h.make_node(operator, [node.input[0]] * count, list(node.output), name=node.name)
+        return
+    yield node
+
+
+def refuse_overflow(node: onnx.NodeProto, facts: ModelFacts) -> Iterator[onnx.NodeProto]:
+    """Refuse quantizers to float8 with ``saturate=0``. ONNX gives NaN or infinity for a number out of range. The parser
+    ignores the attribute, and TensorRT gives the largest number."""
+    if not attribute_of(node, "saturate", 1) and facts.element(node.output[0]) in {
+        *_FLOAT8,
+        onnx.TensorProto.UNDEFINED,
+    }:
+        raise ConversionRefused(
+            "QuantizeLinear has saturate=0, which TensorRT's parser ignores",
+            hint="export the model with saturate=1, if its numbers may be limited to the range of float8",
+        )
     yield node
 
 

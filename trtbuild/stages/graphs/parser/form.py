@@ -28,11 +28,17 @@ _FORMS: Mapping[str, Callable[[onnx.NodeProto, ModelFacts], Iterable[onnx.NodePr
     "MaxPool": windows.pool,
     "Mod": elements.refuse_float_mod,
     "NonMaxSuppression": searches.write_threshold,
+    "QuantizeLinear": elements.refuse_overflow,
     "RNN": loops.refuse_batch_first,
+    "ReduceL1": elements.write_reduction_of_no_axes,
+    "ReduceL2": elements.write_reduction_of_no_axes,
+    "ReduceLogSum": elements.write_reduction_of_no_axes,
     "ReduceLogSumExp": log_sums.write_out_log_sum_exp,
+    "ReduceSumSquare": elements.write_reduction_of_no_axes,
     "Resize": windows.refuse_tensorflow_pixels,
     "Selu": elements.write_selu_numbers,
     "TopK": searches.search_finite_numbers,
+    "Trilu": elements.write_half,
 }
 
 

@@ -12,6 +12,7 @@ import onnx.shape_inference
 from onnx import helper as h
 
 from trtbuild.stages.onnx_graphs import all_graphs
+from trtbuild.stages.onnx_resizes import with_float32_sizes
 
 #: The element type of a value (UNDEFINED if it is not known), and its sizes. A size that is not known is None. If the
 #: number of axes is not known, None takes the place of all sizes.
@@ -125,7 +126,7 @@ def _number(value: Any) -> Any:
 
 
 def _types(model: onnx.ModelProto) -> Mapping[str, _Type]:
-    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    graph = onnx.shape_inference.infer_shapes(with_float32_sizes(model), data_prop=True).graph
     types: dict[str, _Type] = {}
     for each in all_graphs(graph):
         for tensor in each.initializer:

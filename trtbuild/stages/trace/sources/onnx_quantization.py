@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import onnx
@@ -24,6 +24,7 @@ from onnx.reference import ReferenceEvaluator
 from trtbuild.errors import SourceError
 from trtbuild.stages.onnx_graphs import all_nodes, nested_graphs
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.user_code.frames import first_lines
 
 _UNSIGNED = {onnx.TensorProto.UINT8, onnx.TensorProto.UINT16, onnx.TensorProto.UINT4, onnx.TensorProto.UINT2}
 _INTEGER_OPERATORS = (
@@ -40,17 +41,36 @@ _SYMMETRIC_HINT = (
 Read = Callable[[onnx.TensorProto], np.ndarray]
 
 
-def dequantize_biases(graph: onnx.GraphProto, read: Read) -> None:
-    """Replace each DequantizeLinear of int32 initializers or constants by its result, in place (rule 2)."""
-    initializers = {tensor.name: tensor for tensor in graph.initializer} | _constants(graph.node)
+def dequantize_biases(
+    graph: onnx.GraphProto, read: Read, job: TraceJob, outer: Mapping[str, onnx.TensorProto] | None = None
+) -> None:
+    """Replace each DequantizeLinear of int32 initializers or constants by its result, in place (rule 2), also in nested
+    graphs. `outer` are the initializers and constants of the graphs around `graph`. Raises SourceError for a node that
+    cannot be computed."""
+    own_names = {value.name for value in graph.input} | {name for node in graph.node for name in node.output}
+    initializers = {name: tensor for name, tensor in (outer or {}).items() if name not in own_names}
+    initializers |= {tensor.name: tensor for tensor in graph.initializer} | _constants(graph.node)
     kept = []
     for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                dequantize_biases(attribute.g, read, job, initializers)
         operands = [initializers.get(name) for name in node.input if name]
         is_complete = len(operands) > 1 and None not in operands and bool(node.output)
         if node.op_type != "DequantizeLinear" or not is_complete or not _is_int32(operands[0]):
             kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
             continue
-        graph.initializer.append(_dequantized(node, [read(tensor) for tensor in operands if tensor is not None]))
+        try:
+            result = _dequantized(node, [read(tensor) for tensor in operands if tensor is not None])
+        except (TypeError, ValueError, IndexError) as error:
+            raise SourceError(
+                f"the bias of node {node.name!r} of {job.source.target} cannot be dequantized: "
+                f"{first_lines(str(error), 1)}",
+                code="onnx",
+                hint="the axis and the shape of the scale must fit the bias: export the model again",
+                **job.place("source"),
+            ) from error
+        graph.initializer.append(result)
     if len(kept) < len(graph.node):
         graph.ClearField("node")
         graph.node.extend(kept)
@@ -122,16 +142,19 @@ def _is_int32(tensor: onnx.TensorProto | None) -> bool:
 
 
 def _dequantized(node: onnx.NodeProto, operands: list[np.ndarray]) -> onnx.TensorProto:
-    """The result of a node on constant operands, as an initializer with the name of the result."""
+    """The result of a DequantizeLinear of constants, as an initializer with the name of the result. Opset 23 has the
+    attributes of all older opsets."""
     names = [name for name in node.input if name]
     inputs = [
         onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in zip(names, operands, strict=True)
     ]
-    element = onnx.helper.np_dtype_to_tensor_dtype(operands[1].dtype)
+    element = _output_dtype(node) or onnx.helper.np_dtype_to_tensor_dtype(operands[1].dtype)
     output = onnx.helper.make_tensor_value_info(node.output[0], element, None)
     model = onnx.helper.make_model(
-        onnx.helper.make_graph([node], "bias", inputs, [output]), opset_imports=[onnx.helper.make_opsetid("", 21)]
+        onnx.helper.make_graph([node], "bias", inputs, [output]), opset_imports=[onnx.helper.make_opsetid("", 23)]
     )
     (result,) = ReferenceEvaluator(model).run(None, dict(zip(names, operands, strict=True)))
-    return onnx.numpy_helper.from_array(np.asarray(result, operands[1].dtype), node.output[0])
+    return onnx.numpy_helper.from_array(
+        np.asarray(result).astype(onnx.helper.tensor_dtype_to_np_dtype(element)), node.output[0]
+    )

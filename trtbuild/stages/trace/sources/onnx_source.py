@@ -30,6 +30,7 @@ from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import SourceError
 from trtbuild.stages.onnx_graphs import all_nodes
 from trtbuild.stages.onnx_pools import drop_ceil_modes
+from trtbuild.stages.onnx_resizes import with_float32_sizes
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.declared_inputs import (
     graph_interface,
@@ -38,7 +39,6 @@ from trtbuild.stages.trace.sources.declared_inputs import (
     size_expression,
 )
 from trtbuild.stages.trace.sources.onnx_quantization import dequantize_biases, refuse_unsupported_quantization
-from trtbuild.stages.trace.sources.onnx_resizes import with_float32_sizes
 from trtbuild.stages.trace.sources.onnx_trt_domain import replace_trt_operators
 from trtbuild.stages.trace.sources.onnx_weights import (
     all_tensors,
@@ -53,6 +53,7 @@ from trtbuild.stages.trace.sources.source_graph import SourceGraph
 from trtbuild.stages.trace.user_code.frames import first_lines
 
 _ONNX_DOMAINS = ("", "ai.onnx")
+_ELEMENTS = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
 
 
 class OnnxSource(SourceReader):
@@ -66,6 +67,7 @@ class OnnxSource(SourceReader):
         replace_trt_operators(model, job)
         _name_nodes(graph)
         _refuse_unsupported(model, job)
+        model.ClearField("functions")  # no node calls those that are left, and the checker may refuse them
         # compare the inputs with the manifest
         initializers = {tensor.name for tensor in graph.initializer}
         # files before version 4 of ONNX's IR also list weights as inputs
@@ -77,7 +79,7 @@ class OnnxSource(SourceReader):
         read_numbers = numbers_in(path.parent, job)
         refuse_unsupported_quantization(graph, read_numbers, job)
         lift_constants(graph)
-        dequantize_biases(graph, read_numbers)
+        dequantize_biases(graph, read_numbers, job)
         weights = take_weights(graph, path.parent, job)
         graph.ClearField("input")
         model.ir_version = max(model.ir_version, 4)  # before version 4, each initializer must be an input
@@ -121,10 +123,23 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
             hint="write it with torch.onnx.export or onnx.save",
             **place,
         ) from error
+    _write_default_domain(model)
     if model.functions:
         _write_function_defaults(model, job)
-        model = onnx.inliner.inline_local_functions(model)
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except Exception as error:  # for example a function that calls itself
+            raise SourceError(
+                f"the functions of {target} cannot be inlined: {first_lines(str(error), 1)}", code="onnx", **place
+            ) from error
     for tensor in all_tensors(model.graph):
+        if tensor.data_type not in _ELEMENTS:
+            raise SourceError(
+                f"{target} has the tensor {tensor.name!r} of an element type that onnx {onnx.__version__} does not know: "
+                f"{tensor.data_type}",
+                code="source",
+                **place,
+            )
         location = location_of(tensor)
         if location is not None and not (path.parent / location).is_file():
             raise SourceError(
@@ -134,6 +149,20 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
                 **place,
             )
     return model
+
+
+def _write_default_domain(model: onnx.ModelProto) -> None:
+    """Write the empty name of ONNX's own domain instead of ``ai.onnx``, in place. Both names mean the same, but onnx's
+    checker and inference know only the empty one."""
+    for body in (model, *model.functions):
+        versions = {entry.version for entry in body.opset_import if entry.domain in _ONNX_DOMAINS}
+        others = [entry for entry in body.opset_import if entry.domain not in _ONNX_DOMAINS]
+        if len(versions) == 1:  # with two versions, the checker refuses the nodes of the second one
+            others.insert(0, onnx.helper.make_opsetid("", versions.pop()))
+            del body.opset_import[:]
+            body.opset_import.extend(others)
+            for node in all_nodes(body.graph if isinstance(body, onnx.ModelProto) else body):
+                node.domain = "" if node.domain in _ONNX_DOMAINS else node.domain
 
 
 def _write_function_defaults(model: onnx.ModelProto, job: TraceJob) -> None:
@@ -231,7 +260,10 @@ def _refuse_different_value(value: onnx.ValueInfoProto, entry: Any, shape: Any, 
     tensor = value.type.tensor_type
     dtype = dtype_name(tensor.elem_type)
     if tensor.HasField("shape"):
-        sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
+        # some exporters write -1 for a dynamic size
+        sizes = [
+            size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None for size in tensor.shape.dim
+        ]
     else:
         sizes = [None] * len(shape)
     refuse_different_input(entry, shape, dtype, sizes, job)

@@ -3,7 +3,7 @@
 An initializer is a weight if it is used, has at least `WEIGHT_BYTES` bytes, and has an element type that is allowed for
 weights. Other used initializers, such as axes and shapes, and all initializers of nested graphs stay in the graph, where
 their numbers are stored as raw data. (Strings are not changed.) Small Constant nodes, and all Constant nodes of nested
-graphs, stay in the graph, too. Their external data is read into the graph.
+graphs, stay in the graph, too. Their numbers are stored as raw data, also if they are external.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def take_weights(graph: onnx.GraphProto, folder: Path, job: TraceJob) -> dict[st
         for tensor in nested.initializer:
             tensor.CopyFrom(_with_raw_data(tensor, folder, job))
     for tensor in _attribute_tensors(graph):
-        if location_of(tensor) is not None:
-            tensor.CopyFrom(_with_raw_data(tensor, folder, job))
+        tensor.CopyFrom(_with_raw_data(tensor, folder, job))
     return weights
 
 
@@ -98,7 +97,9 @@ def location_of(tensor: onnx.TensorProto) -> str | None:
 
 def dtype_name(element: int) -> str:
     """torch's name for an ``onnx.TensorProto.DataType``, such as ``float32``. For float8 types, and for types that torch
-    does not have, ONNX's name in small letters."""
+    does not have, ONNX's name in small letters. A number that ONNX does not know gives no name of a type."""
+    if element not in onnx.TensorProto.DataType.values():
+        return f"type {element}"
     name = str(onnx.TensorProto.DataType.Name(element)).lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
 
@@ -119,8 +120,15 @@ def _weight_value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torc
 
 def _checked_bytes(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> bytes | bytearray:
     """The row-major little-endian bytes of a tensor, from the model or its external file. Raises SourceError if the
-    number of bytes does not fit the tensor's type and shape."""
-    raw = _read_bytes(tensor, folder)
+    number of bytes does not fit the tensor's type and shape, or if the tensor does not say where its bytes are."""
+    try:
+        raw = _read_bytes(tensor, folder)
+    except (ValueError, OverflowError) as error:
+        raise SourceError(
+            f"initializer {tensor.name!r} of {job.source.target} cannot be read: {error}",
+            code="source",
+            **job.place("source"),
+        ) from error
     if len(raw) != _size_bytes(tensor):
         raise SourceError(
             f"initializer {tensor.name!r} of {job.source.target} has {len(raw)} bytes; its type and shape need "
@@ -136,7 +144,7 @@ def _read_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes | bytearray:
     if location is not None:
         info = onnx.external_data_helper.ExternalDataInfo(tensor)
         with (folder / location).open("rb", buffering=0) as file:
-            start, length = info.offset or 0, _size_bytes(tensor) if info.length is None else info.length
+            start, length = info.offset or 0, info.length or _size_bytes(tensor)  # a length of 0 means the size
             data = bytearray(max(0, min(length, os.fstat(file.fileno()).st_size - start)))
             file.seek(start)
             filled = 0

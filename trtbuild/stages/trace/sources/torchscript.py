@@ -264,10 +264,15 @@ def _make_forward(
     be part of the code."""
     parameters = ", ".join(argument.name + "=None" * argument.optional for argument in arguments)
     argument_items = ", ".join(f"{argument.name!r}: {argument.name}" for argument in arguments)
-    namespace: dict[str, Any] = {"_run": run}
+    name = "_run"
+    while any(argument.name == name for argument in arguments):
+        name += "_"
+    namespace: dict[str, Any] = {name: run}
     exec(
         compile(
-            f"def forward(self, {parameters}):\n    return _run(self, {{{argument_items}}})\n", "<torchscript>", "exec"
+            f"def forward(self, {parameters}):\n    return {name}(self, {{{argument_items}}})\n",
+            "<torchscript>",
+            "exec",
         ),
         namespace,
     )

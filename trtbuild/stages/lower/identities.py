@@ -37,7 +37,7 @@ def drop_identities(program: Program, request: Request) -> Program:
             _drop_from_graph(module.graph)
             module.graph.eliminate_dead_code()
             module.recompile()
-    _rename_outputs(program)
+    program.rename_outputs()
     return program
 
 
@@ -72,8 +72,3 @@ def _are_interchangeable(first: Any, second: Any) -> bool:
 def _expressions(sizes: Any) -> list[Any]:
     # expressions instead of SymInts: comparing SymInts would add guards to the program's symbols
     return [size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes]
-
-
-def _rename_outputs(program: Program) -> None:
-    for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-        spec.arg.name = node.name

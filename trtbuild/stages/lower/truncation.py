@@ -42,8 +42,7 @@ class _Unrepresentable(Exception):
 def truncate_doubles(program: Program, request: Request) -> Program:
     if request.truncates_double:
         _Truncation(program.graph).run()
-        for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-            spec.arg.name = node.name
+        program.rename_outputs()
         program.exported.graph_module.recompile()
     return program
 

@@ -129,11 +129,7 @@ def _facts_of_model(workspace: Workspace, plan: ModelPlan) -> PackageFacts:
     return replace(
         declared_facts,
         **_fields_from_parts(_plain_parts(package_recipe(contents))),
-        plans={
-            f"{engine.partition}@{engine.target}": engine.plan.sha256
-            for engine in contents.engines
-            if engine.plan is not None
-        },
+        plans=contents.plans(),
         weight_names={number: slot.name for number, slot in enumerate(contents.interface.slots)},
         weights={number: asdict(weight) for number, weight in enumerate(contents.weights)},
     )

@@ -8,7 +8,7 @@ Promises
 2. If the disk is full, or another error occurs before the renaming, OSError is raised. The old file is unchanged, and the
    temporary file is removed. With `durable`, OSError may also be raised after the renaming.
 3. If two writers replace a file at once, the file has all the bytes of the later writer. So a caller that reads a file,
-   changes the content and writes it back needs a lock.
+   changes the content and writes it back needs a lock (`lock_beside`).
 4. With `durable`, the new file survives a loss of power as soon as the call has returned (fsync). Without `durable`, a loss
    of power may leave the old file, the new file or an empty file. So use `durable` unless all readers ignore damaged files.
 5. A symbolic link at the path is replaced. The file that the link leads to is unchanged.
@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def replace_file(
@@ -62,6 +64,15 @@ def new_file(path: str, mode: int) -> Iterator[int]:
         raise
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def lock_beside(path: Path) -> Iterator[None]:
+    """Hold a lock for changes of the file at `path`. The locked file has the suffix ``.lock``. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:

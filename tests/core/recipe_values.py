@@ -194,7 +194,7 @@ class Build:
             "convert": keys.convert(A, OPSET, VERSIONS, called),
             "engine": keys.engine(self.engine_job(), ENVIRONMENT),
             "package": package_recipe(self.contents()),
-            "weights": keys.weights_file(A, "safetensors"),
+            "weights": keys.weights_file(A),
             "verify": keys.verification(
                 "onnxruntime",
                 program=A,

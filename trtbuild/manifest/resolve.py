@@ -127,6 +127,11 @@ class _Resolver:
         }
         return replace(settings, **changed)
 
+    def _optional(self, name: str) -> LocatedValue | None:
+        """A field that may be missing or null; None if it is, or if it is invalid."""
+        located = self._fields.get(name)
+        return None if located is None or located.value is INVALID or located.value is None else located
+
     def _required(self, name: str) -> LocatedValue | None:
         """A required field, or None if it is invalid, missing or empty. If it is missing or empty, adds the problem."""
         located = self._fields.get(name)
@@ -166,16 +171,16 @@ class _Resolver:
         return resolve_source(located, self._name, self._paths, self._problems)
 
     def _weights(self) -> str | None:
-        located = self._fields.get("weights")
-        if located is None or located.value is INVALID or located.value is None:
+        located = self._optional("weights")
+        if located is None:
             return None
         name = self._paths.name_of(located.value, folder_of(located.node.file))
         check_readable(self._paths, name, "the weights file", located.node.origin, self._problems)
         return name
 
     def _quantization(self, source: Source | None) -> Quantization | None:
-        located = self._fields.get("quantize")
-        if located is None or located.value is INVALID or located.value is None:
+        located = self._optional("quantize")
+        if located is None:
             return None
         self._places.update({f"quantize.{name}": key for name, key in located.node.keys.items()})
         if (data := located.node.items.get("calibration")) is not None:
@@ -190,8 +195,8 @@ class _Resolver:
         return resolve_quantization(located, self._name, source, self._paths, self._problems)
 
     def _plugins(self, source: Source | None) -> Plugins | None:
-        located = self._fields.get("plugins")
-        if located is None or located.value is INVALID or located.value is None:
+        located = self._optional("plugins")
+        if located is None:
             return None
         self._places["plugins"] = located.name_origin
         self._places.update({f"plugins.{name}": key for name, key in located.node.keys.items()})

@@ -83,11 +83,6 @@ def test_static_shapes_are_compared_at_min_and_with_random_values() -> None:
     assert [(p.which, p.sizes) for p in points_of(static)] == [("min", ()), ("random 1", ()), ("random 2", ())]
 
 
-def test_points_are_read_back_from_json() -> None:
-    for point in points_of(TWO_PROFILES):
-        assert Point.from_json({**point.to_json(), "sizes": list(point.sizes)}) == point
-
-
 def test_the_points_of_a_seed_are_the_same_in_every_version() -> None:
     """If a later version chose other points for a seed, it could not use the records of earlier verifications."""
     assert points_of(TWO_PROFILES, count=2)[3:5] == (

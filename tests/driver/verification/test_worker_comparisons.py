@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from trtbuild.core.model.custom_operators import CustomOperator
+from trtbuild.core.model.verified import NotRun
 from trtbuild.core.packages.package_index import PackageIndex, PackedPlugins, PackedTarget
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind
 from trtbuild.driver.packages import provenance_file
-from trtbuild.driver.verification.verified_model import NotRunHere
 from trtbuild.driver.verification.worker_comparisons import OnWorkers, _fitting_kinds
 
 TARGET = PackedTarget(
@@ -73,4 +73,4 @@ def test_a_model_that_needs_files_of_the_project_is_not_sent(
     model: Any = SimpleNamespace(workspace=SimpleNamespace(project=None), plan=None)
     farm: Any = None  # the workers of a scheduler; nothing is sent to them
     (result,) = OnWorkers(farm, threads).comparisons(model, cut, number=0)
-    assert result == NotRunHere("ampere", f"{reason}; verify it on a machine with the project")
+    assert result == NotRun(target="ampere", reason=f"{reason}; verify it on a machine with the project")

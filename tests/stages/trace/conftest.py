@@ -18,6 +18,7 @@ import torch
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import pairs_of_separate_symbols, proof_points
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange, Source
+from trtbuild.core.values.codec import encode
 from trtbuild.stages.trace import TraceJob
 from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -95,12 +96,13 @@ _CHILD = """
 import json, sys
 from pathlib import Path
 sys.path[:] = [p for p in sys.path if p not in ("", str(Path(__file__).parent))]
+from trtbuild.core.values.codec import decode
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace import TraceJob
 from trtbuild.stages.trace.run import trace
 job, project, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), Path(sys.argv[3])
 try:
-    traced = trace(TraceJob.from_json(job), project)
+    traced = trace(decode(TraceJob, job), project)
     seen = [[o.dependency.part, o.state] for o in traced.observations]
     result = {"seen": seen, "uncacheable": traced.uncacheable, "error": None, "interface": traced.interface,
               "graph": traced.graph}
@@ -117,7 +119,7 @@ def trace_in_child(
     """Trace in a child process, as in a build. The child runs the Python code `prelude` first."""
     script, out = tmp_path / "child.py", tmp_path / "result.json"
     script.write_text(textwrap.dedent(prelude) + _CHILD)
-    (tmp_path / "job.json").write_text(json.dumps(job.to_json()))
+    (tmp_path / "job.json").write_text(json.dumps(encode(job)))
     arguments = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "job.json"), str(project), str(out)]
     completed = subprocess.run(
         arguments, cwd=project, env={**os.environ, **(environment or {})}, capture_output=True, text=True, timeout=300

@@ -9,6 +9,7 @@ import sys
 
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.spec import Input, Source
+from trtbuild.core.values.codec import decode, encode
 from trtbuild.stages.trace import TraceJob
 
 JOB = TraceJob(
@@ -33,7 +34,7 @@ JOB = TraceJob(
 
 
 def test_a_job_decoded_from_json_equals_the_original() -> None:
-    decoded = TraceJob.from_json(json.loads(json.dumps(JOB.to_json())))
+    decoded = decode(TraceJob, json.loads(json.dumps(encode(JOB))))
     assert decoded == JOB
     assert decoded.origins == JOB.origins
     kwargs = decoded.source.kwargs
@@ -43,9 +44,9 @@ def test_a_job_decoded_from_json_equals_the_original() -> None:
 
 
 def test_a_job_without_a_weights_file_differs_from_a_job_with_an_empty_file() -> None:
-    without = TraceJob.from_json({**JOB.to_json(), "weights": None})
+    without = decode(TraceJob, {**encode(JOB), "weights": None})
     assert without.weights is None
-    assert TraceJob.from_json({**JOB.to_json(), "weights": []}).weights == ()
+    assert decode(TraceJob, {**encode(JOB), "weights": []}).weights == ()
 
 
 def test_a_place_is_the_first_known_origin() -> None:

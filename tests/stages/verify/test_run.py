@@ -18,6 +18,7 @@ from tests.stages.verify.conftest import Blobs, ConvertedModel, FunctionModule, 
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import TOLERANCES, Point, Runner, tolerances
 from trtbuild.core.partition.partitions import Partition, Partitions
+from trtbuild.core.values.codec import decode, encode
 from trtbuild.errors import SourceError
 from trtbuild.stages.verify import inputs
 from trtbuild.stages.verify.job import FloatProgram, VerifyJob
@@ -45,7 +46,7 @@ class FromTorch:
 def test_a_job_decoded_from_json_equals_the_original(mlp: ConvertedModel) -> None:
     float_program = FloatProgram("program", "graph", mlp.job.weights)
     for job in (mlp.job, replace(mlp.job, float_program=float_program, has_rounded_weights=True)):
-        assert VerifyJob.from_json(json.loads(json.dumps(job.to_json()))) == job
+        assert decode(VerifyJob, json.loads(json.dumps(encode(job)))) == job
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from trtbuild.cli.screens import verifications
+from trtbuild.cli.screens.plans import warning_lines
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_names, size
 from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, StepEntry
@@ -26,7 +27,7 @@ def build_lines(document: Build) -> list[str]:
     if document.verification is not None:
         lines += verifications.overview(document.verification)
     lines += align_rows(_remote(report) for report in document.remotes if _was_used(report))
-    lines += [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(document.warnings)]
+    lines += warning_lines(document.warnings)
     return [*lines, _summary(document)] if document.ok else lines
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count
 from trtbuild.core.model.precisions import ComputedOperator
+from trtbuild.core.values.module_paths import without_numbers
 from trtbuild.driver.inspection.precision import InspectedPrecision
 
 
@@ -48,7 +49,7 @@ def _ruled_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, ..
 
 def _with_wildcards(module: str) -> str:
     """``layers.3.mlp`` → ``layers.*.mlp``; the model itself is ``(the model)``."""
-    return ".".join("*" if part.isdigit() else part for part in module.split(".")) if module else "(the model)"
+    return without_numbers(module) or "(the model)"
 
 
 def _name(entry: ComputedOperator) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from trtbuild.cli.screens.plans import warning_lines
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, first_names, size
 from trtbuild.driver.cache.documents import CacheExport, CacheImport, CachePull, CachePush, MissingRecord
@@ -39,7 +40,7 @@ def push_lines(document: CachePush) -> list[str]:
     row_texts = {f"{remote}: {reason}" for remote, reason in by_reason}
     warnings = [text for text in document.warnings if not row_texts & {text, text.partition(" (")[0]}]
     hint = ["→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again"]
-    return [*align_rows(rows), *_first_rows(failed), *(hint if failed else []), *missing, *_warning_lines(warnings)]
+    return [*align_rows(rows), *_first_rows(failed), *(hint if failed else []), *missing, *warning_lines(warnings)]
 
 
 def pull_lines(document: CachePull) -> list[str]:
@@ -50,7 +51,7 @@ def pull_lines(document: CachePull) -> list[str]:
     return [
         *align_rows(rows),
         *_missing(document.missing, "missing", "trtbuild build builds them here"),
-        *_warning_lines(document.warnings),
+        *warning_lines(document.warnings),
     ]
 
 
@@ -80,10 +81,6 @@ def _amount(records: int, size_bytes: int) -> str:
 def _missing(missing: Sequence[MissingRecord], label: str, hint: str) -> list[str]:
     rows = [(f"  {terminal.red(label)}", record.step, record.reason) for record in missing]
     return [*_first_rows(rows), f"→ {hint}"] if rows else []
-
-
-def _warning_lines(warnings: Sequence[str]) -> list[str]:
-    return [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(warnings)]
 
 
 def _first_rows(rows: list[tuple[str, str, str]]) -> list[str]:

@@ -51,3 +51,8 @@ class EngineJob:
     inputs: tuple[DeclaredType, ...] | None = None
     outputs: tuple[DeclaredType, ...] | None = None
     plugin_library: str | None = None
+
+    @property
+    def toolchain_text(self) -> str:
+        """The toolchain with its version, for messages."""
+        return f"{self.target.toolchain} {self.toolchain_version}"

@@ -17,7 +17,7 @@ from trtbuild.core.model.precisions import ModulePrecision, Precisions
 from trtbuild.core.model.precisions import Precision as Precision
 from trtbuild.core.model.quantization import Quantization
 from trtbuild.core.model.source_kinds import MODULE_IN_MEMORY, SOURCE_KINDS
-from trtbuild.core.values.encoding import Value
+from trtbuild.core.values.encoding import Value, from_json, to_json_in_order
 from trtbuild.core.values.value_ranges import ValueRange
 
 Compatibility = Literal["exact", "same_compute_capability", "ampere_plus"]
@@ -59,6 +59,19 @@ class Source:
     @property
     def graph(self) -> GraphKind:
         return SOURCE_KINDS.get(self.kind, MODULE_IN_MEMORY).graph
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form. In kwargs, floats keep their bits, and inner mappings keep their order."""
+        return {**vars(self), "kwargs": to_json_in_order(dict(sorted(self.kwargs.items())))}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Source:
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for data of another form."""
+        kwargs = from_json(data["kwargs"])
+        if not isinstance(kwargs, Mapping):
+            raise ValueError("a source's kwargs must be a mapping")
+        tuples = {name: tuple(data[name]) for name in ("deps", "env", "roots")}
+        return cls(**{**data, **tuples, "kwargs": kwargs})
 
 
 @dataclass(frozen=True)
@@ -115,14 +128,6 @@ class PartitionSettings:
     @property
     def divides_by_module(self) -> bool:
         return self.granularity != ("model",)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> PartitionSettings:
-        """Read the settings from parsed JSON, in which tuples are lists."""
-        arguments: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-        }
-        return cls(**arguments)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ import hashlib
 import math
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from trtbuild.core.model.shapes import ShapePlan, profile_sizes
 from trtbuild.core.model.spec import Model, Precision
@@ -93,14 +93,6 @@ class Point:
     sizes: tuple[int, ...]
     seed: int
     zeros: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Point:
-        """The inverse of `to_json`. Raises KeyError or TypeError if `data` has another structure."""
-        return cls(**{**data, "sizes": tuple(data["sizes"])})
 
 
 def points_of_model(

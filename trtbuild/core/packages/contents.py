@@ -75,6 +75,14 @@ class PackageContents:
             kinds[self.packed_library.sha256] = "library"
         return kinds
 
+    def plans(self) -> dict[str, str]:
+        """``partition@target`` → the digest of the plan, for each engine that is built."""
+        return {
+            f"{engine.partition}@{engine.target}": engine.plan.sha256
+            for engine in self.engines
+            if engine.plan is not None
+        }
+
     @property
     def packed_library(self) -> Output | None:
         """The library of plugins, if an engine calls a plugin."""

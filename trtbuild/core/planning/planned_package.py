@@ -104,11 +104,7 @@ def _output(step: Step, name: str) -> Output | None:
 
 def _changed_plans(package: Record, contents: PackageContents) -> tuple[Change, ...]:
     """A change for each engine whose plan has another digest than the plan in the package."""
-    plans = {
-        f"{engine.partition}@{engine.target}": engine.plan.sha256
-        for engine in contents.engines
-        if engine.plan is not None
-    }
+    plans = contents.plans()
     recorded_plans = package.provenance.get("plans")
     old_plans: Mapping[str, object] = recorded_plans if isinstance(recorded_plans, Mapping) else {}
     return tuple(

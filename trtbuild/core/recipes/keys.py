@@ -204,9 +204,9 @@ def _profiles(profiles: tuple[tuple[ShapeRange, ...], ...]) -> Shared:
     )
 
 
-def weights_file(sha256: str, file_format: str) -> Recipe:
-    """The recipe of the tensors of one weights file. `sha256` is the digest of the file."""
-    return _step("weights", ("file", sha256), ("format", file_format))
+def weights_file(sha256: str) -> Recipe:
+    """The recipe of the tensors of one safetensors file. `sha256` is the digest of the file."""
+    return _step("weights", ("file", sha256), ("format", "safetensors"))
 
 
 def verification(

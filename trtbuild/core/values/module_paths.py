@@ -41,7 +41,7 @@ def advice_for_unmatched(pattern: str, paths: Iterable[str]) -> str:
     """A hint for a pattern that names no module of a model: the nearest path or pattern, and the model's first paths.
 
     Numbers in paths are written as ``*``, so that equal layers are listed once."""
-    modules = dict.fromkeys(_without_numbers(prefix) for path in paths for prefix in enclosing_paths(path))
+    modules = dict.fromkeys(without_numbers(prefix) for path in paths for prefix in enclosing_paths(path))
     if has_wildcards(pattern):
         similar = nearest(pattern, [*modules, *(f"*.{module.rpartition('.')[2]}" for module in modules)])
         if similar is not None and similar not in modules:
@@ -49,6 +49,6 @@ def advice_for_unmatched(pattern: str, paths: Iterable[str]) -> str:
     return suggestion(pattern, modules, "module paths")
 
 
-def _without_numbers(path: str) -> str:
-    """``layers.3.mlp`` → ``layers.*.mlp``."""
+def without_numbers(path: str) -> str:
+    """``layers.3.mlp`` → ``layers.*.mlp``: a pattern for an error message."""
     return ".".join("*" if part.isdigit() else part for part in path.split("."))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 #: The smallest and the largest value: both ints for an integer type, both floats for a floating type.
-ValueRange: TypeAlias = "tuple[int, int] | tuple[float, float]"
+ValueRange: TypeAlias = tuple[int, int] | tuple[float, float]
 
 #: Type → its smallest and largest value.
 TYPE_LIMITS: Mapping[str, ValueRange] = {

@@ -28,8 +28,7 @@ from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan
 from trtbuild.core.recipes.key_fields import fields_of
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.core.values.nearest import suggestion
-from trtbuild.driver.packages.lookup import directory_of
+from trtbuild.driver.packages.lookup import directory_of, refuse_unknown_name
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.folders import STATE_FOLDER
 from trtbuild.driver.project.history import History
@@ -91,10 +90,7 @@ def find_facts(request: Request, title: str) -> PackageFacts:
             raise UsageError(error.text, hint=error.hint) from error
         return facts_of_package(request.project.absolute(), package, title)
     models = Workspace(replace(request, models=(), targets=())).models
-    if title not in models:
-        raise UsageError(
-            f"{title!r} is neither a package directory nor a model", hint=suggestion(title, models, "models")
-        )
+    refuse_unknown_name(title, models)
     workspace = Workspace(replace(request, models=(title,), force=False))
     return _facts_of_model(workspace, workspace.plan(title))
 
@@ -129,11 +125,7 @@ def _facts_of_model(workspace: Workspace, plan: ModelPlan) -> PackageFacts:
     return replace(
         declared_facts,
         **_fields_from_parts(_plain_parts(package_recipe(contents))),
-        plans={
-            f"{engine.partition}@{engine.target}": engine.plan.sha256
-            for engine in contents.engines
-            if engine.plan is not None
-        },
+        plans=contents.plans(),
         weight_names={number: slot.name for number, slot in enumerate(contents.interface.slots)},
         weights={number: asdict(weight) for number, weight in enumerate(contents.weights)},
     )

@@ -12,16 +12,15 @@ Rules
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtbuild.atomic import replace_file, write_all
+from trtbuild.atomic import lock_beside, replace_file, write_all
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.answers.documents import Build
 from trtbuild.driver.cache.documents import CacheHistory, CachePeriod
@@ -68,10 +67,8 @@ def note_build(project: Path, document: Build) -> None:
     )
     path = project / STATE_FOLDER / FILE
     line = json.dumps(encode(build), separators=(",", ":")).encode() + b"\n"
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(path):
-            _append(path, line)
+    with contextlib.suppress(OSError), lock_beside(path):
+        _append(path, line)
 
 
 def read_builds(project: Path) -> list[NotedBuild]:
@@ -141,10 +138,3 @@ def _append(path: Path, line: bytes) -> None:
     lines = read_regular(path).splitlines(keepends=True)
     if len(lines) > MOST_BUILDS + SLACK:
         replace_file(path, b"".join(lines[-MOST_BUILDS:]), mode=0o600)
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    with open(path.with_suffix(".lock"), "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

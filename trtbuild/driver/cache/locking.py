@@ -23,7 +23,6 @@ from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan, Step
 from trtbuild.core.planning.locks import (
     LOCK_FILE,
     LOCKED_OUTPUTS,
-    Difference,
     Lock,
     LockedModel,
     LockedStep,
@@ -76,9 +75,10 @@ def lock(request: Request, *, check: bool) -> Locked:
         check=check,
         written=written,
         models=[] if missing else [_summary(name, new_lock.models[name]) for name in plans],
-        missing=[_missing_step(step) for step in missing],
+        missing=[MissingStep(id=step.id, key=step.key, verdict=step.verdict, reason=step.reason) for step in missing],
         differences=[
-            _lock_difference(difference) for difference in (relevant_differences if check else all_differences)
+            LockDifference(area=entry.area, name=entry.name, change=entry.change, was=entry.was, now=entry.now)
+            for entry in (relevant_differences if check else all_differences)
         ],
         next=_next_commands(request, bool(missing), bool(relevant_differences)) if missing or check else [],
         errors=[],
@@ -167,14 +167,6 @@ def _summary(name: str, model: LockedModel) -> LockedSummary:
         engine_bytes=sum(step.outputs["plan"].size for step in engines),
         targets=sorted(model.targets),
     )
-
-
-def _missing_step(step: Step) -> MissingStep:
-    return MissingStep(id=step.id, key=step.key, verdict=step.verdict, reason=step.reason)
-
-
-def _lock_difference(entry: Difference) -> LockDifference:
-    return LockDifference(area=entry.area, name=entry.name, change=entry.change, was=entry.was, now=entry.now)
 
 
 # -- collection

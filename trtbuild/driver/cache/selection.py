@@ -84,7 +84,7 @@ def select(workspace: Workspace) -> Selection:
             _look_up_exported_files(workspace, plan)
         weights = plan.model.weights
         if weights is not None and weights in workspace.lookups.files.weights_digests:
-            selected.add(keys.weights_file(workspace.lookups.files.weights_digests[weights], "safetensors").key)
+            selected.add(keys.weights_file(workspace.lookups.files.weights_digests[weights]).key)
     steps = [step for plan in plans for step in plan.steps.values()]
     left_out = [step for step in steps if step.verdict != "hit" or step.stage not in stages]
     selected |= workspace.lookups.found_record_keys() - {step.key for step in left_out if step.key is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 from trtbuild.core.model.spec import Model
@@ -36,11 +37,16 @@ def package_of(request: Request, name: str) -> Path:
     if path is not None:
         return path
     models = Workspace(request).models
+    refuse_unknown_name(name, models)
+    return _package_at(project, models[name])
+
+
+def refuse_unknown_name(name: str, models: Collection[str]) -> None:
+    """Raise UsageError if `name`, which is no package directory, is not among the models of the project."""
     if name not in models:
         raise UsageError(
             f"{name!r} is neither a package directory nor a model", hint=suggestion(name, models, "models")
         )
-    return _package_at(project, models[name])
 
 
 def packages_of(request: Request) -> dict[str, Path | UsageError]:

@@ -15,7 +15,6 @@ Simultaneous builds of different models merge their entries.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import weakref
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trtbuild.atomic import replace_file
+from trtbuild.atomic import lock_beside, replace_file
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.values.codec import decode, encode, optional
@@ -101,7 +100,7 @@ class History:
         changed = {step: entry for step, entry in self._new_entries.items() if self._text(step) != entry}
         if not changed:
             return
-        with contextlib.suppress(OSError), _hold_lock(self._path):
+        with contextlib.suppress(OSError), lock_beside(self._path):
             entries, _ = _open_entries(self._path)
             merged = {**entries, **changed}
             lines = ",\n".join([f"{_to_json(step)}:{entry}" for step, entry in merged.items()])
@@ -191,11 +190,3 @@ def _find_entries(file: BinaryIO, places: dict[str, tuple[int, int]]) -> set[str
             uncacheable_steps.add(name)
         position += len(line)
     return uncacheable_steps if line == b"}" else None
-
-
-@contextlib.contextmanager
-def _hold_lock(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_suffix(".lock"), "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -67,7 +67,7 @@ class WeightsFile:
 
         Raises SourceError if the file is not a safetensors file, or changes while it is read.
         """
-        recipe = keys.weights_file(sha256, "safetensors")
+        recipe = keys.weights_file(sha256)
         with contextlib.suppress(EntryCorrupt, BlobMissing, RecordUntrusted, KeyError, TypeError, ValueError):
             record = store.get_record(recipe.key)
             if record is not None and record.recipe.same_as(recipe):

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trtbuild.core.values.codec import encode
 from trtbuild.driver.project import wiring
 from trtbuild.driver.workers.stopwatch import Dropped, Turn
 from trtbuild.driver.workers.worker_process import Worker
@@ -26,7 +27,7 @@ class OriginalModule:
         self.about: Mapping[str, Any] = {}
         self._worker = Worker("original", wiring.store_root(project), project)
         try:
-            self.about = self._worker.call({"trace": job.to_json(), "device": device})
+            self.about = self._worker.call({"trace": encode(job), "device": device})
         except TrtbuildError as error:
             self.failure_reason = error.text
         except BaseException:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 from trtbuild.core.model.comparisons import Report
+from trtbuild.core.model.verified import NotRun
 from trtbuild.driver.gpu_comparisons import engines as engines_here
 from trtbuild.driver.gpu_comparisons.job import reference_library
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.verification.cuts import CutVerification
-from trtbuild.driver.verification.verified_model import NotRunHere, PendingComparison, VerifiedModel
+from trtbuild.driver.verification.verified_model import PendingComparison, VerifiedModel
 from trtbuild.runtime.packages.package import Package
 
 #: The reason why the engines of a model without a package are not run.
@@ -23,17 +24,17 @@ class OnThisMachine:
 
     def comparisons(
         self, model: VerifiedModel, cut: CutVerification, number: int
-    ) -> Iterator[PendingComparison | NotRunHere]:
+    ) -> Iterator[PendingComparison | NotRun]:
         package = provenance_file.package_in_place(model.workspace.project, model.plan)
         if package is None:
-            yield from (NotRunHere(name, NO_PACKAGE) for name in cut.targets)
+            yield from (NotRun(target=name, reason=NO_PACKAGE) for name in cut.targets)
             return
         for name, gpu in engines_here.gpus_for_targets(package, cut.targets, model.options.device):
             if isinstance(gpu, str):
-                yield NotRunHere(name, gpu)
+                yield NotRun(target=name, reason=gpu)
                 continue
             if (reason := engines_here.reason_without_torch()) is not None:
-                yield NotRunHere(name, reason)
+                yield NotRun(target=name, reason=reason)
                 continue
             of_target = verification_of_target(model, cut, number, package, name)
             machine = engines_here.machine_facts(gpu, model.platform)

@@ -45,7 +45,6 @@ from trtbuild.driver.verification.float_traces import NoFloatTrace, float_progra
 from trtbuild.driver.verification.verified_model import (
     EngineComparisons,
     FinishedComparison,
-    NotRunHere,
     PendingComparison,
     VerifiedModel,
 )
@@ -235,8 +234,8 @@ class _ModelVerification:
             if not cut.verify_job.by_onnx:
                 yield self._onnxruntime_comparison(cut, number)
             for found in self._engines.comparisons(model, cut, number):
-                if isinstance(found, NotRunHere):
-                    self._not_run.append(NotRun(target=found.target, reason=found.reason))
+                if isinstance(found, NotRun):
+                    self._not_run.append(found)
                 else:
                     yield found
 

@@ -29,6 +29,7 @@ from trtbuild.core.packages.package_index import PackedTarget
 from trtbuild.driver.answers import report
 from trtbuild.driver.answers.documents import Verification
 from trtbuild.driver.building.progress.events import Watcher
+from trtbuild.driver.configuration.builder import time_and_builder
 from trtbuild.driver.gpu_comparisons import engines as engines_here
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.packages.custom_operators import require_operators
@@ -163,7 +164,7 @@ class _PackageVerification:
             toolchain=f"{target.toolchain} {target.version}",
             plans={target.name: provenance_file.plans_of(self._package, target.name)},
             machine=engines_here.machine_facts(gpu, table.host_platform()),
-            provenance=records.new_provenance(),
+            provenance=time_and_builder(),
         )
 
     def _job(self, target: PackedTarget, blobs: _PackageBlobs) -> VerifyJob:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.codec import decode, encode
-from trtbuild.driver.configuration.builder import builder_name
+from trtbuild.driver.configuration.builder import time_and_builder
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 
 _Entry = TypeVar("_Entry", WholeEntry, PartitionEntry)
@@ -68,12 +67,7 @@ def find_record(store: Store, recipe: Recipe) -> tuple[Record | None, Report | N
 def store_record(store: Store, recipe: Recipe, report: Report) -> Record:
     """Store the report of a comparison without a wrong result, and return its record."""
     data = json.dumps(encode(replace(report, worst_input=None)), sort_keys=True).encode()
-    return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, new_provenance()), replace=True)
-
-
-def new_provenance() -> dict[str, str]:
-    """Return the time and the builder of a comparison that has just finished."""
-    return {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder_name()}
+    return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, time_and_builder()), replace=True)
 
 
 def add_tf32_hints(cuts: Sequence[CutEntry], tf32: bool | None) -> list[CutEntry]:

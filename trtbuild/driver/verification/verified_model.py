@@ -10,6 +10,7 @@ from typing import Protocol
 from trtbuild.core.model import verification
 from trtbuild.core.model.comparisons import Report
 from trtbuild.core.model.verification import Point
+from trtbuild.core.model.verified import NotRun
 from trtbuild.core.planning.graph import ModelPlan
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
@@ -43,14 +44,6 @@ class FinishedComparison:
 
 
 @dataclass(frozen=True)
-class NotRunHere:
-    """The engines of `target` are not compared, because of `reason`."""
-
-    target: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class PendingComparison:
     """A comparison that may be running or not begun. `finish` waits for its result, or runs it.
 
@@ -68,7 +61,7 @@ class EngineComparisons(Protocol):
 
     def comparisons(
         self, model: VerifiedModel, cut: CutVerification, number: int
-    ) -> Iterator[PendingComparison | NotRunHere]:
+    ) -> Iterator[PendingComparison | NotRun]:
         """Yield the comparisons of a cut's engines. `number` is the index of the cut in the model."""
 
 

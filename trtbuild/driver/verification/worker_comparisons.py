@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from trtbuild.atomic import replace_file
+from trtbuild.core.model.verified import NotRun
 from trtbuild.driver.building.farm_of_build import connected_farm
 from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.farm.farm import Farm
@@ -33,7 +34,6 @@ from trtbuild.driver.verification.engine_comparisons import NO_PACKAGE, OnThisMa
 from trtbuild.driver.verification.verified_model import (
     EngineComparisons,
     FinishedComparison,
-    NotRunHere,
     PendingComparison,
     VerifiedModel,
 )
@@ -84,7 +84,7 @@ class OnWorkers:
 
     def comparisons(
         self, model: VerifiedModel, cut: CutVerification, number: int
-    ) -> Iterator[PendingComparison | NotRunHere]:
+    ) -> Iterator[PendingComparison | NotRun]:
         """Yield the comparisons of a cut's engines. `number` is the index of the cut in the model."""
         package = provenance_file.package_in_place(model.workspace.project, model.plan)
         reason = NO_PACKAGE
@@ -92,9 +92,9 @@ class OnWorkers:
             reason = comparing.why_project_is_needed(package.index, cut.verify_job.operators) or ""
         for name in cut.targets:
             if package is None or reason:
-                yield NotRunHere(name, reason)
+                yield NotRun(target=name, reason=reason)
             elif name not in package.index.targets:
-                yield NotRunHere(name, "the package does not have this target")
+                yield NotRun(target=name, reason="the package does not have this target")
             else:
                 of_target = verification_of_target(model, cut, number, package, name)
                 future = self._threads.submit(self._compare, model, of_target, package, name)

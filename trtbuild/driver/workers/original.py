@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trtbuild.core.values.codec import decode
 from trtbuild.driver.workers.stopwatch import LocalContender, Turn
 from trtbuild.stages.trace.job import TraceJob
 
@@ -33,7 +34,7 @@ def handler(project: Path) -> Callable[[Job], dict[str, Any]]:
 
     def handle(job: Job) -> dict[str, Any]:
         if "trace" in job:
-            modules[:] = [_OriginalModule(TraceJob.from_json(job["trace"]), job["device"], project)]
+            modules[:] = [_OriginalModule(decode(TraceJob, job["trace"]), job["device"], project)]
             return modules[0].about()
         import torch
 

@@ -64,8 +64,7 @@ def write_out_attention(program: Program, request: Request) -> Program:
         if isinstance(module, torch.fx.GraphModule):
             _write_out_in_graph(module.graph, becomes_half if module.graph is program.graph else lambda node: False)
             module.recompile()
-    for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-        spec.arg.name = output.name
+    program.rename_outputs()
     return program
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from trtbuild.stages.lower.operators.strides import AS_STRIDED
+from trtbuild.stages.lower.propagate import expressions
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
@@ -37,7 +38,7 @@ def drop_identities(program: Program, request: Request) -> Program:
             _drop_from_graph(module.graph)
             module.graph.eliminate_dead_code()
             module.recompile()
-    _rename_outputs(program)
+    program.rename_outputs()
     return program
 
 
@@ -64,16 +65,6 @@ def _are_interchangeable(first: Any, second: Any) -> bool:
         return False
     if first.layout is not torch.strided:
         return False
-    return _expressions(first.shape) == _expressions(second.shape) and _expressions(first.stride()) == _expressions(
+    return expressions(first.shape) == expressions(second.shape) and expressions(first.stride()) == expressions(
         second.stride()
     )
-
-
-def _expressions(sizes: Any) -> list[Any]:
-    # expressions instead of SymInts: comparing SymInts would add guards to the program's symbols
-    return [size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes]
-
-
-def _rename_outputs(program: Program) -> None:
-    for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-        spec.arg.name = node.name

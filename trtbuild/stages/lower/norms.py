@@ -10,6 +10,7 @@ import torch
 
 from trtbuild.stages.half_types import HALF_TYPES
 from trtbuild.stages.lower.modules import set_stack, stack_of
+from trtbuild.stages.lower.operators.calls import argument_of, change_calls
 from trtbuild.stages.lower.propagate import propagate
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
@@ -20,20 +21,14 @@ _ORDERS_WITHOUT_POWERS = (0, float("inf"), float("-inf"))
 
 
 def sum_norms_in_float32(program: Program, request: Request) -> Program:
-    for module in program.exported.graph_module.modules():
-        if isinstance(module, torch.fx.GraphModule):
-            for node in module.graph.find_nodes(op="call_function", target=_aten.linalg_vector_norm.default):
-                order = node.args[1] if len(node.args) > 1 else node.kwargs.get("ord", 2)
-                is_half = node.args[0].meta["val"].dtype in HALF_TYPES and node.meta["val"].dtype in HALF_TYPES
-                if is_half and node.kwargs.get("dtype") is None and order not in _ORDERS_WITHOUT_POWERS:
-                    _compute_in_float32(node)
-            module.recompile()
-    for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-        spec.arg.name = output.name
-    return program
+    return change_calls(program, (_aten.linalg_vector_norm.default,), _compute_in_float32)
 
 
 def _compute_in_float32(norm: torch.fx.Node) -> None:
+    is_half = norm.args[0].meta["val"].dtype in HALF_TYPES and norm.meta["val"].dtype in HALF_TYPES
+    order = argument_of(norm, 1, "ord", 2)
+    if not is_half or norm.kwargs.get("dtype") is not None or order in _ORDERS_WITHOUT_POWERS:
+        return
     dtype = norm.meta["val"].dtype
     with norm.graph.inserting_before(norm):
         wide = norm.graph.call_function(_aten._to_copy.default, (norm.args[0],), {"dtype": torch.float32})

@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -75,7 +76,11 @@ def _set_dtype_of_input(node: torch.fx.Node) -> None:
 def _layout(value: Any) -> list[object]:
     leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
     sizes = [size for leaf in leaves for size in (leaf.dtype, *leaf.shape, *leaf.stride())]
-    # expressions instead of SymInts: comparing SymInts would add guards to the program's symbols
+    return expressions(sizes)
+
+
+def expressions(sizes: Iterable[Any]) -> list[Any]:
+    """Return expressions in place of SymInts, because comparing SymInts would add guards to the program's symbols."""
     return [size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes]
 
 

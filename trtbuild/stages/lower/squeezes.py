@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from trtbuild.stages.lower.modules import set_stack, stack_of
-from trtbuild.stages.lower.propagate import propagate
+from trtbuild.stages.lower.operators.calls import change_calls, insert_call, replace
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
@@ -23,15 +22,7 @@ _SQUEEZES = frozenset(
 
 
 def name_squeezed_axes(program: Program, request: Request) -> Program:
-    for module in program.exported.graph_module.modules():
-        if isinstance(module, torch.fx.GraphModule):
-            for node in list(module.graph.nodes):
-                if node.op == "call_function" and node.target in _SQUEEZES:
-                    _rewrite(node)
-            module.recompile()
-    for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-        spec.arg.name = output.name
-    return program
+    return change_calls(program, _SQUEEZES, _rewrite)
 
 
 def _rewrite(node: torch.fx.Node) -> None:
@@ -42,12 +33,7 @@ def _rewrite(node: torch.fx.Node) -> None:
     if removed_axes == axes or (_names_no_axes(node) and all(isinstance(size, int) for size in value.shape)):
         return  # ONNX's Squeeze has the same effect
     target, args = (_aten.squeeze.dims, (source, removed_axes)) if removed_axes else (_aten.clone.default, (source,))
-    with node.graph.inserting_before(node):
-        new_node = node.graph.call_function(target, args)
-        set_stack(new_node, stack_of(node))
-        propagate(new_node)
-    node.replace_all_uses_with(new_node)
-    node.graph.erase_node(node)
+    replace(node, insert_call(node, target, *args))
 
 
 def _names_no_axes(node: torch.fx.Node) -> bool:

@@ -23,7 +23,7 @@ import torch.utils._pytree as pytree
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from trtbuild.stages.lower.modules import Stack, common_stack, set_stack, stack_of
-from trtbuild.stages.lower.propagate import propagate
+from trtbuild.stages.lower.propagate import expressions, propagate
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
@@ -42,8 +42,7 @@ class _Unrepresentable(Exception):
 def truncate_doubles(program: Program, request: Request) -> Program:
     if request.truncates_double:
         _Truncation(program.graph).run()
-        for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-            spec.arg.name = node.name
+        program.rename_outputs()
         program.exported.graph_module.recompile()
     return program
 
@@ -161,15 +160,11 @@ def _is_tensor_of(node: torch.fx.Node, dtype: torch.dtype) -> bool:
 
 def _types(value: Any, replaced_dtypes: dict[torch.dtype, torch.dtype] | None = None) -> list[Any]:
     """The dtype and sizes of each tensor. Sizes are expressions: comparing SymInts would add guards."""
-    return [((replaced_dtypes or {}).get(leaf.dtype, leaf.dtype), _expressions(leaf.shape)) for leaf in _leaves(value)]
+    return [((replaced_dtypes or {}).get(leaf.dtype, leaf.dtype), expressions(leaf.shape)) for leaf in _leaves(value)]
 
 
 def _strides(node: torch.fx.Node) -> list[Any]:
-    return _expressions(node.meta["val"].stride())
-
-
-def _expressions(sizes: Any) -> list[Any]:
-    return [size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes]
+    return expressions(node.meta["val"].stride())
 
 
 def _depends_on_data(value: Any) -> bool:

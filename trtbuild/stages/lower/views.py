@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from trtbuild.stages.lower.operators.calls import change_calls
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
@@ -15,11 +16,9 @@ _aten = torch.ops.aten
 
 
 def replace_views(program: Program, request: Request) -> Program:
-    for module in program.exported.graph_module.modules():
-        if isinstance(module, torch.fx.GraphModule):
-            for node in module.graph.nodes:
-                # `view.dtype` is another operation: it changes the dtype
-                if node.op == "call_function" and node.target in (_aten.view.default, _aten._unsafe_view.default):
-                    node.target = _aten.reshape.default
-            module.recompile()
-    return program
+    # `view.dtype` is another operation: it changes the dtype
+    return change_calls(program, (_aten.view.default, _aten._unsafe_view.default), _reshape)
+
+
+def _reshape(node: torch.fx.Node) -> None:
+    node.target = _aten.reshape.default

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 
 import torch
 
+from trtbuild.core.values.module_paths import enclosing_paths, without_numbers
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.errors import SourceError
 from trtbuild.stages.partition.units import Unit
@@ -60,7 +61,7 @@ def check_patterns(units: Iterable[Unit], patterns: Sequence[str]) -> None:
         pattern for pattern in patterns if all(_matched_prefix(path, pattern) is None for path in paths)
     ]
     if unmatched_patterns:
-        modules = dict.fromkeys(_with_wildcards(prefix) for path in paths for prefix in _prefixes(path))
+        modules = dict.fromkeys(without_numbers(prefix) for path in paths for prefix in enclosing_paths(path))
         raise SourceError(
             f"granularity {unmatched_patterns[0]!r} matches no module that computes anything in the model",
             code="granularity",
@@ -89,14 +90,3 @@ def _call_number(node: torch.fx.Node, module: str) -> int:
             number = _CALL_NUMBER.search(key)
             return int(number[1]) if number else 0
     return 0
-
-
-def _prefixes(path: str) -> Iterator[str]:
-    parts = path.split(".") if path else []
-    for length in range(1, len(parts) + 1):
-        yield ".".join(parts[:length])
-
-
-def _with_wildcards(path: str) -> str:
-    """``layers.3.mlp`` → ``layers.*.mlp``: a pattern for an error message."""
-    return ".".join("*" if part.isdigit() else part for part in path.split("."))

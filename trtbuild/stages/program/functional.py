@@ -82,6 +82,11 @@ class Program:
         (output,) = (node for node in self.graph.nodes if node.op == "output")
         return list(output.args[0])
 
+    def rename_outputs(self) -> None:
+        """Write the names of the output nodes into the signature, because a pass may have replaced an output."""
+        for spec, node in zip(self.exported.graph_signature.output_specs, self.output_nodes, strict=True):
+            spec.arg.name = node.name
+
     def _user_input_nodes(self) -> list[torch.fx.Node]:
         nodes_by_name = {node.name: node for node in self.placeholders}
         return [

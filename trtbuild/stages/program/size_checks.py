@@ -40,8 +40,7 @@ def insert_size_checks(program: Program) -> None:
     for node in reversed(graph.nodes):  # remove sizes that no check reads
         if node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt) and not node.users:
             graph.erase_node(node)
-    for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-        spec.arg.name = node.name
+    program.rename_outputs()
     program.exported.graph_module.recompile()
 
 

@@ -1,5 +1,4 @@
-"""The job of one trace, and its conversion to JSON and back. This module does not import torch, because plans create jobs
-without loading torch."""
+"""The job of one trace. This module does not import torch, because plans create jobs without loading torch."""
 
 from __future__ import annotations
 
@@ -7,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trtbuild.core.model.shapes import Axis, ShapePlan, Symbol, SymbolAxis, Ties, kept_symbols
+from trtbuild.core.model.shapes import ShapePlan, Ties, kept_symbols
 from trtbuild.core.model.spec import Input, Source
-from trtbuild.core.values.encoding import from_json, to_json_in_order
 
 #: The name, dtype (without ``torch.``) and shape of each tensor of a weights file.
 WeightTypes = tuple[tuple[str, str, tuple[int, ...]], ...]
@@ -50,70 +48,6 @@ class TraceJob:
         points = tuple(dict.fromkeys(tuple(point[number] for number in kept_numbers) for point in self.points))
         return replace(self, shapes=self.shapes.merge_ties(ties), points=points, apart=())
 
-    def to_json(self) -> dict[str, Any]:
-        """The JSON form of the job. `from_json` makes an equal job from it. In kwargs, floats keep their bits, and inner
-        mappings keep their order."""
-        source = self.source
-        return {
-            "source": {
-                "kind": source.kind,
-                "target": source.target,
-                "kwargs": to_json_in_order(dict(sorted(source.kwargs.items()))),
-                "deps": list(source.deps),
-                "env": list(source.env),
-                "cacheable": source.cacheable,
-                "roots": list(source.roots),
-            },
-            "inputs": [[entry.name, entry.dtype, entry.keyword, entry.range] for entry in self.inputs],
-            "symbols": [
-                [symbol.name, symbol.min, symbol.max, symbol.example, symbol.multiple_of]
-                for symbol in self.shapes.symbols
-            ],
-            "shapes": [[_axis_to_json(axis) for axis in shape] for shape in self.shapes.shapes],
-            "points": [list(point) for point in self.points],
-            "weights": None
-            if self.weights is None
-            else [[name, dtype, list(shape)] for name, dtype, shape in self.weights],
-            "origins": dict(self.origins),
-            "apart": [list(pair) for pair in self.apart],
-            "quantizers": self.quantizers,
-            "state": list(self.state),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TraceJob:
-        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for data of another form."""
-        source = data["source"]
-        kwargs = from_json(source["kwargs"])
-        if not isinstance(kwargs, Mapping):
-            raise ValueError("a source's kwargs must be a mapping")
-        weights = data["weights"]
-        return cls(
-            source=Source(
-                kind=source["kind"],
-                target=source["target"],
-                kwargs=kwargs,
-                deps=tuple(source["deps"]),
-                env=tuple(source["env"]),
-                cacheable=source["cacheable"],
-                roots=tuple(source["roots"]),
-            ),
-            inputs=tuple(
-                Input(name, dtype, keyword, None if values is None else (values[0], values[1]))
-                for name, dtype, keyword, values in data["inputs"]
-            ),
-            shapes=ShapePlan(
-                symbols=tuple(Symbol(*fields) for fields in data["symbols"]),
-                shapes=tuple(tuple(_axis_from_json(axis) for axis in shape) for shape in data["shapes"]),
-            ),
-            points=tuple(tuple(point) for point in data["points"]),
-            weights=None if weights is None else tuple((name, dtype, tuple(shape)) for name, dtype, shape in weights),
-            origins=dict(data["origins"]),
-            apart=tuple((one, other) for one, other in data["apart"]),
-            quantizers=data["quantizers"],
-            state=tuple(data["state"]),
-        )
-
     def place(self, *paths: str) -> dict[str, Any]:
         """The arguments ``file`` and ``line`` of an error: the origin of the first of `paths` that has one, or that of the
         source. Empty if neither is known."""
@@ -122,11 +56,3 @@ class TraceJob:
             if file and line.isdigit():
                 return {"file": file, "line": int(line)}
         return {}
-
-
-def _axis_to_json(axis: Axis) -> Any:
-    return axis if isinstance(axis, int) else {"symbol": axis.symbol}
-
-
-def _axis_from_json(data: Any) -> Axis:
-    return data if isinstance(data, int) else SymbolAxis(data["symbol"])

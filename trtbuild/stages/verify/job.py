@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.custom_operators import CustomOperator
@@ -90,28 +89,3 @@ class VerifyJob:
         yield from (weight.sha256 for weight in (*self.weights, *self.first_state))
         if self.float_program is not None:
             yield from self.float_program.blobs()
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "points": [point.to_json() for point in self.points]}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> VerifyJob:
-        """Return the job of a decoded JSON document. Raises KeyError, TypeError, ValueError or AttributeError if the
-        document has another form."""
-        plain = {name: data[name] for name in cls.__dataclass_fields__}
-        plain["weights"] = _weights(data["weights"])
-        plain["first_state"] = _weights(data["first_state"])
-        plain["inputs"] = tuple((name, dtype) for name, dtype in data["inputs"])
-        plain["ranges"] = {name: (ends[0], ends[1]) for name, ends in data["ranges"].items()}
-        plain["points"] = tuple(Point.from_json(point) for point in data["points"])
-        plain["shapes"] = tuple(tuple(tuple(shape) for shape in point) for point in data["shapes"])
-        if data["float_program"] is not None:
-            fields = data["float_program"]
-            plain["float_program"] = FloatProgram(fields["program"], fields["graph"], _weights(fields["weights"]))
-        plain["operators"] = tuple(CustomOperator(**entry) for entry in data["operators"])
-        plain["roots"] = tuple(data["roots"])
-        return cls(**plain)
-
-
-def _weights(data: Sequence[Mapping[str, Any]]) -> tuple[Weight, ...]:
-    return tuple(Weight(entry["dtype"], tuple(entry["shape"]), entry["sha256"]) for entry in data)

@@ -26,6 +26,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -274,7 +275,7 @@ class _Verification:
             return None
         number = max(outcomes, key=lambda outcome: (outcome.relative_error, outcome.worst.error)).point or 0
         inputs_by_name = dict(zip([name for name, _ in self._job.inputs], self._inputs(number), strict=True))
-        metadata = {"trtbuild.point": json.dumps(self._points[number].to_json())}
+        metadata = {"trtbuild.point": json.dumps(asdict(self._points[number]))}
         verification_inputs.write_inputs(Path(self._job.worst), inputs_by_name, metadata)
         return self._job.worst
 

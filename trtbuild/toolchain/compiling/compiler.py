@@ -260,7 +260,7 @@ def _build_error(job: EngineJob, log: Log, *, is_empty: bool) -> ToolchainError:
     if "for Turing (SM75)" in text:
         hint = "Turing (SM 75) computes matrix products in half precision only: set precision: float16"
     return ToolchainError(
-        f"{job.target.toolchain} {job.toolchain_version} cannot build for SM {job.target.sm}: {text}",
+        f"{job.toolchain_text} cannot build for SM {job.target.sm}: {text}",
         hint=hint,
         log=log.texts(),
     )

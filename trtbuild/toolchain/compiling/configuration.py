@@ -44,7 +44,7 @@ def _apply_settings(trt: Any, config: Any, job: EngineJob) -> None:
         if not _has_setting(trt, config, setting):
             if has_default(job.settings, name):
                 continue
-            raise ToolchainError(f"{_toolchain_text(job)} has no builder.{name}", hint=f"remove {name}")
+            raise ToolchainError(f"{job.toolchain_text} has no builder.{name}", hint=f"remove {name}")
         requested, actual = _apply_setting(trt, config, setting, value)
         if actual != requested and isinstance(setting.config_part, MemoryPool):
             raise ToolchainError(
@@ -52,7 +52,7 @@ def _apply_settings(trt: Any, config: Any, job: EngineJob) -> None:
                 hint=f"make builder.{name} smaller",
             )
         if actual != requested:
-            raise ToolchainError(f"{_toolchain_text(job)} does not take builder.{name}: {value} (it has {actual})")
+            raise ToolchainError(f"{job.toolchain_text} does not take builder.{name}: {value} (it has {actual})")
     execution_calls = calls_of(job.target.toolchain, str(trt.__version__))
     if execution_calls is not None and not execution_calls.shared_profiles:
         # With this feature, the execution contexts of several threads and streams can share a profile.
@@ -92,19 +92,15 @@ def _apply_setting(trt: Any, config: Any, setting: Setting, value: Any) -> tuple
             return sources, config.get_tactic_sources()
 
 
-def _toolchain_text(job: EngineJob) -> str:
-    return f"{job.target.toolchain} {job.toolchain_version}"
-
-
 def _apply_target(trt: Any, config: Any, job: EngineJob) -> None:
     if FLAVOURS[job.target.toolchain].needs_gpu:
         name = release(job.target.toolchain, job.toolchain_version).compatibilities.get(job.target.compatibility)
         level = getattr(trt.HardwareCompatibilityLevel, name or "", None)
         if level is None:
-            raise ToolchainError(f"{_toolchain_text(job)} has no compatibility {job.target.compatibility}")
+            raise ToolchainError(f"{job.toolchain_text} has no compatibility {job.target.compatibility}")
         config.hardware_compatibility_level = level
         if config.hardware_compatibility_level != level:
-            raise ToolchainError(f"{_toolchain_text(job)} does not take compatibility: {job.target.compatibility}")
+            raise ToolchainError(f"{job.toolchain_text} does not take compatibility: {job.target.compatibility}")
         return
     sms = built_sms(job.target)
     config.num_compute_capabilities = len(sms)

@@ -53,7 +53,7 @@ def open_lean_library(job: EngineJob) -> None:
         if needs_link:
             advice = f", create a link {name} to the wheel's {soname}, and add the link's folder to LD_LIBRARY_PATH"
         raise ToolchainMissing(
-            f"builder.version_compatible puts the lean runtime of {_toolchain_text(job)} into the engine, and {problem}",
+            f"builder.version_compatible puts the lean runtime of {job.toolchain_text} into the engine, and {problem}",
             hint=f"{_install_command(job)}{advice}, or set exclude_lean_runtime: true",
         ) from error
     _check_version(flavour, job)
@@ -80,13 +80,9 @@ def _check_version(flavour: Flavour, job: EngineJob) -> None:
         if version is not None and not any(versions_agree(version, each) for each in allowed):
             version_text = ".".join(map(str, version))
             raise EnvironmentFault(
-                f"the engine must contain the lean runtime of {_toolchain_text(job)}, but {library} is {version_text}",
+                f"the engine must contain the lean runtime of {job.toolchain_text}, but {library} is {version_text}",
                 hint=_install_command(job),
             )
-
-
-def _toolchain_text(job: EngineJob) -> str:
-    return f"{job.target.toolchain} {job.toolchain_version}"
 
 
 def _install_command(job: EngineJob) -> str:

@@ -10,14 +10,12 @@ Rules
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trtbuild.atomic import replace_file
+from trtbuild.atomic import lock_beside, replace_file
 from trtbuild.regular import read_regular
 
 _HEADER = b"trtbuild.timing/1\n"
@@ -54,19 +52,10 @@ def save_cache(config: Any, path: Path) -> None:
     cache = config.get_timing_cache()
     if cache is None:
         return
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path):
-            stored = read_cache(path)
-            stored_cache = config.create_timing_cache(stored) if stored else None
-            if stored_cache is not None:
-                cache.combine(stored_cache, False)
-            body = bytes(memoryview(cache.serialize()))
-            replace_file(path, _HEADER + hashlib.sha256(body).digest() + body, mode=0o600)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path.with_suffix(".lock"), "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    with contextlib.suppress(OSError), lock_beside(path):
+        stored = read_cache(path)
+        stored_cache = config.create_timing_cache(stored) if stored else None
+        if stored_cache is not None:
+            cache.combine(stored_cache, False)
+        body = bytes(memoryview(cache.serialize()))
+        replace_file(path, _HEADER + hashlib.sha256(body).digest() + body, mode=0o600)

@@ -69,7 +69,7 @@ def test_a_quantizer_is_read_and_rebuilt_from_its_layout_and_tensors(models: dic
         assert (None if converted is None else converted.layout) == layout
         if converted is None:
             continue
-        rebuilt = Quantizer(QuantizerLayout.from_json(converted.layout.to_json()), **converted.tensors())
+        rebuilt = Quantizer(converted.layout, **converted.tensors())
         assert all(tensor.dtype == torch.float32 for tensor in rebuilt.tensors().values())
         value = original.weight.detach() if quantizer is original.weight_quantizer else inputs()
         torch.testing.assert_close(rebuilt(value), converted(value), rtol=0, atol=0)

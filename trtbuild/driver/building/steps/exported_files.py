@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 from trtbuild.core.packages.package_files import read_files
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.recipes.lookup_recipes import exported_file_with_any_torch
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.configuration.builder import builder_name
+from trtbuild.driver.configuration.builder import time_and_builder
 from trtbuild.driver.outputs import pt2
 from trtbuild.driver.project.environment import check_torch_libraries
 from trtbuild.driver.project.workspace import Workspace
@@ -45,11 +43,7 @@ def create_files(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> Non
         has_operators = plan.contents is not None and bool(plan.contents.interface.operators)
         reply = call(pool, "pt2-with-operators" if has_operators else "pt2", job)
         outputs = reply.outputs
-        provenance = {"duration_s": round(reply.duration_s, 3), "finished": _utc_time(), "builder": builder_name()}
+        provenance = {"duration_s": round(reply.duration_s, 3), **time_and_builder()}
         record = Record(recipe, outputs, provenance)
         workspace.lookups.note_run(f"{plan.model.name}/pt2", workspace.store.put_record(record, replace=True))
         workspace.store.put_record(Record(exported_file_with_any_torch(recipe), outputs, provenance), replace=True)
-
-
-def _utc_time() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -34,11 +34,7 @@ def create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore, 
         lookups.files.put_blobs(plan.model, [contents.packed_library.sha256])
     names = store.put_bytes(json.dumps(_names_of_targets(contents, lookups), indent=1, sort_keys=True).encode())
     index = index_to_bytes(package_index(contents, names, _quantized_types(contents, lookups)))
-    plans = {
-        f"{engine.partition}@{engine.target}": engine.plan.sha256
-        for engine in contents.engines
-        if engine.plan is not None
-    }
+    plans = contents.plans()
     outputs = {"index": store.put_bytes(index), "names": names}
     for engine in contents.engines:
         if engine.plan is not None and engine.layers is not None:

@@ -31,8 +31,7 @@ def apply_precision(program: Program, request: Request) -> Program:
     if request.precisions.names == ("float32",):
         return program
     CastInserter(program.graph, decide(program, request.precisions)).insert()
-    for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-        spec.arg.name = node.name
+    program.rename_outputs()
     program.exported.graph_module.recompile()
     return program
 

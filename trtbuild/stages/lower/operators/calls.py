@@ -20,8 +20,7 @@ def change_calls(program: Program, targets: Collection[Any], change: Callable[[t
                 if node.op == "call_function" and node.target in targets:
                     change(node)
             module.recompile()
-    for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-        spec.arg.name = output.name
+    program.rename_outputs()
     return program
 
 

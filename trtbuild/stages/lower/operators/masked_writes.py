@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from trtbuild.stages.lower.operators.calls import argument_of, change_calls, insert_call, replace
+from trtbuild.stages.lower.propagate import expressions
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
@@ -77,5 +78,4 @@ def _mask_of(indices: Sequence[Any]) -> torch.fx.Node | None:
 
 
 def _sizes(node: torch.fx.Node) -> list[Any]:
-    """The sizes of a tensor. Expressions instead of SymInts, because comparing SymInts would add guards."""
-    return [size.node.expr if isinstance(size, torch.SymInt) else size for size in node.meta["val"].shape]
+    return expressions(node.meta["val"].shape)

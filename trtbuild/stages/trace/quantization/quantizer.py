@@ -6,16 +6,12 @@ A calibration stores the layout and the tensors of a quantizer, which are enough
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import torch
 
 from trtbuild.quantized_operators import FLOAT4, FLOAT8, INT4, INT8
 from trtbuild.stages.program.quantized import register_operators
-
-if TYPE_CHECKING:
-    from typing import Self  # since Python 3.11
 
 __all__ = ["FLOAT4", "FLOAT8", "INT4", "INT8", "LARGEST_NUMBERS", "Quantizer", "QuantizerLayout"]
 
@@ -38,14 +34,6 @@ class QuantizerLayout:
     smallest: int
     #: How many numbers along the last axis share a scale; None without blocks.
     block: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises TypeError for missing or unknown fields."""
-        return cls(**data)
 
 
 class Quantizer(torch.nn.Module):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -41,7 +41,7 @@ class StoredQuantizers:
         tensors = {f"weights/{name}": value for name, value in self.weights.items()}
         layouts: dict[str, dict[str, Any]] = {}
         for path, quantizers in sorted(self.layers.items()):
-            layouts[path] = {role: quantizer.layout.to_json() for role, quantizer in sorted(quantizers.items())}
+            layouts[path] = {role: asdict(quantizer.layout) for role, quantizer in sorted(quantizers.items())}
             for role, quantizer in quantizers.items():
                 tensors |= {f"layers/{path}/{role}/{name}": value for name, value in quantizer.tensors().items()}
         document = {"schema": SCHEMA, "layers": layouts}
@@ -70,4 +70,4 @@ class StoredQuantizers:
 
 def _quantizer(prefix: str, layout: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Quantizer:
     arguments = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    return Quantizer(QuantizerLayout.from_json(layout), **arguments)
+    return Quantizer(QuantizerLayout(**layout), **arguments)

@@ -44,10 +44,10 @@ from trtbuild.core.values.value_ranges import ValueRange
 #: The name of a stage → the version of its step (rule 6). ``weights``, ``verify`` and ``pt2`` are not stages of a plan, but
 #: have recipes, too.
 STEP_VERSIONS: Mapping[str, int] = {
-    "calibrate": 8,
-    "trace": 13,
+    "calibrate": 9,
+    "trace": 14,
     "lower": 15,
-    "partition": 12,
+    "partition": 13,
     "convert": 9,
     "engine": 2,
     "package": 3,

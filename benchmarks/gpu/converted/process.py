@@ -126,7 +126,8 @@ def _run(gpu: Gpu, engine: Any, context: Any, arrays: dict[str, npt.NDArray[Any]
     for number in range(engine.num_io_tensors):
         name = engine.get_tensor_name(number)
         if engine.get_tensor_mode(name) == gpu.trt.TensorIOMode.INPUT:
-            value = np.asarray(arrays[f"in:{name}"], _dtype(gpu, engine, name), order="C")  # keeps a scalar a scalar
+            # `np.ascontiguousarray` would give a scalar one axis
+            value = np.asarray(arrays[f"in:{name}"], _dtype(gpu, engine, name), order="C")
             context.set_input_shape(name, value.shape)
             context.set_tensor_address(name, gpu.upload(value))
         else:

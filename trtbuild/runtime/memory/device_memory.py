@@ -133,7 +133,7 @@ class Memory(Protocol):
         ...
 
     def device_of(self, address: int) -> int | None:
-        """Return the number of an address's GPU, or None for host memory. Only `CudaMemory` has this method, because
+        """Return the number of an address's GPU, or None for host memory. Only `CudaMemory` supports this, because
         torch's tensors know their device."""
         ...
 

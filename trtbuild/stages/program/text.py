@@ -2,9 +2,9 @@
 
 Rules
 1. The text contains every node: its operator with overload, args and kwargs, except the message of ``_assert_scalar``.
-   An argument that is another node is written as the number of this node. The text also contains nested graphs; the
-   dtype, shape, stride and bytes of constants; the dtype, shape, stride and device type of every value; the order of
-   inputs and outputs; symbolic sizes with their ranges.
+   An argument that is another node is written as the number of this node. The text also contains nested graphs; a
+   digest of the dtype, shape and values of each constant; the dtype, shape, stride and device type of every value; the
+   order of inputs and outputs; symbolic sizes with their ranges.
 2. The text does not contain names (of nodes, inputs, outputs, weights and symbols), module paths, stack traces or device
    ordinals. Nodes are numbered in graph order, and symbols in the order in which they first appear in the inputs.
 3. Floats are written as their IEEE bits, in hexadecimal digits, and strings as JSON. A value of a type without a rule

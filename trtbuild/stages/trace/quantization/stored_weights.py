@@ -88,7 +88,7 @@ class _QuantizerReplacer:
         self.stored: list[StoredWeight] = []
 
     def weight_of(self, node: torch.fx.Node) -> torch.Tensor | None:
-        """The weight that a quantizer reads, as float32; None if it reads another value."""
+        """The weight that a quantizer reads, as float32. None if it reads another value, or a weight without floats."""
         value = self._values.get(_placeholder_of(node))
         if value is None or not value.numel() or not value.is_floating_point():
             return None

@@ -128,3 +128,41 @@ def test_a_dynamic_size_stays_dynamic(lower_module: Any, decompositions: Any, re
     assert [type(size) for size in upsampled.meta["val"].shape] == [int, int, torch.SymInt, int]
     traced.inputs = (torch.randn(1, 3, 7, 10),)
     assert_close(traced.run(program), traced.eager(), "float16")
+
+
+class _BiasedLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.qkv(x).chunk(3, -1)
+        return x + (query @ key.mT / 4 + mask).softmax(-1) @ value
+
+
+class _BiasedAttention(nn.Module):
+    """The caller's mask plus a bias that a layer computes from a table, as in Swin v2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(5, 5, 4))
+        self.bias = nn.Linear(4, 1)
+        self.layers = nn.ModuleList([_BiasedLayer(), _BiasedLayer()])
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        biased = 16 * self.bias(self.table).sigmoid()[..., 0] + mask
+        for layer in self.layers:
+            x = layer(x, biased)
+        return x
+
+
+@pytest.mark.parametrize("lowest", [-1e9, torch.finfo(torch.float32).min])
+def test_a_mask_plus_a_bias_keeps_its_lowest_number(lower_module: Any, lowest: float) -> None:
+    torch.manual_seed(0)
+    mask = torch.zeros(2, 5, 5)
+    mask[0, :, 3:], mask[1] = lowest, lowest  # every key of the second sequence is masked
+    model_case, program = lower_module(_BiasedAttention(), (torch.randn(2, 5, 16), mask), "float16")
+    value, expected = model_case.run(program)[0], model_case.eager()[0]
+    assert (value - expected).abs().max() / expected.abs().max() <= 5e-3
+    products = [node for node in program.graph.nodes if str(node.target).startswith(("aten.linear", "aten.matmul"))]
+    assert len(products) == 7 and {node.meta["val"].dtype for node in products} == {torch.float16}

@@ -26,6 +26,7 @@ class FunctionModule(nn.Module):
 _CASES = {
     "an input": (lambda x, ids, mask: x.t(), Range.UNSEEN),
     "two masks": (lambda x, ids, mask: x + torch.full(x.shape, -torch.inf).triu(1), Range.UNSEEN),
+    "a scaled mask": (lambda x, ids, mask: x * torch.full((3,), 0.5), Range.UNSEEN),
     "an activation": (lambda x, ids, mask: x @ x.t(), Range.HALF),
     "a residual": (lambda x, ids, mask: x[:, :1] + x @ x.t(), Range.HALF),
     "infinity": (lambda x, ids, mask: x.masked_fill(mask, -torch.inf).sigmoid(), Range.HALF),
@@ -58,5 +59,5 @@ def test_find_ranges_gives_the_range_of_an_expression(case: str, decompositions:
         for spec in exported.graph_signature.input_specs
         if spec.target in exported.constants
     }
-    range_of_node = find_ranges(exported.graph, constants, torch.float16)
+    range_of_node = find_ranges(exported.graph, set(), constants, torch.float16)
     assert range_of_node[exported.graph.output_node().args[0][0]] is expected

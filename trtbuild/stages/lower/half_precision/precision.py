@@ -48,7 +48,7 @@ def decide(program: Program, precisions: Precisions) -> Dtypes:
         node: _DTYPES[precisions.of(path_of(node))] for node in program.graph.nodes if node.op == "call_function"
     }
     ranges = {
-        _DTYPES[name]: find_ranges(program.graph, constants, _DTYPES[name])
+        _DTYPES[name]: find_ranges(program.graph, weights_and_constants, constants, _DTYPES[name])
         for name in precisions.names
         if name != "float32"
     }

@@ -10,9 +10,9 @@ Rules
    * `BEYOND`: the value may contain numbers that half cannot represent (``torch.finfo.min``, large integers). Arithmetic
      and matrix products that read it stay in float32.
 2. The range of a constant follows from its numbers. The numbers of weights and inputs are not known here. The result of
-   arithmetic on an `UNSEEN` and a `HALF` value is `HALF`. But if the `HALF` value is computed from constants and sizes
-   alone, sums and choices (where, maximum) are `UNSEEN`: an input plus a causal mask is a mask, too. The result of a matrix
-   product is `HALF`, or `WIDE` if an input is `BEYOND`.
+   arithmetic on an `UNSEEN` and a `HALF` value is `HALF`. But if the `HALF` value depends on no input of the model, the
+   result is `UNSEEN`: a mask plus a causal mask, or plus a bias that a layer computes from a table, is a mask, too. The
+   result of a matrix product is `HALF`, or `WIDE` if an input is `BEYOND`.
 3. Half can represent -inf, inf and NaN.
 4. A float that is converted from integers is `BEYOND`, and so are the results of arange, linspace and logspace. They are
    mostly positions and sizes, and float16 counts only to 2,048. A float that is converted from booleans is `HALF`. A
@@ -38,8 +38,6 @@ from trtbuild.stages.lower.half_precision.operators import Result, Role, Row, ro
 _LARGEST_FINE_NUMBER = 2048.0
 #: Operators whose scalars are bounds. A large bound does not make values large.
 _CLAMPING_OPERATORS = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
-#: Arithmetic that may combine two masks into one (rule 2).
-_SUMS_AND_CHOICES = frozenset({"add", "sub", "subtract", "rsub", "where", "maximum", "minimum", "fmax", "fmin"})
 #: Operator → (position, keyword) of the argument that becomes an element of the result.
 _FILL_ARGUMENTS = {
     "constant_pad_nd": (2, "value"),
@@ -63,11 +61,11 @@ class Range(enum.IntEnum):
 
 
 def find_ranges(
-    graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor], half: torch.dtype
+    graph: torch.fx.Graph, weights: Set[torch.fx.Node], constants: Mapping[str, torch.Tensor], half: torch.dtype
 ) -> dict[torch.fx.Node, Range]:
     """Return the range of each node's value. `constants` maps the names of placeholders to constants."""
     results: dict[torch.fx.Node, Range] = {}
-    fixed: set[torch.fx.Node] = set()  # the nodes that are computed from constants and sizes alone
+    fixed = set(weights)  # and the nodes that are computed from weights, constants and sizes alone
     for node in graph.nodes:
         is_size = node.op == "call_function" and next(tensors(node), None) is None
         if node.name in constants or is_size or (node.op == "call_function" and fixed.issuperset(node.all_input_nodes)):
@@ -112,9 +110,8 @@ def _range_of_call(
         if table_row.result is Result.FITS or _is_clamped(node, name, half):
             return Range.HALF
         if input_range is Range.UNSEEN:
-            ignored = fixed if name in _SUMS_AND_CHOICES else frozenset()
-            sources = [source for source in node.all_input_nodes if is_float32(source) and source not in ignored]
-            input_range = min(ranges_by_node[source] for source in sources)
+            sources = [source for source in node.all_input_nodes if is_float32(source) and source not in fixed]
+            input_range = min((ranges_by_node[source] for source in sources), default=Range.UNSEEN)
     if table_row.result is Result.FITS:
         return result
     return max(result, input_range, Range.WIDE if table_row.result is Result.WIDE else Range.HALF)

@@ -22,6 +22,7 @@ from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, RemoteRefused
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
+from trtbuild.store.remote import store as remote_store
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.kinds import open_transport
 from trtbuild.store.transports.settings import RemoteSettings
@@ -195,7 +196,11 @@ def test_records_are_write_once(store: Store, record_of: Callable[..., Record], 
     assert store.get_record(first.recipe.key) == (second if can_replace else first)
 
 
-def test_one_of_many_writers_wins(store: Store, record_of: Callable[..., Record]) -> None:
+def test_one_of_many_writers_wins(
+    store: Store, record_of: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine, a thread may take longer between the two packets of its request than a store waits usually.
+    monkeypatch.setattr(remote_store, "SETTLE_S", 2.0)
     plans = [store.put_bytes(f"plan {number}".encode()) for number in range(8)]
     results: list[Record] = []
     barrier = threading.Barrier(len(plans))

@@ -23,10 +23,10 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: Stage → key. A changed key makes every team's cache useless for that stage. It needs a reason, a new version of the
 #: schema or of the step, and a line in the CHANGELOG.
 GOLDEN = {
-    "calibrate": "d0210ab274c97c3fd0e73d773ea4bb781d8d280f55ed0f36916798d7842ed06d",
-    "trace": "19abb1830b678053fb89ae6227b7ac52bdf15bb22cb207a33ac97fc6867809fc",
-    "lower": "cecb68836c73acedc3c575fe3a86a074fb402f23120b3a925a5e4bf38aaa8a88",
-    "partition": "f6848abdddb5f638b136dac6ad9aac84cd186e1f03737eef394335478edbdf53",
+    "calibrate": "f2eff2d4c149e54ac8b0980ac739789dd7a57e0f9d2d0ba25a080f419d3645ab",
+    "trace": "b3cbcf7422dbf5a0c82399beb9201ebcca7e4cb425566cc5a2cb27c3a34703ad",
+    "lower": "04e3dcb384d58e0eeb20125c62e6338722a46fe7f86c4cbcb6f62e0abc745b04",
+    "partition": "7ada65983320989ce5a8af4d04fd2f4d331313649c90fd2e1f5539ad5705c363",
     "convert": "d6d85009ca9b723b7c3ccd643959fc6503e8c18afaa930ae006f3d1225a1a82b",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
@@ -47,11 +47,11 @@ def test_every_stage_has_a_golden_key() -> None:
 
 def test_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
-    assert build.trace().key == "900c68314608c8eaf94553ce303b7e2a1b7568d59fdfb3777d00184d445f5438"
-    assert build.recipes()["partition"].key == "5ae942e1be9fd935ffe28ac2f0642631377c5e5334d5b690b36040cdf07f1eca"
+    assert build.trace().key == "16ee1f328549ef10352b3ebabe8649d39dea9459871fbbc51231d577a6f26cea"
+    assert build.recipes()["partition"].key == "fd1ea90f0411661cdd0c2c7c0be79c853956be58a9b5fd81b3080ace55a61176"
     assert (
         with_any_versions(build.trace(versions=None)).key
-        == "8d4f03aca527434bc93fe385c8f248fb0c4c57f0a4d6278447e8ea0c59d544a2"
+        == "f7738933f92ae36c25442f4f11d873ffe1316a97bfdfbe57b22643b844886b5a"
     )
 
 

@@ -46,7 +46,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 9,
     "trace": 14,
-    "lower": 15,
+    "lower": 16,
     "partition": 13,
     "convert": 9,
     "engine": 2,

@@ -18,7 +18,8 @@ Rules
    a second entry, under the key of its domain (core/recipes/trust.py, rules 3 and 4).
 6. If several machines write an entry at the same moment, some remotes do not decide which write is the first
    (`Transport.decides_races`). There, the last writer's entry stays. After `SETTLE_S` all machines find it
-   (`current_record`). This time is long enough, because most requests are one packet.
+   (`current_record`). If a request takes longer, its machine replaces an entry that another machine has found already.
+   Then the other machine's package names an engine that the remote does not have (rule 7).
 7. A package with other contents replaces an existing package, if the remote allows it. If two builds run at once, the
    remote may have the engine of one build and the package of the other. `--frozen` rejects a package that does not match
    its engines. A pointer (`POINTER_STAGES`) to another record replaces an existing pointer in the same way, unless the

@@ -74,6 +74,22 @@ def test_a_row_shows_the_duration_of_the_last_run_if_there_is_room(live: LivePro
     assert "last" not in "".join(rows(live, 36, 24))
 
 
+def test_the_area_has_only_characters_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent, terminal_side = os.openpty()
+    stream = os.fdopen(terminal_side, "w", encoding="latin-1", errors="backslashreplace")
+    monkeypatch.setattr(sys, "stderr", stream)
+    progress = LiveProgress()
+    progress.build_started(4, lambda step: None)
+    progress.step_started(a_step("known_and_with_a_name_that_is_longer_than_some_screens" * 2, "trace"))
+    progress.step_finished(a_step("vit", "trace"), a_result())
+    progress.close()
+    stream.flush()
+    written = os.read(parent, 1 << 16).decode("ascii")
+    stream.close()
+    os.close(parent)
+    assert "..." in written and "\\u" not in written
+
+
 def test_rows_without_room_are_counted_and_a_long_name_keeps_its_ends(live: LiveProgress) -> None:
     for number in range(30):
         live.step_started(a_step(f"m{number}", "trace"))

@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 
 from tests.conftest import CommandLine
 from tests.projects import copy_project
 from tests.warm.servers import servers
+from trtbuild.cli.main import cli, run
 from trtbuild.cli.terminal import terminal
 
 
@@ -85,6 +87,36 @@ def test_text_for_a_stream_without_unicode_has_similar_ascii_characters() -> Non
     assert terminal.render(text, FakeStream()) == text
     assert terminal.render(text, FakeStream(encoding="ascii")) == "3 -> 5 ... x 2 Gr??e"
     assert terminal.render("Größe", FakeStream(encoding="latin-1")) == "Größe"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_results_and_messages_have_only_characters_of_the_stream(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    for name, write in (("stdout", terminal.write_result), ("stderr", terminal.write_message)):
+        stream = FakeStream(is_terminal=False, encoding=encoding)
+        monkeypatch.setattr(sys, name, stream)
+        write("3 → 5 … × 2 Київ")
+        assert stream.buffer.getvalue().rstrip() == b"3 -> 5 ... x 2 ????"
+
+
+def paths_of_commands(command: click.Command) -> list[list[str]]:
+    """The words of `command` and of all its subcommands, without the program's name."""
+    subcommands = command.commands.items() if isinstance(command, click.Group) else ()
+    return [[], *([name, *path] for name, subcommand in subcommands for path in paths_of_commands(subcommand))]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_the_help_of_every_command_can_be_written_without_unicode(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    texts = {}
+    for path in paths_of_commands(cli):
+        stream = FakeStream(is_terminal=False, encoding=encoding)
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert run([*path, "--help"]) == 0, path
+        texts[" ".join(path)] = stream.buffer.getvalue().decode("ascii")
+    assert "cuda, cuda:1, ..., or cpu" in texts["run"]
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])

@@ -20,7 +20,7 @@ from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Signature, domain_key
 from trtbuild.errors import BlobMissing, StoreUnavailable
 from trtbuild.store.collection.shared_directory import DEFAULT_GRACE_S, MIN_GRACE_S, collect_directory
-from trtbuild.store.remote.files import PRESENCE_S
+from trtbuild.store.remote.files import PUBLISHING_LIMIT_S
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.http import HttpTransport
@@ -105,7 +105,7 @@ def damaged_records(root: Path) -> list[str]:
 
 
 def test_the_grace_is_longer_than_the_time_for_which_writers_trust_a_lookup() -> None:
-    assert PRESENCE_S < MIN_GRACE_S < DEFAULT_GRACE_S
+    assert PUBLISHING_LIMIT_S < MIN_GRACE_S < DEFAULT_GRACE_S
 
 
 def test_without_limits_removes_nothing(root: Path, put: Callable[..., Record]) -> None:

@@ -248,6 +248,7 @@ def _console() -> Console:
 
 
 def _rich_text(text: str) -> Text:
+    """`text` for `_console`, with the characters that standard error supports."""
     from rich.text import Text
 
-    return Text.from_ansi(text, no_wrap=True, end="\n")
+    return Text.from_ansi(terminal.render(text, sys.stderr), no_wrap=True, end="\n")

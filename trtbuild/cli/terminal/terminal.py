@@ -52,11 +52,11 @@ def forget_result() -> None:
 
 
 def write_result(text: str) -> None:
-    """Write a command's result to standard output (rule 5). Raises TrtbuildError if the write fails."""
+    """Write a command's result to standard output (rules 4 and 5). Raises TrtbuildError if the write fails."""
     global _has_written_result
     _has_written_result = True
     try:
-        click.echo(text, nl=False, color=True)
+        click.echo(render(text, sys.stdout), nl=False, color=True)
         sys.stdout.flush()
     except OSError as error:
         _discard_buffer(sys.stdout)
@@ -81,7 +81,7 @@ def _discard_buffer(stream: TextIO) -> None:
 
 
 def write_message(text: str) -> None:
-    """Write lines to standard error (rule 5)."""
+    """Write lines to standard error (rules 4 and 5)."""
     try:
         click.echo(render(text, sys.stderr), file=sys.stderr, color=True)
     except OSError:

@@ -12,7 +12,7 @@ Entry = WholeEntry | PartitionEntry
 def worst_error(entry: CutEntry) -> tuple[float, float]:
     """The error that is largest relative to its tolerance, and this tolerance.
 
-    It is the error of a partition of the cut or of the whole model. It is 0.0 if no comparison has a number."""
+    The candidates are the errors of the partitions and of the whole model. Without a candidate, the error is 0.0."""
     compared = (*entry.partitions, entry.whole)
     errors = [(result.error, result.tolerance) for result in compared if result.error is not None]
     return max(errors, key=lambda pair: (relative_to_tolerance(*pair), pair[0]), default=(0.0, entry.tolerance))

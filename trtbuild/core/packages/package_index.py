@@ -128,7 +128,10 @@ class PackedWeight:
 
 @dataclass(frozen=True)
 class PackedTarget:
-    """The engines and programs for one target. `sms` are the GPU architectures for which its plans have code."""
+    """The engines and programs for one target. `sms` are the GPU architectures for which its plans have code.
+
+    `compatibility` is the manifest's field: whether the plans also run on other GPUs than those of the target.
+    `version_compatible` is about later versions of TensorRT."""
 
     name: str
     sm: int

@@ -58,7 +58,8 @@ class Facts:
 
     `versions` are the versions of python, torch, onnx, onnx-ir and onnxscript. They are None if one of these is not
     installed, or if the lock file names other versions for the model. Then this machine cannot trace the model.
-    `environment` has the environment variables of engine workers. `locked_steps` is None if no lock file has the model."""
+    `environment` has the fixed environment variables of engine workers, which are in the keys of engines. `locked_steps` is
+    None if no lock file has the model."""
 
     platform: str
     versions: Mapping[str, str] | None

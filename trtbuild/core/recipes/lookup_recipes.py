@@ -1,6 +1,7 @@
 """The recipes with which a machine without PyTorch, or without TensorRT's parser, looks up results of other machines.
 
-Most records with such recipes only point to the record with the step's own recipe (`POINTER_STAGES`).
+Most records with such recipes are pointer records. Their only output is a copy of another record, the one with the step's
+own recipe.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.values.encoding import Value, encode
 
-#: Stages of records that only point to another record, and are uploaded after it.
+#: The stages of pointer records. A pointer record is uploaded after the record to which it leads.
 POINTER_STAGES = frozenset(("calibrate-any", "trace-any", "partition-any"))
 
 

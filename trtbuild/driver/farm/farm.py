@@ -1,10 +1,10 @@
 """Runs engine steps and comparisons on the workers of a scheduler, and tries again if a worker dies.
 
 Rules
-1. A job needs a worker with a certain label: the engines that the worker compiles, or its GPU (module `labels`). The
-   scheduler gets a job only when such a worker has a free slot (module `limit`). So the most urgent steps start first.
-   The first open job with a label needs no free slot: the scheduler gets it as soon as a worker has the label (module
-   `known_workers`).
+1. A job needs a worker with a certain label, which names the engines that the worker compiles, or its GPU (module
+   `labels`). A job is open from its start until its end. If another job with the same label is open, a job starts only when
+   such a worker has a free slot (modules `limit` and `overview`). So the most urgent steps start first. If no job with the
+   label is open, a job starts without a free slot, and waits until a worker has the label (module `known_workers`).
 2. The name of a task contains the step's key and the store. So two builds with one scheduler share the task. A job that
    replaces a record, or that is tried again, gets a separate task.
 3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. If the
@@ -150,9 +150,10 @@ class Farm:
         return self._run_job(request, accept)
 
     def compare(self, job: ComparisonJob, *, replace: bool) -> ComparedOnWorker:
-        """Compare engines with PyTorch or onnxruntime, on a worker with a GPU of the kind `job.gpu`. No record is stored.
+        """Compare engines with PyTorch or onnxruntime, on a worker with a GPU of the kind `job.gpu`.
 
-        The blobs of the job are in the local store. With `replace`, no other command shares the comparison. Raises
+        The result has the record of the comparison, which the caller may store. The local store must have the blobs of the
+        job. Without `replace`, commands that request the same comparison at the same time share it (rule 2). Raises
         NoWorker, SchedulerLost, WorkersError, StoreError, NotCompared, or the error of the comparison.
         """
         recipe = job.recipe
@@ -203,7 +204,7 @@ class Farm:
         problems: list[str] = []
         logs = ""
         while len(problems) < MOST_ATTEMPTS:
-            store = self._workers.wait_for_worker(request.label, POLL_S, problems)
+            store = self._workers.wait_for_store(request.label, POLL_S, problems)
             exchange = self._exchanges[store]
             files = blob_files(self._store.local, request.inputs)
             exchange.send(self._store.local, files)

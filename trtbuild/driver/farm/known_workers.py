@@ -82,8 +82,9 @@ class KnownWorkers:
         """`Overview.usable_slots` of the present workers. Raises SchedulerLost."""
         return self.overview().usable_slots(label, own_tasks, self.unfit())
 
-    def wait_for_worker(self, label: str, poll_s: float, problems: Sequence[str] = ()) -> str:
-        """Wait until a worker has the label. Returns the label of the store to use. Raises NoWorker, SchedulerLost.
+    def wait_for_store(self, label: str, poll_s: float, problems: Sequence[str] = ()) -> str:
+        """Wait until a worker has the label. Returns the label of the store that jobs with this label use
+        (`Overview.store_for`). Raises NoWorker, SchedulerLost.
 
         `problems` are the reasons why earlier attempts at the job failed. If there are any, and no worker has the label,
         NoWorker is raised at once.
@@ -105,7 +106,7 @@ class KnownWorkers:
         `ability` describes the GPU in messages, after the words "no worker". Raises NoWorker, SchedulerLost.
         """
         while True:
-            for age_s in (OVERVIEW_AGE_S, 0.0):  # as in `wait_for_worker`
+            for age_s in (OVERVIEW_AGE_S, 0.0):  # as in `wait_for_store`
                 if chosen := choose(self.overview(age_s).gpu_labels(self.unfit())):
                     self.note_present(ability)
                     return chosen

@@ -86,8 +86,8 @@ class FarmJob:
 class Answer:
     """The answer to a job: a record with its entry, or an error (`trtbuild.driver.workers.worker.error_to_json`).
 
-    `worst` is the file of the inputs with the largest error in a comparison. No signature covers it, and no result
-    depends on it.
+    `worst` is a file with the inputs for which a comparison found the largest error. It is not signed, and no result
+    depends on it. A user can repeat the comparison with these inputs (``verify --replay``).
     """
 
     protocol: int

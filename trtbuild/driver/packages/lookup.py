@@ -42,7 +42,7 @@ def package_of(request: Request, name: str) -> Path:
 
 
 def refuse_unknown_name(name: str, models: Collection[str]) -> None:
-    """Raise UsageError if `name`, which is no package directory, is not among the models of the project."""
+    """Raise UsageError if `name` is not a model of the project. The caller knows that it is not a package directory."""
     if name not in models:
         raise UsageError(
             f"{name!r} is neither a package directory nor a model", hint=suggestion(name, models, "models")

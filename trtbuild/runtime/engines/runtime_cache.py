@@ -71,8 +71,8 @@ def find_gpu(ordinal: int) -> Gpu | None:
 
 
 def kernel_file_paths(package: Path, digest: str, library: str, version: str, gpu: Gpu) -> tuple[Path, ...]:
-    """Return the possible paths of the kernel file, best first. `digest` is the package's digest. A user without a cache
-    directory (in a container) has only one path."""
+    """Return the possible paths of the kernel file, best first. `digest` is the package's digest. A user without a home
+    directory and a cache directory (in a container) has only one path."""
     name = f"{_file_name(gpu.name)}-sm{gpu.sm}-driver{gpu.driver}.kernels"
     inner = Path(f"{_file_name(library)}-{_file_name(version)}", name)
     paths = [package / KERNEL_FOLDER / inner]

@@ -1,8 +1,9 @@
 """The interface of device memory, streams and graphs for engines: `TorchMemory` and `CudaMemory` implement it.
 
 Rules
-1. Work on a stream may use the result of `empty` for that stream at once. When an array is freed, its stream may still have
-   work: the memory is used again only after that work. Neither `empty` nor freeing an array waits for the GPU.
+1. `empty` makes an array for one stream, and work on this stream may use the array at once. An array may be freed while its
+   stream still has work. Its memory is used again only after this work. Neither `empty` nor freeing an array waits for
+   the GPU.
 2. Freed memory is kept for later calls, in torch's caching allocator or in the driver's memory pool.
 3. `adopt` wraps an array of another library, whose allocator does not know our stream. So the array is kept until the
    stream has finished the call (`record_call`). Torch tensors are not kept: if a tensor was created on another stream than
@@ -96,12 +97,14 @@ class Memory(Protocol):
         ...
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
-        """Wrap `value` without a copy, except a tensor that `materialize` copies. Later work on `stream` may read the
-        result. Raises CallRefused, with `name` in its text."""
+        """Return an array that shares the memory of `value`. A tensor whose memory does not contain its values is copied
+        (`materialize`). Work that is enqueued on `stream` after this call may read the result. Raises CallRefused, with
+        `name` in its text."""
         ...
 
     def needs_materializing(self, array: Any) -> bool:
-        """Whether the memory of an array of `own_types` may differ from its values. If so, `materialize` must be called."""
+        """Whether the memory of `array` may not contain its values. If so, the caller has to use the result of
+        `materialize` instead. The type of `array` must be one of `own_types`."""
         ...
 
     def materialize(self, array: Any, name: str) -> Array:

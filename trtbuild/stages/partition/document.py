@@ -95,5 +95,5 @@ def _reasons(piece: Piece, reasons: Mapping[int, str]) -> dict[str, str]:
 
 def _tensor_type(node: torch.fx.Node, symbols: Symbols) -> TensorType:
     value = node.meta["val"]
-    shape = tuple(symbols.expression(size) for size in value.shape)
+    shape = tuple(symbols.size_expression(size) for size in value.shape)
     return TensorType(str(value.dtype).removeprefix("torch."), shape)

@@ -54,8 +54,8 @@ class Label:
 
 
 def matches_any(name: str, operators: Sequence[str]) -> bool:
-    """Whether one of `operators` means the operator `name`. For ``aten.cumsum.default``, this is ``aten.cumsum.default`` or
-    ``aten.cumsum``, with or without Torch-TensorRT's prefix ``torch.ops.``."""
+    """Whether `operators` contains the operator `name`, such as ``aten.cumsum.default``. An entry may leave out the
+    overload (``aten.cumsum``), and may have Torch-TensorRT's prefix ``torch.ops.``."""
     listed_names = {operator.removeprefix("torch.ops.") for operator in operators}
     return name in listed_names or name.rpartition(".")[0] in listed_names
 

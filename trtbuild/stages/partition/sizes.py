@@ -53,7 +53,7 @@ class Sizes:
         value = node.meta.get("val")
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if not isinstance(size, int):
-                self._dimensions.setdefault(expression_key(self._symbols.expression(size)), (node, axis))
+                self._dimensions.setdefault(expression_key(self._symbols.size_expression(size)), (node, axis))
 
     def dimension(self, expression: Expression) -> Dimension | None:
         """The first dimension whose size is `expression`; None if no dimension has this size."""
@@ -71,7 +71,7 @@ class Sizes:
 
     def _expression(self, root: torch.fx.Node) -> Expression | None:
         value = root.meta["val"]
-        return self._symbols.expression(value) if isinstance(value, torch.SymInt | int) else None
+        return self._symbols.size_expression(value) if isinstance(value, torch.SymInt | int) else None
 
     def _find_tensors(self, expression: Expression, other: Sizes) -> list[torch.fx.Node] | None:
         if isinstance(expression, int) or self.dimension(expression) is not None:

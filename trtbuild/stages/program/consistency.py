@@ -56,7 +56,7 @@ def signature(program: Program) -> Signature:
 
     def types(nodes: Sequence[torch.fx.Node]) -> tuple[tuple[torch.dtype, tuple[Expression, ...]], ...]:
         values = [node.meta["val"] for node in nodes]
-        return tuple((value.dtype, tuple(symbols.expression(size) for size in value.shape)) for value in values)
+        return tuple((value.dtype, tuple(symbols.size_expression(size) for size in value.shape)) for value in values)
 
     return Signature(types(program.input_nodes), types(program.output_nodes), symbols.ranges)
 

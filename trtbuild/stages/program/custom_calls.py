@@ -183,8 +183,8 @@ def _is_contiguous(value: torch.Tensor, symbols: Symbols) -> bool:
         return False
     expected: Any = 1
     for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-        number = symbols.expression(size)
-        if number != 1 and symbols.expression(stride) != symbols.expression(expected):
+        number = symbols.size_expression(size)
+        if number != 1 and symbols.size_expression(stride) != symbols.size_expression(expected):
             return False
         expected = size * expected
     return True

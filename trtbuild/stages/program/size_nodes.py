@@ -44,7 +44,7 @@ class SizeNodes:
     def _compute_symbols(self, node: torch.fx.Node) -> None:
         """Compute the symbols of an input. An axis with the size ``4*s`` gives the symbol ``s``."""
         for axis, size in enumerate(node.meta["val"].shape):
-            expression = self._symbols.expression(size)
+            expression = self._symbols.size_expression(size)
             unit, number = _as_multiple(expression)
             if number is None or number in self._values:
                 continue
@@ -57,13 +57,13 @@ class SizeNodes:
         """Add a tensor of the graph. A size that depends on data is read from the first added tensor that has it."""
         value = node.meta.get("val")
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            expression = self._symbols.expression(size)
+            expression = self._symbols.size_expression(size)
             if not isinstance(expression, int) and expression[0] == "data":
                 self._data_sizes.setdefault(expression[1], (node, axis))
 
     def size(self, size: Any) -> Size | None:
         """A number, or a node that computes `size` (an int or a SymInt); None if `size` cannot be computed yet."""
-        return self._size(self._symbols.expression(size))
+        return self._size(self._symbols.size_expression(size))
 
     def _size(self, expression: Expression) -> Size | None:
         if isinstance(expression, int):

@@ -51,10 +51,11 @@ class Symbols:
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor):
                 for size in value.shape:
-                    self.expression(size)
+                    self.size_expression(size)
 
-    def expression(self, size: Any) -> Expression:
-        """Convert an int, a SymInt or a sympy expression. Raises SourceError if it cannot be written with whole numbers."""
+    def size_expression(self, size: Any) -> Expression:
+        """Convert an int, a SymInt or a sympy expression to a size expression. Raises SourceError if it cannot be written
+        with whole numbers."""
         if isinstance(size, bool):
             raise ValueError("a size cannot be a bool")
         if isinstance(size, int):
@@ -119,12 +120,13 @@ class Symbols:
 
     def interval(self, size: Any) -> tuple[int, int]:
         """The smallest and the largest value of a size. The largest is `UNBOUNDED` if there is no bound. Raises SourceError
-        like `expression`."""
-        expression = self.expression(size)  # also adds new symbols to `ranges`
+        like `size_expression`."""
+        expression = self.size_expression(size)  # also adds new symbols to `ranges`
         return interval(expression, [(low, UNBOUNDED if high is None else high) for low, high in self.ranges])
 
-    def text(self, expr: Any) -> str:
-        """The text of an expression with numbered symbols. The expression may also be a condition or a float."""
+    def sympy_text(self, expr: Any) -> str:
+        """The text that sympy writes for an expression, with numbered symbols. The expression may be a condition, a float,
+        or an int without a size expression."""
         expr = sympy.sympify(expr)
         for symbol in sorted(expr.free_symbols, key=str):
             self._convert(symbol)
@@ -153,7 +155,7 @@ class Symbols:
 def largest_sizes(program: Program) -> list[int]:
     """For each input, the largest size that one of its axes may have; `UNBOUNDED` if an axis has no bound."""
     symbols = Symbols(program)
-    shapes = [[symbols.expression(size) for size in node.meta["val"].shape] for node in program.input_nodes]
+    shapes = [[symbols.size_expression(size) for size in node.meta["val"].shape] for node in program.input_nodes]
     ranges = [(low, UNBOUNDED if high is None else high) for low, high in symbols.ranges]
     return [max((interval(size, ranges)[1] for size in shape), default=0) for shape in shapes]
 
@@ -165,7 +167,7 @@ def declared_types(program: Program) -> tuple[list[DeclaredType], list[DeclaredT
     def declared(node: torch.fx.Node) -> DeclaredType:
         value = node.meta["val"]
         ranges = [(low, UNBOUNDED if high is None else high) for low, high in symbols.ranges]
-        ends = [interval(symbols.expression(size), ranges) for size in value.shape]
+        ends = [interval(symbols.size_expression(size), ranges) for size in value.shape]
         sizes = tuple(low if low == high else None for low, high in ends)
         return str(value.dtype).removeprefix("torch."), sizes
 

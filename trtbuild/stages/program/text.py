@@ -173,22 +173,24 @@ class _Writer:
         if value is Ellipsis:
             return "..."
         if isinstance(value, torch.SymInt):
-            return f"int{{{json.dumps(self._symbols.expression(value))}}}"
+            return f"int{{{json.dumps(self._symbols.size_expression(value))}}}"
         raise TypeError(f"an argument of type {type(value).__name__} has no canonical form")
 
     def _int_text(self, value: torch.SymInt) -> str:
-        """The text of a size, or of an int that cannot be a size (a bool that was converted to an int)."""
+        """The text of a symbolic int. A bool that was converted to an int is a Piecewise, which has no size expression."""
         if value.node.expr.has(sympy.Piecewise):
-            return self._symbols.text(value.node.expr)
-        return json.dumps(self._symbols.expression(value))
+            return self._symbols.sympy_text(value.node.expr)
+        return json.dumps(self._symbols.size_expression(value))
 
     def _value(self, value: Any) -> str:
         if value is None:
             return "none"
         if isinstance(value, torch.Tensor):
-            shape = [self._symbols.expression(size) for size in value.shape]
+            shape = [self._symbols.size_expression(size) for size in value.shape]
             stride = (
-                [self._symbols.expression(step) for step in value.stride()] if value.layout is torch.strided else []
+                [self._symbols.size_expression(step) for step in value.stride()]
+                if value.layout is torch.strided
+                else []
             )
             layout = "" if value.layout is torch.strided else f" {value.layout}"
             return f"{value.dtype}{json.dumps(shape)} stride {json.dumps(stride)} {value.device.type}{layout}"
@@ -199,7 +201,7 @@ class _Writer:
         if isinstance(value, torch.SymInt):
             return f"int{{{self._int_text(value)}}}"
         if isinstance(value, torch.SymFloat):
-            return f"float{{{self._symbols.text(value.node.expr)}}}"
+            return f"float{{{self._symbols.sympy_text(value.node.expr)}}}"
         if isinstance(value, torch.SymBool):
-            return f"bool{{{self._symbols.text(value.node.expr)}}}"
+            return f"bool{{{self._symbols.sympy_text(value.node.expr)}}}"
         raise TypeError(f"a value of type {type(value).__name__} has no canonical form")

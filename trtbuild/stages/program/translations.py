@@ -8,8 +8,9 @@ Rules
 1. A translation is written in one of `OPSETS`. Only trtbuild's quantizers need newer opsets (`quantized_onnx`). ONNX's
    version converter converts models to other opsets. All `OPSETS` translate the same operators, so one table of
    decompositions fits all toolchains.
-2. A registry has the translations for one opset: the exporter's, and trtbuild's. Loading it takes 1 to 2 s, so the first
-   use loads it, not the import of this module.
+2. A registry has the translations for one opset. trtbuild's translations replace the exporter's for PyTorch's quantizers
+   (`quantized`), ``floor_divide`` and ``remainder`` (`integer_translations`). Those of trtbuild's quantizers are added
+   (`quantized_onnx`). Loading a registry takes 1 to 2 s, so the first use loads it, not the import of this module.
 3. Logs and warnings of the exporter are suppressed.
 """
 
@@ -76,8 +77,8 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
 
 
 def has_translation(node: torch.fx.Node) -> bool:
-    """Whether the exporter has a translation for a call_function node. The translation may still fail for the node's
-    arguments. False for operators from outside PyTorch and for those of torch.onnx.ops."""
+    """Whether there is a translation for a call_function node. The translation may still fail for the node's arguments.
+    False for operators from outside PyTorch and for those of torch.onnx.ops."""
     from torch.onnx._internal.exporter import _dispatching
 
     if is_custom(node.target):

@@ -112,10 +112,10 @@ def trace(
 ) -> TraceResult:
     """Trace the model of `job`, compare the program with the model, and record the dependencies. Raises SourceError.
 
-    `store_weights` stores weights during the trace; None if the caller stores them afterwards.
-    `refuse_weights` receives weights before they are stored. It may raise InsufficientResources. `graph_functions` are the
-    functions for sources that are graphs already. `quantizers` are the result of a calibration. `announce` receives the
-    results of a large model without custom operators before the comparison has ended.
+    `store_weights` stores weights during the trace; None if the caller stores them afterwards. `refuse_weights` receives
+    weights before they are stored. It may raise InsufficientResources. `graph_functions` are the functions for sources that
+    are graphs already. `quantizers` are the result of a calibration. If the model is large and calls no custom operators,
+    `announce` receives the results before the comparison has ended.
 
     Raises UnfitLibraries if the source does not begin with the imports that `preloading.preload` has executed in this
     process. After an error, weights may have been stored that no record refers to.
@@ -188,7 +188,7 @@ def trace_module(
     module: torch.nn.Module,
     job: TraceJob,
     frames: Frames,
-    implementation: Callable[[str], str] | None = None,
+    implementation_digest: Callable[[str], str] | None = None,
     dependency_state: Callable[[], object] = lambda: None,
     store_weights: StoreWeights | None = None,
     refuse_weights: RefuseWeights = lambda weights: None,
@@ -196,8 +196,8 @@ def trace_module(
 ) -> TraceResult:
     """Trace a loaded module. Raises SourceError.
 
-    `implementation` returns the digest of the implementation of a custom operator, by its name. `dependency_state` returns
-    a value that changes with each new dependency."""
+    `implementation_digest` returns the digest of the implementation of a custom operator, by its name. `dependency_state`
+    returns a value that changes with each new dependency."""
     from trtbuild.stages.trace.export.state import declare_state
     from trtbuild.stages.trace.export.weights import (
         ModuleWeights,
@@ -216,7 +216,7 @@ def trace_module(
     with WeightStorage(store_weights, refuse_weights) as storage:
         storage.begin_early(module, weights, job)
         return _export_and_prove(
-            module, weights, state, job, frames, implementation, dependency_state, storage, announce
+            module, weights, state, job, frames, implementation_digest, dependency_state, storage, announce
         )
 
 
@@ -226,7 +226,7 @@ def _export_and_prove(
     state: ModuleState,
     job: TraceJob,
     frames: Frames,
-    implementation: Callable[[str], str] | None,
+    implementation_digest: Callable[[str], str] | None,
     dependency_state: Callable[[], object],
     storage: WeightStorage,
     announce: Announce,
@@ -269,7 +269,7 @@ def _export_and_prove(
     ):
         traced = TraceResult(
             program=_serialize_program(program, job),
-            graph=program_text(program, implementation),
+            graph=program_text(program, implementation_digest),
             modules=module_paths(program),
             interface=interface(exported.program, final, weights, job, exported.ties, state.buffers),
             weights=values,

@@ -34,7 +34,7 @@ class NotRunnable(Exception):
 
 
 class PartFailed(Exception):
-    """A partition should run, but fails. The text has the reason."""
+    """A partition can run here, but has failed. The text has the reason."""
 
 
 class PartRunner(Protocol):
@@ -112,6 +112,7 @@ def _topk(values: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sor
     return tuple(result.narrow(dim, 0, k).contiguous() for result in _sort(values, dim, largest))
 
 
+#: Operator of PyTorch → the function that gives its results in the order of ONNX.
 _ORDERED: Mapping[Any, Callable[..., Any]] = {
     _aten.sort.default: _sort,
     _aten.argsort.default: _argsort,

@@ -45,7 +45,7 @@ from trtbuild.store.collection.condemned import CondemnedFiles
 from trtbuild.store.collection.retention import CollectReport, Entry, Scan, Size, records_to_remove, size_of
 from trtbuild.store.collection.shared_entries import SharedEntries
 from trtbuild.store.local.layout import unavailable_error
-from trtbuild.store.remote.files import PRESENCE_S
+from trtbuild.store.remote.files import PUBLISHING_LIMIT_S
 from trtbuild.store.remote.records import MAX_ENTRY_SIZE
 from trtbuild.store.transports.directory import EMPTY_SHA256, MARK_TOLERANCE_S
 from trtbuild.store.transports.shared_folder import SharedFolder
@@ -54,7 +54,7 @@ DEFAULT_GRACE_S = 3600.0
 
 #: The shortest safe grace period: the longest time until a writer publishes, plus the longest time by which the mtime of a
 #: used file may precede its last use.
-MIN_GRACE_S = PRESENCE_S + MARK_TOLERANCE_S
+MIN_GRACE_S = PUBLISHING_LIMIT_S + MARK_TOLERANCE_S
 
 
 def collect_directory(

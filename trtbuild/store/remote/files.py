@@ -7,9 +7,10 @@ Rules
    differs, RemoteLied is raised, and the file counts as missing.
 2. A file that is in the remote is not sent again, unless it is damaged there. So an interrupted upload continues where it
    stopped.
-3. `send` looks up a file again if it last saw the file in the remote at least half of `PRESENCE_S` ago. The other half
-   remains for publishing the entry that names the file. A collection of the remote waits longer than `PRESENCE_S` before it
-   removes a file (collection/shared_directory.py).
+3. At most `PUBLISHING_LIMIT_S` after a file was seen in the remote, the entry that names it is published. `send` looks up a
+   file again if it was last seen half of this time ago or earlier. The other half remains for publishing the entry. A
+   collection of the remote waits longer than `PUBLISHING_LIMIT_S` before it removes a file
+   (collection/shared_directory.py).
 4. Only a few files are fetched ahead of the consumer, because they are in memory. Uploads have separate threads, so that
    planning does not wait for an upload.
 """
@@ -32,8 +33,8 @@ from trtbuild.store.transports.transport import Transport
 #: may be larger.
 MAX_FILE_SIZE = 4 << 20
 
-#: The longest time, in seconds, between seeing a file in the remote and publishing the entry that names it (rule 3).
-PRESENCE_S = 1800.0
+#: An entry is published at most this many seconds after its files were seen in the remote (rule 3).
+PUBLISHING_LIMIT_S = 1800.0
 
 # Reading a file of at most this many bytes has a total time limit (`timed`, rule 3 of transport.py), because planning reads
 # mostly such files.
@@ -66,7 +67,7 @@ class RemoteFiles:
         self._contents: dict[str, bytes] = {}
         self._contents_size = 0
         #: SHA-256 of the files and blobs that are damaged in the remote. `send` replaces them, if the remote allows it.
-        self.damaged_names: set[str] = set()
+        self.damaged_digests: set[str] = set()
 
     def add_contents(self, file: Output, data: bytes) -> None:
         """Keep the bytes of a file that came inside an entry, if they have the file's size and digest."""
@@ -87,10 +88,10 @@ class RemoteFiles:
             timed = timed or file.size <= _SMALL_FILE_SIZE
             data = self.transport.get("cas", file.sha256, file.size, timed=timed)
         except RemoteLied:
-            self.damaged_names.add(file.sha256)
+            self.damaged_digests.add(file.sha256)
             raise
         if data is not None and not matches_file(file, data):
-            self.damaged_names.add(file.sha256)
+            self.damaged_digests.add(file.sha256)
             raise self.report_lie(f"cas/{file.sha256} does not match its digest; it begins with {data[:24]!r}")
         return data
 
@@ -107,9 +108,9 @@ class RemoteFiles:
         again if it was seen a short time ago (rule 3). Raises RemoteFault, and the errors of `read`."""
 
         def send_one(file: Output) -> None:
-            if file.sha256 in self.damaged_names:
+            if file.sha256 in self.damaged_digests:
                 if self.transport.put("cas", file.sha256, read(file), once=False):
-                    self.damaged_names.discard(file.sha256)
+                    self.damaged_digests.discard(file.sha256)
                     self._seen[file.sha256] = time.monotonic()
             elif recheck or not self._was_seen(file):
                 if not self.transport.has("cas", file.sha256):
@@ -121,13 +122,13 @@ class RemoteFiles:
 
     def _was_seen(self, file: Output) -> bool:
         seen = self._seen.get(file.sha256)
-        return seen is not None and time.monotonic() - seen < PRESENCE_S / 2
+        return seen is not None and time.monotonic() - seen < PUBLISHING_LIMIT_S / 2
 
     def has_all(self, files: Iterable[Output]) -> bool:
         """Whether all files are in the remote now. Raises RemoteFault."""
 
         def is_there(file: Output) -> bool:
-            return file.sha256 not in self.damaged_names and self.transport.has("cas", file.sha256)
+            return file.sha256 not in self.damaged_digests and self.transport.has("cas", file.sha256)
 
         return all(self.map_in_parallel(is_there, dict.fromkeys(files)))
 

@@ -13,18 +13,20 @@ Rules
    again before the entry is written (files.py, rule 3).
 4. The bytes of small files are also in the entry (action_result.py, rule 6). So a small record needs only one request. The
    lookup of a trace reads several small records, one after another (core/recipes/chain.py).
-5. An existing entry stays if this machine can use it, or does not trust it. An unusable entry is replaced, if the remote
-   allows it. Beside an untrusted entry, or an unusable one that cannot be replaced, a record with a trusted signature gets
-   a second entry, under the key of its domain (core/recipes/trust.py, rules 3 and 4).
-6. If several machines write an entry at the same moment, some remotes do not decide which write is the first
-   (`Transport.decides_races`). There, the last writer's entry stays. After `SETTLE_S` all machines find it
-   (`current_record`). If a request takes longer, its machine replaces an entry that another machine has found already.
-   Then the other machine's package names an engine that the remote does not have (rule 7).
-7. A package with other contents replaces an existing package, if the remote allows it. If two builds run at once, the
+5. An existing entry that this machine can use stays, except under rule 7. So does an entry that this machine does not
+   trust, because other machines may trust it. An unusable entry is replaced, if the remote allows it. If an untrusted or
+   unusable entry stays, a record with a trusted signature gets a second entry. The key of the second entry is computed from
+   the record's key and domain (core/recipes/trust.py, rules 3 and 4).
+6. Several machines may write an entry at the same moment. Some remotes do not decide which write is the first
+   (`Transport.decides_races`). There, the entry of the last writer stays. So each machine looks up the entry again
+   `SETTLE_S` after its write (`current_record`). A write that takes longer than `SETTLE_S` may replace an entry that
+   another machine has found in this lookup. Then the other machine's package names an engine that the remote does not have.
+7. A package replaces an existing package with other contents, if the remote allows it. If two builds run at once, the
    remote may have the engine of one build and the package of the other. `--frozen` rejects a package that does not match
-   its engines. A pointer (`POINTER_STAGES`) to another record replaces an existing pointer in the same way, unless the
-   sender has incomplete results (`keeps_pointers`). The older record may have been made by another version of PyTorch, and
-   a collection may have removed it or its later steps.
+   its engines. A pointer record also replaces an existing one. Its only output is a copy of another record, such as a
+   trace that a machine without PyTorch looks up (core/recipes/lookup_recipes.py). The existing pointer may lead to a trace
+   of another version of PyTorch, or to one whose later steps are no longer in the remote. With `keeps_pointers`, existing
+   pointers stay, because the results of the sender are incomplete.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Signature, Trust, domain_key
 from trtbuild.errors import RecordUntrusted, RemoteLied, RemoteRefused
-from trtbuild.store.remote.files import MAX_FILE_SIZE, PRESENCE_S, ReadFile, RemoteFiles
+from trtbuild.store.remote.files import MAX_FILE_SIZE, PUBLISHING_LIMIT_S, ReadFile, RemoteFiles
 from trtbuild.store.trust import action_result
 from trtbuild.store.trust.action_result import ActionResult
 
@@ -167,6 +169,7 @@ class RemoteRecords:
 
     def publish(self, found: Found, read: ReadFile, *, keeps_pointers: bool = False) -> Found:
         """Publish a record after its CAS files. `read` returns the bytes of a file. Returns the result of `write_entry`.
+        With `keeps_pointers`, an existing pointer record is not replaced (rule 7).
 
         Raises RemoteFault (RemoteRefused if the key has an unusable entry that cannot be replaced), and the errors of
         `read`.
@@ -175,7 +178,7 @@ class RemoteRecords:
         files = [file for blob_files in found.files_by_blob.values() for file in blob_files]
         self._files.send(files, read)
         self._files.send([document_file(found.document)], lambda file: found.document)
-        if time.monotonic() - started > PRESENCE_S / 2:
+        if time.monotonic() - started > PUBLISHING_LIMIT_S / 2:
             self._files.send(files, read, recheck=True)
         return self.write_entry(found, read, keeps_pointers=keeps_pointers)
 
@@ -183,7 +186,7 @@ class RemoteRecords:
         self, found: Found, read: ReadFile, *, replace: bool = False, keeps_pointers: bool = False
     ) -> Found:
         """Write the entry of a record whose files are in the remote. With `replace`, an existing entry is replaced, if the
-        remote allows it. With `keeps_pointers`, an existing pointer is not replaced.
+        remote allows it. With `keeps_pointers`, an existing pointer record is not replaced (rule 7).
 
         If another machine's usable record stays (rules 5 and 7), returns that record, otherwise `found`. If an untrusted
         entry stays, a record without a trusted signature is not written. Raises RemoteFault, and the errors of `read`.
@@ -233,7 +236,7 @@ class RemoteRecords:
         files = (file for blob_files in other.files_by_blob.values() for file in blob_files)
         return (
             other.record.recipe.same_as(found.record.recipe)
-            and not self._files.damaged_names.intersection(other.files_by_blob)
+            and not self._files.damaged_digests.intersection(other.files_by_blob)
             and self._files.has_all(files)
         )
 

@@ -63,7 +63,8 @@ class RemoteStore:
 
     def publish(self, found: Found, read: ReadFile, *, keeps_pointers: bool = False) -> Found:
         """Publish the CAS files of `found`, which `read` returns, and then its record. If another machine's usable record
-        stays, returns that record, otherwise `found`. With `keeps_pointers`, an existing pointer stays.
+        stays, returns that record, otherwise `found`. With `keeps_pointers`, an existing pointer record stays (records.py,
+        rule 7).
 
         Raises the errors of `read`."""
         return self._records.publish(found, read, keeps_pointers=keeps_pointers)
@@ -127,7 +128,7 @@ class RemoteStore:
 
     def _blob_mismatch(self, sha256: str) -> RemoteLied:
         """The error if the chunks together do not have the digest `sha256`."""
-        self._files.damaged_names.add(sha256)
+        self._files.damaged_digests.add(sha256)
         return self._files.report_lie(f"the chunks that it names are not blob {sha256}")
 
     def send_files(self, files: Iterable[Output], read: ReadFile) -> None:

@@ -85,8 +85,10 @@ def encode_delimited(number: int, value: bytes) -> bytes:
 def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        if position >= len(data) or shift > 63:
+        if position >= len(data):
             raise ValueError("a protobuf message that is cut off")
+        if shift > 63:
+            raise ValueError("not a protobuf message")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift

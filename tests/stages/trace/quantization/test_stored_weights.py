@@ -100,6 +100,24 @@ def test_a_weight_of_4_bits_with_rows_of_odd_length_is_rounded_and_stays_float(c
     assert stored_types(Linear(layout, (columns, 16)), sizes=(columns,)) == [("float32", (16, columns))]
 
 
+@pytest.mark.parametrize("sizes", [(32, 0), (0, 32)])
+def test_an_empty_weight_in_nvfp4_stays_float(sizes: tuple[int, int]) -> None:
+    class Empty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(sizes[::-1]))
+            self.quantizer = Quantizer(NVFP4, torch.tensor(0.001))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return nn.functional.linear(x, self.quantizer(self.weight)), x + 1
+
+    case = ModuleCase(Empty().eval(), [("float32", [(1, 3, 8), sizes[0]])])
+    built = build(case, engines=False)
+    comparison = differences(case, built)
+    assert not comparison.differences and not comparison.unchecked and comparison.compared
+    assert [(weight.dtype, weight.shape) for weight in built.weights] == [("float32", sizes[::-1])]
+
+
 def test_a_convolution_weight_that_is_quantized_in_blocks_is_rounded_and_stays_float() -> None:
     class Convolution(nn.Module):
         def __init__(self) -> None:

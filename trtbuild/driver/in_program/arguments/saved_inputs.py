@@ -1,16 +1,15 @@
 """Check the inputs that a program gives to `trtbuild.save`: the module must have been compiled for them.
 
-`save` needs no inputs, because the module was traced for its inputs when it was compiled. Torch-TensorRT's `save` takes
-inputs, because it traces the module again.
+`save` needs no inputs, because the module was traced when it was compiled. Torch-TensorRT's `save` takes inputs, because it
+traces the module again.
 
 Rules
 1. Given inputs must have the dtypes and ranks of the module's inputs. Keyword inputs are matched by name, and may be left
    out. Positional inputs are given either all or not at all.
-2. A static shape, or a tensor, is an example. For each given profile, one profile of the module has to accept all its
-   examples.
-3. The accepting profile must also have exactly the given ranges of `inputs` and `kwarg_inputs`. The range of a Dim of
-   `dynamic_shapes` must go from the smallest min to the largest max of all profiles. With `dynamic_shapes`, an axis
-   without a Dim is static.
+2. `inputs` and `kwarg_inputs` have one or more profiles. For each of them, one profile of the module has to fit all inputs.
+   An input with a static shape, such as a tensor, fits if its sizes are inside the ranges of the module's profile.
+3. An input with ranges fits only if the module's profile has the same ranges. The range of a Dim of `dynamic_shapes` must
+   go from the smallest min to the largest max of all profiles. With `dynamic_shapes`, an axis without a Dim is static.
 """
 
 from __future__ import annotations

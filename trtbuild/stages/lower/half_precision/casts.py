@@ -85,6 +85,7 @@ class CastInserter:
         half = self._dtypes.half_between_modules(source, reader)
         if half is None:
             return source
+        # `reader` computes in float32, but repeated modules exchange this value in half (dtypes.py, rules 4 and 6)
         return self._insert_cast(self._cast_to_half(source, half, reader), torch.float32, reader)
 
     def _cast_to_half(self, source: torch.fx.Node, half: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:

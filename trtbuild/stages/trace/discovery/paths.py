@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-#: What audit events have instead of a file descriptor, if a path is relative to the present directory.
+#: The number that audit events contain instead of a directory's descriptor, if a path is relative to the present directory.
 _NO_DESCRIPTOR = -1
 
 

@@ -12,8 +12,8 @@ Rules
    A function whose C++ or Rust code writes a file (`TORCH_WRITERS`, `WRITERS`) is recorded as a write of this process.
 3. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed. If user
    code searches all distributions, for example for entry points, their names and versions are a dependency.
-4. ``sqlite3``: a database that a statement attaches is a dependency. Each new connection gets an authorizer, because SQLite
-   tells only this function that it attaches a database.
+4. ``sqlite3``: a database that a statement attaches is a dependency. Each new connection gets an authorizer, a function
+   that SQLite calls before it attaches a database. SQLite has no other event for this.
 5. Reads of other processes are not recorded. So the result is not stored if ``multiprocessing`` starts a process (a
    DataLoader with workers), unless the manifest declares `deps`.
 """

@@ -214,7 +214,7 @@ def _declared_ranges(program: Program, job: TraceJob) -> dict[Any, Any]:
                 **job.place(f"inputs.{entry.name}"),
             )
         for number, (axis, size) in enumerate(zip(shape, value.shape, strict=True)):
-            traced_size = symbols.expression(size)
+            traced_size = symbols.size_expression(size)
             if traced_size == _declared_size(axis, job):
                 continue
             if isinstance(axis, SymbolAxis):

@@ -82,7 +82,7 @@ def _state(final: FinalProgram, state: Sequence[StateBuffer]) -> list[dict[str, 
 
 
 def _tensor_type(value: torch.Tensor, symbols: Symbols) -> dict[str, Any]:
-    return {"dtype": dtype_name(value.dtype), "shape": [symbols.expression(size) for size in value.shape]}
+    return {"dtype": dtype_name(value.dtype), "shape": [symbols.size_expression(size) for size in value.shape]}
 
 
 def _output_structure(

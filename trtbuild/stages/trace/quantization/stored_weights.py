@@ -12,7 +12,7 @@ Rules
    the arithmetic from the two quantizers, so both stay.
 3. Blocks have to divide the last axis of a matrix, and this axis must have an even size, because two 4-bit numbers share a
    byte. Other weights in blocks are rounded, but stay floats, because neither ONNX's blocks nor TensorRT's kernels fit
-   them.
+   them. An empty weight stays a float, too.
 4. Weights with two levels of scales (NVFP4) are stored as float4 numbers, float8 scales of blocks and one float32 scale.
    Their quantizer computes its scales from its input. An input that is not a known weight is an error, because ONNX has no
    such quantizer, and no reference on a CPU could compute its results.
@@ -90,16 +90,16 @@ class _QuantizerReplacer:
     def weight_of(self, node: torch.fx.Node) -> torch.Tensor | None:
         """The weight that a quantizer reads, as float32. None if it reads another value, or a weight without floats."""
         value = self._values.get(_placeholder_of(node))
-        if value is None or not value.numel() or not value.is_floating_point():
+        if value is None or not value.is_floating_point():
             return None
         return _cast_like(node.args[0], value.detach()).float()
 
     def store_single_level(self, node: torch.fx.Node) -> None:
         """Store the weight of a ``fake_quantize``, with one scale, or with scales of channels or blocks (rule 3). Do
-        nothing if the weight or its scales are not known."""
+        nothing if the weight is empty, or if the weight or its scales are not known."""
         weight, (scale, element, axis, block_size, lower_limit) = self.weight_of(node), node.args[1:]
         scales = self._values.get(scale)
-        if weight is None or scales is None:
+        if weight is None or not weight.numel() or scales is None:
             return
         if block_size:
             scales = scales.reshape([*weight.shape[:-1], -1])
@@ -130,10 +130,11 @@ class _QuantizerReplacer:
         self._replace(node, self._add_dequantizer(node, stored, first_level, FLOAT4, 1, block_size))
 
     def store_int8(self, node: torch.fx.Node) -> None:
-        """Store the weight of an int8 quantizer (rule 2). Do nothing if the weight or an argument is not known."""
+        """Store the weight of an int8 quantizer (rule 2). Do nothing if the weight is empty, or if the weight or an
+        argument is not known."""
         weight = self.weight_of(node)
         arguments = [self._value(argument) for argument in node.args[1:]]
-        if weight is None or any(isinstance(argument, torch.fx.Node) for argument in arguments):
+        if weight is None or not weight.numel() or any(isinstance(argument, torch.fx.Node) for argument in arguments):
             return
         self._replace(node, self._add_weight(node, "int8", node.target(weight, *arguments)))
 
@@ -209,7 +210,8 @@ def _placeholder_of(node: torch.fx.Node) -> Any:
 
 
 def _casts_to(node: Any) -> tuple[torch.dtype, ...]:
-    """The types of the casts and copies that lead to `node`: numbers that were bfloat16 in between are other numbers."""
+    """The types of the values that lead to `node` by casts and copies, in order. Each cast may round the numbers. So two
+    nodes with different types may have different numbers, even if both are float32 in the end."""
     before = _casts_to(node.all_input_nodes[0]) if node.target in COPIES else ()
     dtype = node.meta["val"].dtype
     return before if before[-1:] == (dtype,) else (*before, dtype)
@@ -224,7 +226,7 @@ def _cast_like(node: Any, value: torch.Tensor) -> torch.Tensor:
 
 def _has_whole_blocks(weight: torch.Tensor, block_size: int) -> bool:
     """Whether a weight in blocks of 4-bit numbers can be stored in 4 bits (rule 3)."""
-    return weight.dim() == 2 and not weight.shape[1] % block_size and not weight.shape[1] % 2
+    return weight.dim() == 2 and weight.numel() > 0 and not weight.shape[1] % block_size and not weight.shape[1] % 2
 
 
 def _int8_quantizers() -> tuple[Any, ...]:

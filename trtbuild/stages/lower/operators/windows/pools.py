@@ -1,14 +1,15 @@
 """Write pooling with `ceil_mode` so that TensorRT computes the same windows and the same averages as PyTorch.
 
 Rules
-1. PyTorch leaves out a last window that begins after the input. TensorRT computes this window, also in ONNX models. The
-   result then has one more element. A mean or a maximum over the result hides this difference. If `ceil_mode` adds no
-   window to any axis in PyTorch, this pass removes it.
+1. With `ceil_mode`, a last window may begin after the end of the input. PyTorch leaves this window out. TensorRT computes
+   it, also in ONNX models, so its result has one more element. If the model then takes the mean or the maximum of the
+   result, no shape differs, and only the numbers are wrong. If `ceil_mode` adds no window to any axis in PyTorch, this pass
+   sets it to False.
 2. A last window may end after the padding. PyTorch divides its sum by the number of input and padding elements in the
    window. With TensorRT 8.6 on an H200, such averages were wrong by up to a third. Averages that count only input elements
    were right. So this pass makes the padding a part of the input.
 
-A padded input may have one more window, which begins in the padding, and PyTorch leaves this window out. Rule 2 does not
+If the padding is a part of the input, a window may begin in this part, and the result has one more element. Rule 2 does not
 change calls with such a window, or with dynamic sizes. They stay in PyTorch.
 """
 

@@ -323,7 +323,7 @@ def test_no_secret_is_written_into_the_project(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "variable", ["NET_FLAVOUR", "TRTBUILD_CACHE_DIR", "TRTBUILD_ANYTHING", "PYTHONPATH", "NO_COLOR"]
+    "variable", ["NET_FLAVOUR", "TRTBUILD_CACHE_DIR", "TRTBUILD_ANYTHING", "XDG_STATE_HOME", "PYTHONPATH", "NO_COLOR"]
 )
 def test_the_whole_program_runs_after_a_change_of_the_variable(project: Project, variable: str, tmp_path: Path) -> None:
     project.settle()

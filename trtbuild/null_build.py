@@ -66,7 +66,7 @@ SNAPSHOT_FOLDER = ".trtbuild/null"
 DURATION_PLACEHOLDER = "\0"
 
 #: Environment variables that trtbuild uses: these, and all variables that begin with the prefix.
-OWN_VARIABLES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+OWN_VARIABLES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
 OWN_PREFIX = "TRTBUILD_"
 
 #: Variables that trtbuild uses and that are never secrets. They are compared without hashlib, whose import takes time.

@@ -246,6 +246,24 @@ def test_the_whole_program_runs_after_a_change_of(project: Project, change: Call
         shutil.rmtree(copy)
 
 
+def test_the_whole_program_runs_after_a_link_in_a_listed_directory_leads_to_something_else(
+    project: Project, tmp_path: Path
+) -> None:
+    """The time of the listed directory does not change."""
+    link, target = project.root / "data" / "more", tmp_path / "target"
+    link.symlink_to(target)
+    try:
+        target.mkdir()
+        project.settle()
+        target.rmdir()
+        assert not project.is_null()  # the link is broken now
+        project.settle()
+        target.mkdir()
+        assert not project.is_null()
+    finally:
+        link.unlink()
+
+
 REMOTE = "[[remote]]\nname = 'team'\nurl = 'file:///nonexistent/cache'\n"
 
 
@@ -305,7 +323,7 @@ def test_no_secret_is_written_into_the_project(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "variable", ["NET_FLAVOUR", "TRTBUILD_CACHE_DIR", "TRTBUILD_ANYTHING", "PYTHONPATH", "NO_COLOR"]
+    "variable", ["NET_FLAVOUR", "TRTBUILD_CACHE_DIR", "TRTBUILD_ANYTHING", "XDG_STATE_HOME", "PYTHONPATH", "NO_COLOR"]
 )
 def test_the_whole_program_runs_after_a_change_of_the_variable(project: Project, variable: str, tmp_path: Path) -> None:
     project.settle()

@@ -24,8 +24,8 @@ Rules
    * the identity of every directory whose entries were listed, of the directories of ``sys.path`` (installing a package
      changes them), and of the directory that is searched for manifests;
    * the targets of symbolic links, and paths that must not be symbolic links;
-   * paths that must not exist, and paths that must be directories. The directories of the cache and of its records must
-     also have the same inodes.
+   * paths that must not exist, and paths that must be directories, among them links in listed directories. The
+     directories of the cache and of its records must also have the same inodes.
 4. A snapshot has the identity of a file only if the file had this identity when its content was read. At that time, the
    last change was at least one tick of the file system's clock ago. So a later edit always changes the identity. Keys, the
    depfile and provenance files are not read: their identity is that of the moment when the snapshot is written.
@@ -66,7 +66,7 @@ SNAPSHOT_FOLDER = ".trtbuild/null"
 DURATION_PLACEHOLDER = "\0"
 
 #: Environment variables that trtbuild uses: these, and all variables that begin with the prefix.
-OWN_VARIABLES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+OWN_VARIABLES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
 OWN_PREFIX = "TRTBUILD_"
 
 #: Variables that trtbuild uses and that are never secrets. They are compared without hashlib, whose import takes time.

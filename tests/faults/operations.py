@@ -203,8 +203,8 @@ def _with_old_records(folder: Path) -> None:
     store.put_record(record(3, plan=store.put_bytes(b"used lately")))
     store.put_bytes(b"of no record")
     (folder / "store" / "quarantine" / f"cas-{'a' * 64}-00000000").write_bytes(b"wrong")
-    (folder / "store" / "tmp" / "1-unfinished").write_bytes(b"half")
-    (folder / "store" / "sessions" / "of-the-dead").touch()
+    (folder / "store" / "tmp" / f"1-{'ab' * 12}").write_bytes(b"half")
+    (folder / "store" / "sessions" / f"2-{'cd' * 12}").touch()
     (folder / "store" / "locks" / ("b" * 64)).touch()
     _age(folder / "store")
     used = store.get_record(record(3).recipe.key)  # a lookup sets the time of the last use

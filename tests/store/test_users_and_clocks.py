@@ -119,9 +119,10 @@ def test_users_with_different_umasks_share_a_store(open_to_all: Path, setgid: bo
     store = LocalStore(root)
     for path in [*root.glob("cas/*/*"), *root.glob("ac/*/*")]:
         os.utime(path, (1, 1))
-    (root / "sessions" / "abandoned").touch()
-    os.chown(root / "sessions" / "abandoned", 64001, 64100)
-    (root / "sessions" / "abandoned").chmod(0o660)
+    abandoned = root / "sessions" / f"1-{'ab' * 12}"
+    abandoned.touch()
+    os.chown(abandoned, 64001, 64100)
+    abandoned.chmod(0o660)
     # the third user uses one record, then the second user collects all other records
     assert run_as("077", root, 1, "build(number)", 64003, "64100") == ""
     run_as("077", root, 0, "collect(store, max_age_s=1000.0)", 64002, "64100")
@@ -200,8 +201,8 @@ def test_removes_only_leftovers_with_old_times_and_the_others_are_harmless(
 ) -> None:
     local.put_bytes(b"x")
     for name in (
-        "tmp/unfinished",
-        "sessions/abandoned",
+        f"tmp/1-{'ab' * 12}",
+        f"sessions/2-{'cd' * 12}",
         f"locks/{'ab' * 32}",
         f"quarantine/cas-{'ab' * 32}-00000000",
     ):

@@ -106,6 +106,21 @@ def test_a_machine_without_a_signing_key_finds_its_own_records(built: CommandLin
     assert "untrusted" in {code for _, code in verdicts(built("plan", environment=another_user))}
 
 
+def test_users_without_keys_who_share_a_project_sign_the_links_to_their_own_traces(
+    built: CommandLine, tmp_path: Path
+) -> None:
+    """Each user has no key before the first build, which therefore must not rely on the links of the user before."""
+    variables = {
+        "TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted),
+        "TRTBUILD_CACHE_DIR": str(tmp_path / "cache"),
+        "TRTBUILD_REMOTES": "",
+    }
+    for user in ("first", "second"):
+        environment = {**variables, "XDG_STATE_HOME": str(tmp_path / user)}
+        assert ran(built("build", environment=environment))["trace"] == 1
+    assert verdicts(built("plan", environment=environment)) == {("hit", "recorded")}
+
+
 def test_workers_do_not_inherit_the_variables_for_keys_and_remotes(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_SIGNING_KEY_FILE", "TRTBUILD_REMOTES", "TRTBUILD_REMOTE_TEAM_TOKEN")
     for name in secrets:

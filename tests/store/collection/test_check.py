@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.errors import StoreUnavailable
 from trtbuild.store.collection import check
 from trtbuild.store.collection.check import stats, verify
-from trtbuild.store.local.layout import list_folder
+from trtbuild.store.local.layout import Kind, Layout, list_folder
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import list_key
 
@@ -105,6 +105,36 @@ def test_reports_a_record_under_another_key(local: LocalStore, record: Record, e
     entry_path(local, "ac", "ab" * 32).write_bytes(entry_path(local, "ac", record.recipe.key).read_bytes())
     (damage,) = verify(local).damage
     assert (damage.name, damage.text) == ("ab" * 32, "it is the record of another key")
+
+
+@pytest.mark.parametrize("moment", ["cas", "ac"])
+def test_records_that_a_build_writes_meanwhile_are_not_damaged(
+    local: LocalStore,
+    record: Record,
+    record_of: Callable[..., Record],
+    payload: Callable[..., bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+) -> None:
+    """The build writes its record, with a blob that has chunks and a small one, after the files of `moment` were listed.
+    In the second case, the listing contains the record, but not the chunk list."""
+    builder, list_entries = LocalStore(local.root), Layout.entries
+    large = payload(2, 3 * MIB)
+
+    def list_while_a_build_runs(layout: Layout, kind: Kind) -> Iterator[tuple[str, os.stat_result]]:
+        listed = list(list_entries(layout, kind))
+        if kind == moment:
+            outputs = {"plan": builder.put_bytes(large), "info": builder.put_bytes(b"new")}
+            built = builder.put_record(record_of(2, **outputs))
+            if kind == "ac":
+                listed += [entry for entry in list_entries(layout, kind) if entry[0] == built.recipe.key]
+        yield from listed
+
+    monkeypatch.setattr(Layout, "entries", list_while_a_build_runs)
+    report = verify(local)
+    assert report.damage == ()
+    assert report.records == 2
+    assert list((local.root / "quarantine").iterdir()) == []
 
 
 def test_stats_counts_the_records_blobs_chunks_and_bytes_of_a_store(

@@ -149,12 +149,27 @@ def test_removes_unreadable_entries(local: LocalStore, put: Callable[..., Record
 
 def test_removes_old_entries_of_the_quarantine(local: LocalStore) -> None:
     local.put_bytes(b"x")
-    for name, days in (("old", 8), ("new", 6)):
+    old, new = f"cas-{'ab' * 32}-00000000", f"ac-{'cd' * 32}-11111111"
+    for name, days in ((old, 8), (new, 6)):
         path = local.root / "quarantine" / name
         path.write_bytes(b"")
         os.utime(path, (time.time() - days * DAY,) * 2)
     assert collect(local).leftovers_removed == 1
-    assert [path.name for path in (local.root / "quarantine").iterdir()] == ["new"]
+    assert [path.name for path in (local.root / "quarantine").iterdir()] == [new]
+
+
+def test_keeps_other_files_in_a_directory_that_was_there_before_the_store(tmp_path: Path) -> None:
+    """The user has chosen a directory with other data, whose folders have the same names as those of a store."""
+    names = ("tmp/report.txt", "locks/keys.txt", "sessions/monday", "quarantine/cas-7", "quarantine/old/letter")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("the user's")
+        os.utime(tmp_path / name, (0, 0))
+    os.utime(tmp_path / "quarantine" / "old", (0, 0))
+    store = LocalStore(tmp_path)
+    store.put_bytes(b"x")
+    assert collect(store).leftovers_removed == 0
+    assert all((tmp_path / name).read_text() == "the user's" for name in names)
 
 
 USER_PROGRAM = """

@@ -68,7 +68,7 @@ def test_collects_leftovers_of_killed_processes(tmp_path: Path, child: Callable[
         from trtbuild.store.local.local import LocalStore
         store = LocalStore(sys.argv[1])
         store.put_bytes(b"x")
-        unfinished = open(sys.argv[1] + "/tmp/unfinished", "wb")
+        unfinished = open(store.entries.layout.fresh_path(), "wb")
         fcntl.flock(unfinished, fcntl.LOCK_EX)
         session, building = store.session(), store.building("ab" * 32)
         session.__enter__(), building.__enter__()
@@ -79,16 +79,18 @@ def test_collects_leftovers_of_killed_processes(tmp_path: Path, child: Callable[
     )
     assert holder.read_line() == "ready"
     store = LocalStore(tmp_path)
-    os.utime(tmp_path / "tmp" / "unfinished", (0, 0))
-    leftovers = [*tmp_path.glob("tmp/*"), *tmp_path.glob("sessions/*"), tmp_path / "locks" / ("ab" * 32)]
+    (unfinished,) = tmp_path.glob("tmp/*")
+    os.utime(unfinished, (0, 0))
+    leftovers = [unfinished, *tmp_path.glob("sessions/*"), tmp_path / "locks" / ("ab" * 32)]
     assert len(leftovers) == 3
 
     assert collect(store).leftovers_removed == 0  # the process has locked all of them
     holder.kill()
-    (tmp_path / "tmp" / "fresh").write_bytes(b"")  # not locked, but too new
+    fresh = Path(store.entries.layout.fresh_path())
+    fresh.write_bytes(b"")  # not locked, but too new
     assert collect(store).leftovers_removed == 3
     assert not any(path.exists() for path in leftovers)
-    assert (tmp_path / "tmp" / "fresh").exists()
+    assert fresh.exists()
 
 
 def test_several_processes_put_the_same_records_at_once(tmp_path: Path, child: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from trtbuild.store.local import locks
+from trtbuild.store.local.leftovers import remove_leftovers
 from trtbuild.store.local.local import LocalStore
 
 KEY = "ab" * 32
@@ -185,6 +187,27 @@ def test_a_process_that_is_forked_while_a_lock_is_opened_does_not_keep_it(
     finally:
         may_end.set()
         workers[0].join()
+
+
+def test_a_session_whose_file_is_removed_before_it_is_locked_makes_another_file(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection that ends at this moment takes the file for that of a dead process."""
+    local.put_bytes(b"x")
+    flock, removed = fcntl.flock, list[int]()
+
+    def lock_after_a_collection(descriptor: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and not removed:
+            removed.append(0)  # the collection locks files, too
+            removed[0] = remove_leftovers(local.entries.layout, time.time_ns() + 10**9, 0.0)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_after_a_collection)
+    with local.session():
+        assert removed == [1]
+        (file,) = (local.root / "sessions").iterdir()
+        assert locks.lock_if_abandoned(str(file)) is None
+    assert list((local.root / "sessions").iterdir()) == []
 
 
 def test_touches_an_entry_once_per_session(local: LocalStore, age: Callable[..., None], entry_path: Any) -> None:

@@ -15,7 +15,8 @@ Rules
 5. The file contains the links that the last command followed. Older links are kept if the total is at most `MAX_LINKS`.
 6. A trail is valid for one trust policy only. With another policy, links are read from the store again. Otherwise a build
    with a new signing key would follow its old, unsigned links without signing them. Then machines that trust only signed
-   links could not find its traces.
+   links could not find its traces. For the same reason, no trail is valid for a machine that checks signatures and has no
+   key yet.
 """
 
 from __future__ import annotations

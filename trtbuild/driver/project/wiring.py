@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,11 +103,15 @@ def create_lookups(
 def _policy_text(trust: Trust) -> str:
     """A text that identifies a trust policy.
 
-    If a key has an expiry date, the text contains the current day, because the policy changes when the key expires.
+    If a key has an expiry date, the text contains the current day, because the policy changes when the key expires. If this
+    machine checks signatures and has no key yet, no other command has the same text: its first signature creates a key, so
+    a machine without a key has never signed the links of an earlier command.
     """
     policy = trust.to_json()
     if policy is None:
         return ""
+    if trust.own_domain is None:
+        return secrets.token_hex(16)
     text = " ".join(sorted(f"{name}={part}" for name, value in policy.items() for part in _as_list(value)))
     return f"{text} on day {int(time.time() // 86400)}" if ";expires=" in text else text
 

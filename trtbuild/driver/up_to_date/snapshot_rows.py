@@ -6,7 +6,7 @@ Rules
    one tick of the clock before the read (`settled`). Signing keys and `extra_files` have no expected digest: they are not
    read, and their content may be any.
 2. Listings are read again, between two reads of the directory's identity (size, times, inode). Symbolic links are read
-   again, too.
+   again, too. The snapshot also has which links in a listed directory lead to directories.
 3. The last change of trtbuild's own sources and of the entries of ``sys.path`` must be before the start of this
    process. The same holds for the directory ``manifests``, and in the snapshot of a plan for the directories of the cache.
 """
@@ -207,9 +207,22 @@ class SnapshotRows:
     def _add_listing(self, dependency: Dependency, seen: str) -> None:
         path = self._path(dependency.name)
         status = os.stat(path)
+        self._add_links_in(path)
         require(is_settled(status, time.time_ns()) and self._workspace.lookups.observe_now(dependency) == seen)
         self._add_identity(dependency.name, status)
         self._add_identity(dependency.name, os.stat(path))
+
+    def _add_links_in(self, path: str) -> None:
+        """Add which links in a listed directory lead to directories. The digest of the listing depends on this, but the
+        identity of the directory does not."""
+        with os.scandir(path) as entries:
+            links = [entry for entry in entries if entry.is_symlink()]
+        for link in links:
+            name = self._snapshot_name(link.path)
+            if link.is_dir():
+                self.directories.setdefault(name, 0)
+            else:
+                self.absent.add(f"{name}/.")  # exists only if the link leads to a directory
 
     def _add_settled(self, name: str, status: os.stat_result) -> None:
         """Add a file or directory that was last changed before this process started."""

@@ -1,8 +1,9 @@
 """Checks of a local store: `verify` reads every byte, `stats` counts entries and bytes.
 
 `verify` checks CAS files (the files in ``cas/``) first, then the entries in ``ac/``: chunk lists, then records. So it also
-finds the lists and records that name a damaged file. It does not mark entries as used. While a collection runs, `verify`
-may report that a file is missing, because the collection has just removed it.
+finds the lists and records that name a damaged file. It does not mark entries as used. Builds may write entries
+meanwhile: a file or a list that an entry names, and that was not there when the folder was listed, is checked when the
+entry is. While a collection runs, `verify` may report that a file is missing, because the collection has just removed it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from trtbuild.core.recipes.record import Record
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import is_entry_of
 from trtbuild.store.local.layout import Kind, list_folder
 from trtbuild.store.local.local import LocalStore
@@ -84,6 +85,7 @@ class _Verification:
         self._damage: list[Damage] = []
         self._bytes_read = 0
         self._sizes: dict[str, int] = {}  # undamaged CAS file → its size
+        self._read_keys: set[str] = set()  # the keys of all entries that were read
         self._lists: dict[str, int] = {}  # blob with an undamaged chunk list → the blob's size
 
     def run(self) -> VerifyReport:
@@ -92,15 +94,9 @@ class _Verification:
         for name in cas:
             self._check_cas(name)
         for key, _ in self._entries.layout.entries("ac"):
-            data = self._read("ac", key)
-            if data is None:
-                continue
-            try:
-                action = ActionResult.from_bytes(data)
-                action.blobs()  # raises ValueError for an invalid table of blobs
-            except ValueError as error:
-                self._report_damage("record", "ac", key, str(error))
-            else:
+            self._read_keys.add(key)
+            action = self._read_action(key)
+            if action is not None:
                 actions[key] = action
         lists = {key for key, action in actions.items() if action.document is None}
         for key in lists:
@@ -113,6 +109,19 @@ class _Verification:
         data = self._entries.read(kind, name)
         self._bytes_read += len(data or b"")
         return data
+
+    def _read_action(self, key: str) -> ActionResult | None:
+        """The entry under a key. None if it does not exist, or is invalid, which is reported."""
+        data = self._read("ac", key)
+        if data is None:
+            return None
+        try:
+            action = ActionResult.from_bytes(data)
+            action.blobs()  # raises ValueError for an invalid table of blobs
+        except ValueError as error:
+            self._report_damage("record", "ac", key, str(error))
+            return None
+        return action
 
     def _report_damage(
         self, entry_kind: Literal["blob", "chunk list", "record"], kind: Kind, name: str, text: str
@@ -130,6 +139,15 @@ class _Verification:
         else:
             self._report_damage("blob", "cas", name, "its bytes have another SHA-256")
 
+    def _is_undamaged(self, file: Output) -> bool:
+        """Whether a CAS file exists with the right bytes and the size of `file`."""
+        if self._sizes.get(file.sha256) != file.size:
+            # A build may have written the file since the folder was listed, or since the file was found to be damaged.
+            data = self._read("cas", file.sha256)
+            if data is not None and hashlib.sha256(data).hexdigest() == file.sha256:
+                self._sizes[file.sha256] = len(data)
+        return self._sizes.get(file.sha256) == file.size
+
     def _check_list(self, key: str, action: ActionResult) -> None:
         blobs = action.blobs()
         if len(blobs) != 1 or list_key(next(iter(blobs))) != key:
@@ -138,7 +156,7 @@ class _Verification:
         ((sha256, chunks),) = blobs.items()
         content_hash = hashlib.sha256()
         for chunk in chunks:
-            data = self._read("cas", chunk.sha256) if self._sizes.get(chunk.sha256) == chunk.size else None
+            data = self._read("cas", chunk.sha256) if self._is_undamaged(chunk) else None
             if data is None:
                 self._report_damage("chunk list", "ac", key, f"blob {sha256} lacks chunk {chunk.sha256}")
                 return
@@ -148,6 +166,14 @@ class _Verification:
             return
         self._lists[sha256] = sum(chunk.size for chunk in chunks)
 
+    def _check_new_list(self, key: str) -> None:
+        """Check a chunk list that a build has written since the folder was listed, if there is one."""
+        if key not in self._read_keys:
+            self._read_keys.add(key)
+            action = self._read_action(key)
+            if action is not None:
+                self._check_list(key, action)
+
     def _check_record(self, key: str, action: ActionResult) -> None:
         text = self._record_damage(key, action)
         if text is not None:
@@ -156,7 +182,7 @@ class _Verification:
     def _record_damage(self, key: str, action: ActionResult) -> str | None:
         """The damage of a record as text, or None."""
         for path, file in action.files:
-            if self._sizes.get(file.sha256) != file.size:
+            if not self._is_undamaged(file):
                 return f"it lacks {file.sha256} ({path})"
         document = action.document
         assert document is not None  # entries without a document are checked by `_check_list`
@@ -168,6 +194,8 @@ class _Verification:
             return "it is the record of another key"
         blobs = action.blobs()
         for name, output in record.outputs.items():
+            if output.sha256 not in self._sizes:
+                self._check_new_list(list_key(output.sha256))
             if self._sizes.get(output.sha256, self._lists.get(output.sha256)) != output.size:
                 return f"output {name!r}: blob {output.sha256} is missing"
             if output.sha256 not in blobs:

@@ -185,24 +185,7 @@ class Sessions:
         """Hold a session. Does nothing if the store cannot be written (rule 5). Raises StoreUnavailable."""
         path = f"{self._layout.sessions}/{os.path.basename(self._layout.fresh_path())}"
         with self._store_lock.shared():
-            try:
-                descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            except OSError as error:
-                if error.errno not in _READ_ONLY_ERRORS:
-                    raise unavailable_error(error, self._layout.root) from error
-                descriptor = None
-            if descriptor is not None:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
-                    if (root_status := self._layout.shared_root_status()) is not None:
-                        set_permissions(descriptor, root_status, 0o666)
-                    start = os.fstat(descriptor).st_mtime_ns
-                except OSError as error:
-                    with contextlib.suppress(OSError):
-                        os.unlink(path)
-                    _close(descriptor)
-                    raise unavailable_error(error, self._layout.root) from error
-                self._set_start(path, start)
+            descriptor = self._begin(path)
         try:
             yield
         finally:
@@ -212,6 +195,32 @@ class Sessions:
                     with contextlib.suppress(OSError):
                         os.unlink(path)
                 _close(descriptor)
+
+    def _begin(self, path: str) -> int | None:
+        """Create and lock the file of a session, and note the start. Returns the descriptor, or None if the store cannot be
+        written. Raises StoreUnavailable after other errors."""
+        while True:
+            try:
+                descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            except OSError as error:
+                if error.errno not in _READ_ONLY_ERRORS:
+                    raise unavailable_error(error, self._layout.root) from error
+                return None
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if (root_status := self._layout.shared_root_status()) is not None:
+                    set_permissions(descriptor, root_status, 0o666)
+                # A collection removes abandoned sessions without the store-wide lock. If it found the file before it was
+                # locked, the file has no name now, and the session would protect nothing.
+                if has_name(descriptor, path):
+                    self._set_start(path, os.fstat(descriptor).st_mtime_ns)
+                    return descriptor
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                _close(descriptor)
+                raise unavailable_error(error, self._layout.root) from error
+            _close(descriptor)
 
     @property
     def active(self) -> bool:

@@ -30,6 +30,7 @@ from trtbuild.driver.farm.farm import CompiledOnWorker
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
 from trtbuild.driver.project import wiring
 from trtbuild.errors import (
+    BlobMissing,
     EnvironmentFault,
     NoWorker,
     RemoteDown,
@@ -505,6 +506,55 @@ def test_a_worker_that_has_lost_the_remote_cache_is_left_out(
     with pytest.raises(NoWorker, match="far: "):
         driver.compile()
     assert not remote.exists()
+
+
+# -- inputs that a worker cannot read
+
+
+def test_a_damaged_input_is_not_the_fault_of_a_worker(cluster: Cluster, driver: Driver, project: Path) -> None:
+    """The build then runs the step again that made the input, as it does without workers."""
+    input_file = Path(driver.store.local.entries.layout.entry_path("cas", engine_job(b"onnx")[0].onnx))
+
+    def damage_and_answer(text: str, name: str) -> Answer:
+        input_file.chmod(0o600)
+        input_file.write_bytes(b"ONNX")
+        return performing._answer_of_error("", name, _error_of_job(text, name))
+
+    damaging = CountingBehaviour(damage_and_answer)
+    cluster.add_worker("w1", damaging, project=project)
+    with pytest.raises(BlobMissing):
+        driver.compile()
+    assert len(damaging.jobs) == 1
+    cluster.behaviours.clear()
+    assert driver.compile().worker == "w1"
+    assert driver.messages == []
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_an_input_that_the_remote_cache_has_lost_is_sent_again(
+    cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
+) -> None:
+    remote = tmp_path / "remote"
+    remote.mkdir()
+    url = f"file://{remote}"
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:{url}")
+
+    def lose_the_input_once(text: str, name: str) -> Answer:
+        (file,) = remote.glob(f"cas/*/{FarmJob.from_text(text).inputs[0].sha256}")
+        if len(losing.jobs) == 1:
+            file.unlink()
+            if is_damaged:
+                file.write_bytes(b"ONNX")
+            return performing._answer_of_error("", name, _error_of_job(text, name))
+        return honest_answer(text, name)
+
+    losing = CountingBehaviour(lose_the_input_once)
+    cluster.add_worker("far", losing, project=project)
+    configuration = Configuration(remotes=(RemoteSettings("team", url),))
+    driver = Driver(cluster.client, project, configuration, root=tmp_path / "cache of the driver")
+    assert driver.compile().worker == "far"
+    assert len(losing.jobs) == 2
+    assert driver.messages == []
 
 
 def _error_of_job(text: str, name: str) -> Exception:

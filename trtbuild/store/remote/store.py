@@ -134,6 +134,12 @@ class RemoteStore:
         """Send the CAS files that the remote lacks, without a record. Raises the errors of `read`."""
         self._files.send(files, read)
 
+    def repair_files(self, files: Iterable[Output], read: ReadFile) -> bool:
+        """Send the CAS files that are missing or damaged in the remote. Returns whether there were any. Reads all files.
+
+        Raises the errors of `read`."""
+        return self._files.repair(files, read)
+
     def close(self) -> None:
         self._files.close()
 

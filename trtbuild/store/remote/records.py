@@ -75,6 +75,17 @@ class Found:
         return dataclasses.replace(entry, contents=contents)
 
 
+@dataclass(frozen=True)
+class _Lookup:
+    """The result of a lookup: a record, or None, and the `name` of its entry.
+
+    `keeps_first` is whether the entry under the record's key is untrusted, so that it must stay (rule 5)."""
+
+    found: Found | None
+    name: str
+    keeps_first: bool = False
+
+
 class _DocumentMissing(Exception):
     """The document that an entry names is missing, because a collection removed it."""
 
@@ -95,23 +106,29 @@ class RemoteRecords:
     def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
         """The trusted record under a key, or None. Reading is faster if the record's recipe is `wanted`. Raises
         RecordUntrusted, RemoteFault."""
+        return self._look_up(key, wanted).found
+
+    def _look_up(self, key: str, wanted: Recipe | None) -> _Lookup:
+        """Find the trusted record under a key. Raises the same errors as `find`."""
         try:
-            return self._read_record_at(key, key, wanted)
+            return _Lookup(self._read_record_at(key, key, wanted), key)
         except (RecordUntrusted, RemoteLied, _DocumentMissing) as error:
+            keeps_first = isinstance(error, RecordUntrusted)
             domain_errors: list[RecordUntrusted] = []
             domains = self._trust.read_domains if self._trust.checks_signatures else ()
             for domain in domains:
+                name = domain_key(domain, key)
                 try:
-                    found = self._read_record_at(domain_key(domain, key), key, wanted)
+                    found = self._read_record_at(name, key, wanted)
                 except RecordUntrusted as domain_error:
                     domain_errors.append(domain_error)
                     continue
                 except (RemoteLied, _DocumentMissing):
                     continue
                 if found is not None:
-                    return found
+                    return _Lookup(found, name, keeps_first=keeps_first)
             if isinstance(error, _DocumentMissing):
-                return None
+                return _Lookup(None, key)
             # The error of a domain entry is more precise. For example, it names an expired signing key.
             if domain_errors and isinstance(error, RecordUntrusted):
                 raise domain_errors[0] from error
@@ -192,24 +209,24 @@ class RemoteRecords:
         if self._transport.put("ac", key, data, once=not replace):
             return found
         # Otherwise the key has an entry already. Find out whether this machine can use it.
-        other, may_replace = None, True
         try:
-            other = self.find(key)
+            existing = self._look_up(key, None)
         except RecordUntrusted:  # other machines may trust the existing entry, so it stays (rule 5)
             if self._trust.trusted_signature(key, document_file(found.document), found.signatures) is None:
                 return found
-            may_replace = False
-        except RemoteLied:
-            pass  # the existing entry is unusable
+            existing = _Lookup(None, key, keeps_first=True)
+        except RemoteLied:  # the existing entry is unusable
+            existing = _Lookup(None, key)
+        other = existing.found
         if other is not None and self._is_usable(other, found):
             stage = other.record.recipe.stage
             is_replaceable = stage == "package" or (stage in POINTER_STAGES and not keeps_pointers)
             is_outdated = is_replaceable and other.record.outputs != found.record.outputs
-            if is_outdated and self._transport.put("ac", key, data, once=False):  # rule 7
+            if is_outdated and self._replace_outdated(existing, found, data):  # rule 7
                 return found
             return other
         # The entry cannot be used: replace it, or write an entry under the domain's key.
-        is_written = may_replace and self._transport.put("ac", key, data, once=False)
+        is_written = not existing.keeps_first and self._transport.put("ac", key, data, once=False)
         if not is_written and not self._write_domain_entry(found, data):
             raise RemoteRefused(
                 f"{self._files.name}: the entry of record {key} is unusable, and the remote does not let it be replaced",
@@ -237,14 +254,24 @@ class RemoteRecords:
             and self._files.has_all(files)
         )
 
-    def _write_domain_entry(self, found: Found, data: bytes) -> bool:
-        """Write the entry `data` under the key of the record's domain. Returns whether a trusted entry is there now."""
+    def _replace_outdated(self, existing: _Lookup, found: Found, data: bytes) -> bool:
+        """Replace the entry of an outdated record by the entry `data` of `found`. Returns whether it was replaced."""
+        if not existing.keeps_first:
+            return self._transport.put("ac", found.record.recipe.key, data, once=False)
+        return existing.name == self._domain_name(found) and self._transport.put("ac", existing.name, data, once=False)
+
+    def _domain_name(self, found: Found) -> str | None:
+        """The key of the record's domain entry. None if the record has no trusted signature."""
         key = found.record.recipe.key
         trusted_signature = self._trust.trusted_signature(key, document_file(found.document), found.signatures)
-        if trusted_signature is None:
-            return False
         # The domain is the record's, not this machine's, because the record may be from another machine.
-        name = domain_key(trusted_signature.domain, key)
+        return None if trusted_signature is None else domain_key(trusted_signature.domain, key)
+
+    def _write_domain_entry(self, found: Found, data: bytes) -> bool:
+        """Write the entry `data` under the key of the record's domain. Returns whether a trusted entry is there now."""
+        key, name = found.record.recipe.key, self._domain_name(found)
+        if name is None:
+            return False
         if self._transport.put("ac", name, data, once=False):
             return True
         try:

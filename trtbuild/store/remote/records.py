@@ -14,8 +14,9 @@ Rules
 4. The bytes of small files are also in the entry (action_result.py, rule 6). So a small record needs only one request. The
    lookup of a trace reads several small records, one after another (core/recipes/chain.py).
 5. An existing entry stays if this machine can use it, or does not trust it. An unusable entry is replaced, if the remote
-   allows it. Beside an untrusted entry, or an unusable one that cannot be replaced, a record with a trusted signature gets
-   a second entry, under the key of its domain (core/recipes/trust.py, rules 3 and 4).
+   allows it. It is unusable if a file is missing, or if this machine could not read its results (`refused`). Beside an
+   untrusted entry, or an unusable one that cannot be replaced, a record with a trusted signature gets a second entry, under
+   the key of its domain (core/recipes/trust.py, rules 3 and 4).
 6. If several machines write an entry at the same moment, some remotes do not decide which write is the first
    (`Transport.decides_races`). There, the last writer's entry stays. After `SETTLE_S` all machines find it
    (`current_record`). If a request takes longer, its machine replaces an entry that another machine has found already.
@@ -32,7 +33,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from trtbuild.core.recipes.lookup_recipes import POINTER_STAGES
@@ -182,7 +183,9 @@ class RemoteRecords:
             files_by_blob[output.sha256] = files
         return files_by_blob
 
-    def publish(self, found: Found, read: ReadFile, *, keeps_pointers: bool = False) -> Found:
+    def publish(
+        self, found: Found, read: ReadFile, *, keeps_pointers: bool = False, refused: Collection[str] = ()
+    ) -> Found:
         """Publish a record after its CAS files. `read` returns the bytes of a file. Returns the result of `write_entry`.
 
         Raises RemoteFault (RemoteRefused if the key has an unusable entry that cannot be replaced), and the errors of
@@ -194,13 +197,20 @@ class RemoteRecords:
         self._files.send([document_file(found.document)], lambda file: found.document)
         if time.monotonic() - started > PRESENCE_S / 2:
             self._files.send(files, read, recheck=True)
-        return self.write_entry(found, read, keeps_pointers=keeps_pointers)
+        return self.write_entry(found, read, keeps_pointers=keeps_pointers, refused=refused)
 
     def write_entry(
-        self, found: Found, read: ReadFile, *, replace: bool = False, keeps_pointers: bool = False
+        self,
+        found: Found,
+        read: ReadFile,
+        *,
+        replace: bool = False,
+        keeps_pointers: bool = False,
+        refused: Collection[str] = (),
     ) -> Found:
         """Write the entry of a record whose files are in the remote. With `replace`, an existing entry is replaced, if the
-        remote allows it. With `keeps_pointers`, an existing pointer is not replaced.
+        remote allows it. With `keeps_pointers`, an existing pointer is not replaced. `refused` has the SHA-256 of the
+        documents of records that this machine cannot use, although they have all files.
 
         If another machine's usable record stays (rules 5 and 7), returns that record, otherwise `found`. If an untrusted
         entry stays, a record without a trusted signature is not written. Raises RemoteFault, and the errors of `read`.
@@ -218,7 +228,7 @@ class RemoteRecords:
         except RemoteLied:  # the existing entry is unusable
             existing = _Lookup(None, key)
         other = existing.found
-        if other is not None and self._is_usable(other, found):
+        if other is not None and document_file(other.document).sha256 not in refused and self._is_usable(other, found):
             stage = other.record.recipe.stage
             is_replaceable = stage == "package" or (stage in POINTER_STAGES and not keeps_pointers)
             is_outdated = is_replaceable and other.record.outputs != found.record.outputs

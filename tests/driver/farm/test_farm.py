@@ -28,6 +28,7 @@ from trtbuild.driver.farm import farm as farm_module
 from trtbuild.driver.farm.exchange import blob_files
 from trtbuild.driver.farm.farm import CompiledOnWorker
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
+from trtbuild.driver.farm.processes import processes_here
 from trtbuild.driver.project import wiring
 from trtbuild.errors import (
     BlobMissing,
@@ -119,6 +120,15 @@ def test_a_late_worker_is_used(cluster: Cluster, project: Path) -> None:
             time.sleep(0.01)
         cluster.add_worker("late", project=project)
         assert compiled.result(timeout=20).worker == "late"
+
+
+def test_containers_with_one_host_name_and_process_id_can_join(cluster: Cluster, driver: Driver, project: Path) -> None:
+    """Two calls in this process stand for two containers, or for a container and its successor."""
+    names = {process.name for _ in range(2) for process in processes_here(project, 1, 1)}
+    for name in names:
+        cluster.add_worker(name, project=project)
+    assert {worker.name for worker in driver.workers.overview(0.0).workers} == names
+    assert len(names) == 2
 
 
 def test_workers_of_another_release_are_left_out(cluster: Cluster, driver: Driver, project: Path) -> None:

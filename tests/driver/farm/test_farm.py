@@ -481,6 +481,35 @@ def test_bytes_go_through_a_remote_cache(
     assert list((tmp_path / "remote" / "ac").glob("*/*")), "the driver publishes the record"
 
 
+def test_a_job_goes_through_another_store_when_the_workers_of_its_store_have_ended(
+    cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first worker shares the cache directory with the build, and the second one only the remote cache."""
+    (tmp_path / "remote").mkdir()
+    url = f"file://{tmp_path / 'remote'}"
+    begun, has_ended = threading.Event(), threading.Event()
+
+    def wait(text: str, name: str) -> Answer:
+        begun.set()
+        has_ended.wait(20)
+        return honest_answer(text, name)
+
+    driver = Driver(cluster.client, project, Configuration(remotes=(RemoteSettings("team", url),)), wait_s=30)
+    near = cluster.add_worker("near", wait, project=project)
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:{url}")
+    with ThreadPoolExecutor(1) as thread:
+        compiled = thread.submit(driver.compile)
+        assert begun.wait(20)
+        store = labels.directory_label(driver.store.local.root)
+        cluster.add_worker("far", project=project, **{store: "trtbuild store elsewhere"})
+        cluster.stop(near)
+        has_ended.set()
+        try:
+            assert compiled.result(timeout=20).worker == "far"
+        finally:
+            driver.farm.cancel()
+
+
 def test_a_worker_with_a_full_disk_is_left_out(
     cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -253,7 +253,8 @@ class Farm:
         """Send a job, and wait for its answer. With `is_shared`, another build may wait for the same task (rule 2)."""
         task = labels.task_name(message.key, message.store) + ("" if is_shared else f"-{uuid.uuid4().hex}")
         unfit = self._workers.unfit()
-        addresses = {worker.address for worker in self._workers.overview().workers_for(label, unfit)}
+        workers = self._workers.overview().workers_with(label, message.store, unfit)
+        addresses = {worker.address for worker in workers}
         done = threading.Event()
         future: Future[str] | None = None
         try:
@@ -268,7 +269,11 @@ class Farm:
                 self._futures.append(future)
             future.add_done_callback(lambda _: done.set())
             while not done.wait(POLL_S):
-                workers = self._workers.overview().workers_for(label, unfit)
+                overview = self._workers.overview()
+                workers = overview.workers_with(label, message.store, unfit)
+                if not workers and overview.store_for(label, unfit) is not None:
+                    # the task is limited to one store, so no worker would ever do it
+                    return answer_of_dead_worker(message, "it ended, and the other workers share another store")
                 if not workers:
                     self._workers.note_absent(label)
                     continue

@@ -117,6 +117,17 @@ def test_a_table_is_read_back_from_json() -> None:
     assert weights_from_json(json.loads(json.dumps(weights_to_json(table)))) == table
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"sha256": "../../x"}, {"sha256": 5}, {"shape": [-1]}, {"shape": ["2"]}, {"shape": "23"}, {"dtype": None}],
+)
+def test_a_table_with_an_invalid_weight_is_refused(wrong: dict[str, Any]) -> None:
+    """Another machine may have stored it. So the trace runs again."""
+    entry: Any = weights_to_json({"a": weight("a", (2, 3))})["a"]
+    with pytest.raises(ValueError, match="a weight has"):
+        weights_from_json({"a": {**entry, **wrong}})
+
+
 def test_the_types_of_weights_are_sorted_by_name_and_independent_of_values() -> None:
     table = {"b": weight("b", (2,)), "a": weight("a", ())}
     assert weight_types(table) == [("a", "float32", ()), ("b", "float32", (2,))]

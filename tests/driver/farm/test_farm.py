@@ -28,8 +28,10 @@ from trtbuild.driver.farm import farm as farm_module
 from trtbuild.driver.farm.exchange import blob_files
 from trtbuild.driver.farm.farm import CompiledOnWorker
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
+from trtbuild.driver.farm.processes import processes_here
 from trtbuild.driver.project import wiring
 from trtbuild.errors import (
+    BlobMissing,
     EnvironmentFault,
     NoWorker,
     RemoteDown,
@@ -118,6 +120,15 @@ def test_a_late_worker_is_used(cluster: Cluster, project: Path) -> None:
             time.sleep(0.01)
         cluster.add_worker("late", project=project)
         assert compiled.result(timeout=20).worker == "late"
+
+
+def test_containers_with_one_host_name_and_process_id_can_join(cluster: Cluster, driver: Driver, project: Path) -> None:
+    """Two calls in this process stand for two containers, or for a container and its successor."""
+    names = {process.name for _ in range(2) for process in processes_here(project, 1, 1)}
+    for name in names:
+        cluster.add_worker(name, project=project)
+    assert {worker.name for worker in driver.workers.overview(0.0).workers} == names
+    assert len(names) == 2
 
 
 def test_workers_of_another_release_are_left_out(cluster: Cluster, driver: Driver, project: Path) -> None:
@@ -470,6 +481,35 @@ def test_bytes_go_through_a_remote_cache(
     assert list((tmp_path / "remote" / "ac").glob("*/*")), "the driver publishes the record"
 
 
+def test_a_job_goes_through_another_store_when_the_workers_of_its_store_have_ended(
+    cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first worker shares the cache directory with the build, and the second one only the remote cache."""
+    (tmp_path / "remote").mkdir()
+    url = f"file://{tmp_path / 'remote'}"
+    begun, has_ended = threading.Event(), threading.Event()
+
+    def wait(text: str, name: str) -> Answer:
+        begun.set()
+        has_ended.wait(20)
+        return honest_answer(text, name)
+
+    driver = Driver(cluster.client, project, Configuration(remotes=(RemoteSettings("team", url),)), wait_s=30)
+    near = cluster.add_worker("near", wait, project=project)
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:{url}")
+    with ThreadPoolExecutor(1) as thread:
+        compiled = thread.submit(driver.compile)
+        assert begun.wait(20)
+        store = labels.directory_label(driver.store.local.root)
+        cluster.add_worker("far", project=project, **{store: "trtbuild store elsewhere"})
+        cluster.stop(near)
+        has_ended.set()
+        try:
+            assert compiled.result(timeout=20).worker == "far"
+        finally:
+            driver.farm.cancel()
+
+
 def test_a_worker_with_a_full_disk_is_left_out(
     cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,6 +545,55 @@ def test_a_worker_that_has_lost_the_remote_cache_is_left_out(
     with pytest.raises(NoWorker, match="far: "):
         driver.compile()
     assert not remote.exists()
+
+
+# -- inputs that a worker cannot read
+
+
+def test_a_damaged_input_is_not_the_fault_of_a_worker(cluster: Cluster, driver: Driver, project: Path) -> None:
+    """The build then runs the step again that made the input, as it does without workers."""
+    input_file = Path(driver.store.local.entries.layout.entry_path("cas", engine_job(b"onnx")[0].onnx))
+
+    def damage_and_answer(text: str, name: str) -> Answer:
+        input_file.chmod(0o600)
+        input_file.write_bytes(b"ONNX")
+        return performing._answer_of_error("", name, _error_of_job(text, name))
+
+    damaging = CountingBehaviour(damage_and_answer)
+    cluster.add_worker("w1", damaging, project=project)
+    with pytest.raises(BlobMissing):
+        driver.compile()
+    assert len(damaging.jobs) == 1
+    cluster.behaviours.clear()
+    assert driver.compile().worker == "w1"
+    assert driver.messages == []
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_an_input_that_the_remote_cache_has_lost_is_sent_again(
+    cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
+) -> None:
+    remote = tmp_path / "remote"
+    remote.mkdir()
+    url = f"file://{remote}"
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:{url}")
+
+    def lose_the_input_once(text: str, name: str) -> Answer:
+        (file,) = remote.glob(f"cas/*/{FarmJob.from_text(text).inputs[0].sha256}")
+        if len(losing.jobs) == 1:
+            file.unlink()
+            if is_damaged:
+                file.write_bytes(b"ONNX")
+            return performing._answer_of_error("", name, _error_of_job(text, name))
+        return honest_answer(text, name)
+
+    losing = CountingBehaviour(lose_the_input_once)
+    cluster.add_worker("far", losing, project=project)
+    configuration = Configuration(remotes=(RemoteSettings("team", url),))
+    driver = Driver(cluster.client, project, configuration, root=tmp_path / "cache of the driver")
+    assert driver.compile().worker == "far"
+    assert len(losing.jobs) == 2
+    assert driver.messages == []
 
 
 def _error_of_job(text: str, name: str) -> Exception:

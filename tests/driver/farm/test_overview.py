@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from trtbuild.driver.farm.labels import remote_label
+from pathlib import Path
+
+import pytest
+
+from trtbuild.driver.farm.labels import directory_label, remote_label
 from trtbuild.driver.farm.overview import FarmWorker, Overview
+from trtbuild.errors import StoreUnavailable
 
 LABEL, RELEASE, DIRECTORY, REMOTE = "trtbuild engine rtx", "trtbuild release 1", "trtbuild store a", "trtbuild store b"
 
@@ -54,3 +59,9 @@ def test_the_label_of_a_remote_does_not_depend_on_its_credentials() -> None:
     assert remote_label("https://user:secret@cache.example/team") == plain
     others = ["https://cache.example/a@team", "https://cache.example/b@team", "https://other.example/b@team"]
     assert len({plain, *map(remote_label, others)}) == 4
+
+
+def test_a_cache_directory_that_cannot_be_made_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnavailable, match="the cache cannot be used: Not a directory"):
+        directory_label(tmp_path / "file" / "cache")

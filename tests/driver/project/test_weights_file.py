@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 
 from tests.store.memory_store import MemoryStore
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.recipes.record import Output
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.weights_file import WeightsFile
 from trtbuild.errors import SourceError, StoreUnavailable
 from trtbuild.store.digests.fingerprint import FileDigests
@@ -70,6 +71,16 @@ def test_a_table_that_is_not_trusted_is_made_again(tmp_path: Path) -> None:
     assert file.table(sha256, store) == first
     file.path.unlink()
     assert file.table(sha256, store) == first  # signed
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"5", b'{"a": 5}', b'{"a": {"dtype": "float32", "shape": [3]}}'])
+def test_an_unreadable_table_is_made_again(tmp_path: Path, text: bytes) -> None:
+    file, store = a_file(tmp_path), MemoryStore()
+    save_file({"a": np.ones(3, dtype=np.float32)}, file.path)
+    sha256 = digest(file.path)
+    first = file.table(sha256, store)
+    store.put_record(Record(keys.weights_file(sha256), {"table": store.put_bytes(text)}), replace=True)
+    assert file.table(sha256, store) == first
 
 
 def test_a_table_that_cannot_be_stored_is_used(tmp_path: Path) -> None:

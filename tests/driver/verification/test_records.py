@@ -73,6 +73,14 @@ def test_an_incomplete_report_is_a_miss(name: str) -> None:
     assert records.find_record(store, RECIPE) == (None, None)
 
 
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"5", b'{"inputs": 5}'])
+def test_an_unreadable_report_is_a_miss(text: bytes) -> None:
+    store = MemoryStore()
+    record = records.store_record(store, RECIPE, REPORT)
+    store.put_record(replace(record, outputs={"report": store.put_bytes(text)}), replace=True)
+    assert records.find_record(store, RECIPE) == (None, None)
+
+
 def test_an_entry_from_a_record_has_the_order_of_the_record() -> None:
     """The fields of a record are in alphabetical order. Fields that the record lacks are at the end of the entry."""
     run, hit = (encode(whole_entry(WHOLE, WORST, recorded=recorded)) for recorded in (False, True))

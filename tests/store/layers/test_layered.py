@@ -479,6 +479,35 @@ def test_replaces_an_unusable_remote_entry(
     assert machine_b.get_record(record.recipe.key) is not None
 
 
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("stage", ["trace", "engine"])
+def test_a_record_whose_results_cannot_be_read_is_replaced_in_the_remote(
+    machine_a: LayeredStore,
+    machine_b: LayeredStore,
+    team: MemoryTransport,
+    record_of: RecordOf,
+    stage: str,
+    is_local: bool,
+) -> None:
+    """The remote's record would otherwise win, and the next build would run the step again."""
+    bad = record_of(1, stage=stage, plan=machine_a.put_bytes(b"not a plan"))
+    machine_a.put_record(bad)
+    machine_a.finish()
+    key = bad.recipe.key
+    assert machine_b.get_record(key) == bad
+    if is_local:
+        machine_b.get_bytes(bad.outputs["plan"].sha256)
+        assert machine_b.local.get_record(key) == bad
+        machine_b = layered(machine_b.local.root, team)
+        assert machine_b.get_record(key) == bad
+    machine_b.refuse_record(key)
+    good = record_of(1, stage=stage, plan=machine_b.put_bytes(PLAN))
+    assert machine_b.put_record(good, replace=True) == good
+    machine_b.finish()
+    assert machine_b.local.get_record(key) == good
+    assert layered(machine_b.local.root.parent / "c", team).get_record(key) == good
+
+
 def test_a_read_only_store_writes_nothing(
     machine_a: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
 ) -> None:

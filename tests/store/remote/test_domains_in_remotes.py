@@ -119,3 +119,23 @@ def test_rejects_a_replayed_record_and_an_altered_signature(
         transport.entries["ac", first] = replace(entry, signatures=(altered,)).to_bytes()
         with pytest.raises(RecordUntrusted, match="does not fit"):
             RemoteStore(transport, "team", trusting(CI, read_domains=("ci", "release"))).get_record(first)
+
+
+@pytest.mark.parametrize("stage", ["engine", "package", "trace-any"])
+def test_a_new_record_of_a_domain_replaces_only_the_record_of_that_domain(
+    record_of: Callable[..., Record], stage: str
+) -> None:
+    """An engine is replaced because the remote has lost its plan; a package and a pointer because they are outdated."""
+    transport = MemoryTransport()
+    pr, ci = (RemoteStore(transport, "team", signing(signer)) for signer in (STRANGER, CI))
+
+    def put(store: RemoteStore, who: str) -> Record:
+        return store.put_record(record_of(1, stage=stage, who=who, plan=store.put_bytes(who.encode())))
+
+    key = put(pr, "pr").recipe.key
+    first = put(ci, "first")
+    if stage == "engine":
+        del transport.entries["cas", first.outputs["plan"].sha256]
+    assert builder_of(put(RemoteStore(transport, "team", signing(CI)), "second")) == "second"
+    assert builder_of(RemoteStore(transport, "team", trusting(CI)).get_record(key)) == "second"
+    assert builder_of(RemoteStore(transport, "team", trusting(STRANGER)).get_record(key)) == "pr"

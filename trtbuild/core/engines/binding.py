@@ -13,6 +13,7 @@ from typing import Any
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.core.model.state import StateInputs, StateTensor
+from trtbuild.core.recipes.record import is_digest
 from trtbuild.errors import SourceError
 
 
@@ -111,7 +112,17 @@ def weights_from_json(data: Any) -> dict[str, Weight]:
     """The inverse of `weights_to_json`. Raises ValueError, KeyError or TypeError if `data` has another structure."""
     if not isinstance(data, Mapping):
         raise ValueError("a table of weights is an object")
-    return {name: Weight(entry["dtype"], tuple(entry["shape"]), entry["sha256"]) for name, entry in data.items()}
+    return {name: _weight_from_json(entry) for name, entry in data.items()}
+
+
+def _weight_from_json(entry: Any) -> Weight:
+    """A weight of a table. Raises ValueError, KeyError or TypeError. Any machine may have stored the table."""
+    weight = Weight(entry["dtype"], tuple(entry["shape"]), entry["sha256"])
+    if type(weight.dtype) is not str or not is_digest(weight.sha256):
+        raise ValueError("a weight has no dtype or no digest")
+    if not all(type(size) is int and size >= 0 for size in weight.shape):
+        raise ValueError("a weight has a size that is not a number")
+    return weight
 
 
 def bind_weights(

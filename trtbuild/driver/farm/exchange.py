@@ -5,6 +5,8 @@ Rules
    URL. On one host, they can use a cache directory. `Overview.store_for` chooses the store.
 2. `receive` verifies each blob that it reads. So a wrong byte is an error, and never part of an input or an engine.
 3. A remote cache is used only for the files of blobs. The driver alone publishes records there.
+4. If a worker cannot read a blob, the blob may be at fault and not the worker. So the driver looks for the blob again, and
+   repairs it if possible (`repair`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,11 @@ class Exchange(Protocol):
     def receive(self, local: LocalStore, blobs: Iterable[BlobFiles]) -> None:
         """Make blobs of the other side available in the local store (rule 2). Raises StoreError."""
 
+    def repair(self, local: LocalStore, blobs: Iterable[BlobFiles]) -> bool:
+        """Verify blobs that were sent, and send those again that the other side cannot read. Returns whether there are any.
+
+        Raises BlobMissing or EntryCorrupt if the local store lacks one of them. Raises other StoreErrors, too."""
+
 
 class SameDirectory:
     """The other side uses the same cache directory, so no bytes are moved."""
@@ -48,6 +55,11 @@ class SameDirectory:
             if whole.hexdigest() != blob.sha256:
                 raise EntryCorrupt(f"the files of blob {blob.sha256} are those of another blob")
 
+    def repair(self, local: LocalStore, blobs: Iterable[BlobFiles]) -> bool:
+        """Verify blobs. Only the step that made a damaged blob can repair it."""
+        self.receive(local, blobs)
+        return False
+
 
 class ThroughRemote:
     """A remote cache that both sides read and write."""
@@ -62,6 +74,9 @@ class ThroughRemote:
         for blob in blobs:
             if not local.has(blob.sha256):
                 self._remote.fetch(blob.sha256, blob.files, local)
+
+    def repair(self, local: LocalStore, blobs: Iterable[BlobFiles]) -> bool:
+        return self._remote.repair_files([file for blob in blobs for file in blob.files], file_reader(local))
 
 
 def exchanges(store: LayeredStore, configuration: Configuration) -> Mapping[str, Exchange]:

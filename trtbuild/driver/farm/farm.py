@@ -9,7 +9,8 @@ Rules
    replaces a record, or that is tried again, gets a separate task.
 3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. If the
    answer is wrong, or if the worker cannot do the job, another worker gets the job. This build does not use the faulty
-   worker again.
+   worker again. But if an input of the job is missing or damaged, no worker is at fault: the input is repaired, or the
+   build makes it again (`Exchange.repair`).
 4. If the compiler or the comparison reports an error, the job fails at once. It also fails at once if Dask has given up
    its task, because each worker that ran the task died. Otherwise it fails after `MOST_ATTEMPTS` failed attempts, and the
    error lists the reasons of all attempts.
@@ -40,7 +41,16 @@ from trtbuild.driver.farm.performing import perform
 from trtbuild.driver.farm.verifying import VerifiedReport, WrongAnswer, verified_record, verified_report
 from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
-from trtbuild.errors import SchedulerLost, StoreError, StoreUnavailable, TrtbuildError, WorkersError
+from trtbuild.errors import (
+    BlobMissing,
+    EntryCorrupt,
+    RemoteLied,
+    SchedulerLost,
+    StoreError,
+    StoreUnavailable,
+    TrtbuildError,
+    WorkersError,
+)
 from trtbuild.store.layers.layered import LayeredStore
 
 if TYPE_CHECKING:
@@ -57,6 +67,9 @@ POLL_S = 1.0
 
 #: The seconds between two checks whether a comparison may start.
 _START_POLL_S = 0.2
+
+#: The types of a worker's errors if a blob is missing or damaged.
+_BLOB_ERRORS = frozenset(kind.__name__ for kind in (BlobMissing, EntryCorrupt, RemoteLied))
 
 
 @dataclass(frozen=True)
@@ -139,7 +152,8 @@ class Farm:
     def compile(self, recipe: Recipe, job: EngineJob, inputs: Sequence[str], *, replace: bool) -> CompiledOnWorker:
         """Compile an engine on a worker, and publish its record. `inputs` are the SHA-256 of blobs in the local store.
 
-        Raises NoWorker, SchedulerLost, WorkersError, StoreError, or the error of the compiler.
+        Raises NoWorker, SchedulerLost, WorkersError, StoreError (BlobMissing or EntryCorrupt if an input is missing or
+        damaged), or the error of the compiler.
         """
         request = _JobRequest(recipe, job, inputs, labels.engine_label(job), replace)
 
@@ -203,6 +217,7 @@ class Farm:
         """
         problems: list[str] = []
         logs = ""
+        excused: set[str] = set()  # the workers that lacked an input which was then repaired
         while len(problems) < MOST_ATTEMPTS:
             store = self._workers.wait_for_store(request.label, POLL_S, problems)
             exchange = self._exchanges[store]
@@ -223,6 +238,9 @@ class Farm:
             else:
                 reason = str((answer.error or {}).get("text", "it gave no reason"))
             problems.append(f"{answer.worker}: {reason}")
+            if answer.worker not in excused and _lacks_input(answer) and exchange.repair(self._store.local, files):
+                excused.add(answer.worker)  # it could not read an input, and should be able to read it now
+                continue
             if answer.outcome != "died":
                 self._workers.leave_out(answer.worker, reason)
         failure = WorkersError(
@@ -236,7 +254,8 @@ class Farm:
         """Send a job, and wait for its answer. With `is_shared`, another build may wait for the same task (rule 2)."""
         task = labels.task_name(message.key, message.store) + ("" if is_shared else f"-{uuid.uuid4().hex}")
         unfit = self._workers.unfit()
-        addresses = {worker.address for worker in self._workers.overview().workers_for(label, unfit)}
+        workers = self._workers.overview().workers_with(label, message.store, unfit)
+        addresses = {worker.address for worker in workers}
         done = threading.Event()
         future: Future[str] | None = None
         try:
@@ -251,7 +270,11 @@ class Farm:
                 self._futures.append(future)
             future.add_done_callback(lambda _: done.set())
             while not done.wait(POLL_S):
-                workers = self._workers.overview().workers_for(label, unfit)
+                overview = self._workers.overview()
+                workers = overview.workers_with(label, message.store, unfit)
+                if not workers and overview.store_for(label, unfit) is not None:
+                    # the task is limited to one store, so no worker would ever do it
+                    return answer_of_dead_worker(message, "it ended, and the other workers share another store")
                 if not workers:
                     self._workers.note_absent(label)
                     continue
@@ -284,3 +307,9 @@ class Farm:
         holders = self._client.sync(who_has, keys=[future.key], callback_timeout=ANSWER_TIMEOUT_S).get(future.key, ())
         name = next((worker.name for worker in workers if worker.address in holders), "the worker")
         return Answer(PROTOCOL, message.key, name, "unfit", error={"text": text})
+
+
+def _lacks_input(answer: Answer) -> bool:
+    """Whether the worker may lack an input: a blob was missing or damaged there."""
+    error = answer.error or {}
+    return answer.outcome == "unfit" and error.get("type") in _BLOB_ERRORS

@@ -20,6 +20,7 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.recipes.keys import STEP_VERSIONS
 from trtbuild.driver.farm.messages import PROTOCOL
 from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind, kind_here
+from trtbuild.store.local.layout import unavailable_error
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.distributions import installed_version
 
@@ -82,9 +83,12 @@ def release_label() -> str:
 
 def directory_label(root: Path) -> str:
     """The label of the processes that use the cache directory `root` of this machine. The directory is created if it is
-    missing."""
-    root.mkdir(parents=True, exist_ok=True)
-    status = root.stat()
+    missing. Raises StoreUnavailable."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        status = root.stat()
+    except OSError as error:
+        raise unavailable_error(error, str(root)) from error
     return _STORE + _short_digest(f"{_boot_id()} {status.st_dev} {status.st_ino}")
 
 

@@ -56,7 +56,11 @@ class Overview:
 
         All of them reach the store that `store_for` chooses.
         """
-        store = self.store_for(label, unfit)
+        return self.workers_with(label, self.store_for(label, unfit), unfit)
+
+    def workers_with(self, label: str, store: str | None, unfit: Collection[str] = ()) -> list[FarmWorker]:
+        """The workers that can do this build's jobs with an engine or GPU label through the store with the label `store`,
+        without those named in `unfit`."""
         return [worker for worker in self._fitting(label, unfit) if store in worker.resources]
 
     def store_for(self, label: str, unfit: Collection[str] = ()) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +58,9 @@ def processes_here(project: Path, cpu_processes: int, slots: int) -> list[Worker
     """
     common = _common_labels(project)
     environment = {DIRECTORY_VARIABLE: str(project)}
-    prefix = f"{platform.node()}-{os.getpid()}"
+    # In containers, machines may have the same host name, and processes the same id. The scheduler refuses a name that it
+    # knows, even if that worker is dead and the scheduler has not noticed it yet.
+    prefix = f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
     processes = [
         WorkerProcess(
             f"{prefix}-gpu{number}",

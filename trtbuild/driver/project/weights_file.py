@@ -68,7 +68,8 @@ class WeightsFile:
         Raises SourceError if the file is not a safetensors file, or changes while it is read.
         """
         recipe = keys.weights_file(sha256)
-        with contextlib.suppress(EntryCorrupt, BlobMissing, RecordUntrusted, KeyError, TypeError, ValueError):
+        invalid = (KeyError, TypeError, ValueError, RecursionError)
+        with contextlib.suppress(EntryCorrupt, BlobMissing, RecordUntrusted, *invalid):
             record = store.get_record(recipe.key)
             if record is not None and record.recipe.same_as(recipe):
                 return weights_from_json(json.loads(store.get_bytes(record.outputs["table"].sha256)))

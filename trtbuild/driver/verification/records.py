@@ -54,7 +54,8 @@ class Labels:
 
 def find_record(store: Store, recipe: Recipe) -> tuple[Record | None, Report | None]:
     """Return the record and the report of an earlier comparison; (None, None) without a valid record."""
-    with contextlib.suppress(BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, TypeError, ValueError):
+    invalid = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+    with contextlib.suppress(BlobMissing, EntryCorrupt, RecordUntrusted, *invalid):
         record = store.get_record(recipe.key, recipe)
         if record is not None and record.recipe.same_as(recipe):
             report = decode(Report, json.loads(store.get_bytes(record.outputs["report"].sha256)))

@@ -86,7 +86,7 @@ class Validator:
 
         plugins = plugins_called(program.graph, self._plugins)
         recipe = keys.convert(hashlib.sha256(text.encode()).hexdigest(), self._opset, self._versions, plugins)
-        unusable = (BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, ValueError)
+        unusable = (BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, TypeError, ValueError, RecursionError)
         with contextlib.suppress(*unusable):  # an unusable conversion is made again
             record = self._new_records.get(recipe.key) or self._store.get_record(recipe.key)
             if record is not None and record.recipe.same_as(recipe):

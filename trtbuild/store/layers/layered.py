@@ -18,10 +18,13 @@ Rules
    memory.
 8. Pointers are sent at the end, too. A pointer replaces a pointer in a remote only if the build has not failed. A failed
    build's pointer would lead a machine without torch to a trace without engines, and away from one with engines.
+9. A record whose results cannot be read (`refuse_record`) is replaced in the remotes, too, by the record of the step that
+   runs again. Otherwise the record of the remote would win by rule 5, and every build would run the step again.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 
@@ -155,6 +158,15 @@ class LayeredStore:
         """Publish a record that another machine made and signed. Its blobs must be in the local store. Returns the
         record that is used from now on. Raises RecordUntrusted, BlobMissing, StoreUnavailable."""
         return self._send_new_record(self.local.put_record_copy(record, document, signatures, replace=replace))
+
+    def refuse_record(self, key: str) -> None:
+        """Note that the results of the record under a key cannot be read, so that its step runs again (rule 9)."""
+        documents = self._found_records.documents(key)
+        with suppress(StoreError):
+            entry_and_document = self.local.entry(key)
+            if entry_and_document is not None:
+                documents.append(entry_and_document[1])
+        self.uploads.refused_documents.update(hashlib.sha256(document).hexdigest() for document in documents)
 
     def _send_new_record(self, record: Record) -> Record:
         """Send a new local record, or note a package or a pointer for the end (rules 4, 5 and 8). Returns the record."""

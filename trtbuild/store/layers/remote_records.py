@@ -141,6 +141,10 @@ class FoundRecords:
         places = self._found.get(key)
         return places[0] if places else None
 
+    def documents(self, key: str) -> list[bytes]:
+        """The documents of the records that were found under a key. Sends no request."""
+        return [found.document for _, found in list(self._found.get(key, ()))]
+
     def forget_record(self, key: str) -> None:
         """Forget a record: it is in the local store now."""
         with self._lock:

@@ -57,6 +57,8 @@ class Uploads:
         # of them was sent.
         self._undecided_engines: list[tuple[RemoteStore, Found]] = []
         self._last_undecided_s = 0.0
+        #: SHA-256 of the documents of records that this machine cannot use. They are replaced in the remotes.
+        self.refused_documents: set[str] = set()
         #: Keys under which a remote has another engine, from another machine.
         self.lost_keys: set[str] = set()
         #: Name of a remote → the number of records that were sent, and of those that could not be sent.
@@ -123,7 +125,9 @@ class Uploads:
         found = None if found is None else sendable_record(found, remote.trust)
         if found is None:
             return False
-        published = remote.publish(found, self._read, keeps_pointers=keeps_pointers)
+        published = remote.publish(
+            found, self._read, keeps_pointers=keeps_pointers, refused=frozenset(self.refused_documents)
+        )
         if published is found and not remote.decides_races and found.record.recipe.stage == "engine":
             with self._lock:
                 self._undecided_engines.append((remote, found))

@@ -17,6 +17,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 import time
@@ -119,6 +120,23 @@ class RemoteFiles:
 
         for _ in self.map_in_parallel(send_one, dict.fromkeys(files), sending=True):
             pass
+
+    def repair(self, files: Iterable[Output], read: ReadFile) -> bool:
+        """Read files, and send those that are missing or damaged in the remote. Returns whether at least one was sent.
+
+        `read` returns the bytes to send. Raises RemoteFault, and the errors of `read`."""
+
+        def repair_one(file: Output) -> bool:
+            with contextlib.suppress(RemoteLied):  # a damaged file
+                if self.get(file) is not None:
+                    return False
+            if not self.transport.put("cas", file.sha256, read(file), once=False):
+                return False
+            self.damaged_names.discard(file.sha256)
+            self._seen[file.sha256] = time.monotonic()
+            return True
+
+        return any(list(self.map_in_parallel(repair_one, dict.fromkeys(files), sending=True)))
 
     def _was_seen(self, file: Output) -> bool:
         seen = self._seen.get(file.sha256)

@@ -14,9 +14,10 @@ Rules
 4. The bytes of small files are also in the entry (action_result.py, rule 6). So a small record needs only one request. The
    lookup of a trace reads several small records, one after another (core/recipes/chain.py).
 5. An existing entry that this machine can use stays, except under rule 7. So does an entry that this machine does not
-   trust, because other machines may trust it. An unusable entry is replaced, if the remote allows it. If an untrusted or
-   unusable entry stays, a record with a trusted signature gets a second entry. The key of the second entry is computed from
-   the record's key and domain (core/recipes/trust.py, rules 3 and 4).
+   trust, because other machines may trust it. An unusable entry is replaced, if the remote allows it. It is unusable if a
+   file is missing, or if this machine could not read its results (`refused`). If an untrusted or unusable entry stays, a
+   record with a trusted signature gets a second entry. The key of the second entry is computed from the record's key and
+   domain (core/recipes/trust.py, rules 3 and 4).
 6. Several machines may write an entry at the same moment. Some remotes do not decide which write is the first
    (`Transport.decides_races`). There, the entry of the last writer stays. So each machine looks up the entry again
    `SETTLE_S` after its write (`current_record`). A write that takes longer than `SETTLE_S` may replace an entry that
@@ -34,7 +35,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from trtbuild.core.recipes.lookup_recipes import POINTER_STAGES
@@ -77,6 +78,17 @@ class Found:
         return dataclasses.replace(entry, contents=contents)
 
 
+@dataclass(frozen=True)
+class _Lookup:
+    """The result of a lookup: a record, or None, and the `name` of its entry.
+
+    `keeps_first` is whether the entry under the record's key is untrusted, so that it must stay (rule 5)."""
+
+    found: Found | None
+    name: str
+    keeps_first: bool = False
+
+
 class _DocumentMissing(Exception):
     """The document that an entry names is missing, because a collection removed it."""
 
@@ -97,23 +109,29 @@ class RemoteRecords:
     def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
         """The trusted record under a key, or None. Reading is faster if the record's recipe is `wanted`. Raises
         RecordUntrusted, RemoteFault."""
+        return self._look_up(key, wanted).found
+
+    def _look_up(self, key: str, wanted: Recipe | None) -> _Lookup:
+        """Find the trusted record under a key. Raises the same errors as `find`."""
         try:
-            return self._read_record_at(key, key, wanted)
+            return _Lookup(self._read_record_at(key, key, wanted), key)
         except (RecordUntrusted, RemoteLied, _DocumentMissing) as error:
+            keeps_first = isinstance(error, RecordUntrusted)
             domain_errors: list[RecordUntrusted] = []
             domains = self._trust.read_domains if self._trust.checks_signatures else ()
             for domain in domains:
+                name = domain_key(domain, key)
                 try:
-                    found = self._read_record_at(domain_key(domain, key), key, wanted)
+                    found = self._read_record_at(name, key, wanted)
                 except RecordUntrusted as domain_error:
                     domain_errors.append(domain_error)
                     continue
                 except (RemoteLied, _DocumentMissing):
                     continue
                 if found is not None:
-                    return found
+                    return _Lookup(found, name, keeps_first=keeps_first)
             if isinstance(error, _DocumentMissing):
-                return None
+                return _Lookup(None, key)
             # The error of a domain entry is more precise. For example, it names an expired signing key.
             if domain_errors and isinstance(error, RecordUntrusted):
                 raise domain_errors[0] from error
@@ -167,7 +185,9 @@ class RemoteRecords:
             files_by_blob[output.sha256] = files
         return files_by_blob
 
-    def publish(self, found: Found, read: ReadFile, *, keeps_pointers: bool = False) -> Found:
+    def publish(
+        self, found: Found, read: ReadFile, *, keeps_pointers: bool = False, refused: Collection[str] = ()
+    ) -> Found:
         """Publish a record after its CAS files. `read` returns the bytes of a file. Returns the result of `write_entry`.
         With `keeps_pointers`, an existing pointer record is not replaced (rule 7).
 
@@ -180,13 +200,20 @@ class RemoteRecords:
         self._files.send([document_file(found.document)], lambda file: found.document)
         if time.monotonic() - started > PUBLISHING_LIMIT_S / 2:
             self._files.send(files, read, recheck=True)
-        return self.write_entry(found, read, keeps_pointers=keeps_pointers)
+        return self.write_entry(found, read, keeps_pointers=keeps_pointers, refused=refused)
 
     def write_entry(
-        self, found: Found, read: ReadFile, *, replace: bool = False, keeps_pointers: bool = False
+        self,
+        found: Found,
+        read: ReadFile,
+        *,
+        replace: bool = False,
+        keeps_pointers: bool = False,
+        refused: Collection[str] = (),
     ) -> Found:
         """Write the entry of a record whose files are in the remote. With `replace`, an existing entry is replaced, if the
-        remote allows it. With `keeps_pointers`, an existing pointer record is not replaced (rule 7).
+        remote allows it. With `keeps_pointers`, an existing pointer record is not replaced (rule 7). `refused` has the SHA-256
+        of the documents of records that this machine cannot use, although they have all files.
 
         If another machine's usable record stays (rules 5 and 7), returns that record, otherwise `found`. If an untrusted
         entry stays, a record without a trusted signature is not written. Raises RemoteFault, and the errors of `read`.
@@ -195,24 +222,24 @@ class RemoteRecords:
         if self._transport.put("ac", key, data, once=not replace):
             return found
         # Otherwise the key has an entry already. Find out whether this machine can use it.
-        other, may_replace = None, True
         try:
-            other = self.find(key)
+            existing = self._look_up(key, None)
         except RecordUntrusted:  # other machines may trust the existing entry, so it stays (rule 5)
             if self._trust.trusted_signature(key, document_file(found.document), found.signatures) is None:
                 return found
-            may_replace = False
-        except RemoteLied:
-            pass  # the existing entry is unusable
-        if other is not None and self._is_usable(other, found):
+            existing = _Lookup(None, key, keeps_first=True)
+        except RemoteLied:  # the existing entry is unusable
+            existing = _Lookup(None, key)
+        other = existing.found
+        if other is not None and document_file(other.document).sha256 not in refused and self._is_usable(other, found):
             stage = other.record.recipe.stage
             is_replaceable = stage == "package" or (stage in POINTER_STAGES and not keeps_pointers)
             is_outdated = is_replaceable and other.record.outputs != found.record.outputs
-            if is_outdated and self._transport.put("ac", key, data, once=False):  # rule 7
+            if is_outdated and self._replace_outdated(existing, found, data):  # rule 7
                 return found
             return other
         # The entry cannot be used: replace it, or write an entry under the domain's key.
-        is_written = may_replace and self._transport.put("ac", key, data, once=False)
+        is_written = not existing.keeps_first and self._transport.put("ac", key, data, once=False)
         if not is_written and not self._write_domain_entry(found, data):
             raise RemoteRefused(
                 f"{self._files.name}: the entry of record {key} is unusable, and the remote does not let it be replaced",
@@ -240,14 +267,24 @@ class RemoteRecords:
             and self._files.has_all(files)
         )
 
-    def _write_domain_entry(self, found: Found, data: bytes) -> bool:
-        """Write the entry `data` under the key of the record's domain. Returns whether a trusted entry is there now."""
+    def _replace_outdated(self, existing: _Lookup, found: Found, data: bytes) -> bool:
+        """Replace the entry of an outdated record by the entry `data` of `found`. Returns whether it was replaced."""
+        if not existing.keeps_first:
+            return self._transport.put("ac", found.record.recipe.key, data, once=False)
+        return existing.name == self._domain_name(found) and self._transport.put("ac", existing.name, data, once=False)
+
+    def _domain_name(self, found: Found) -> str | None:
+        """The key of the record's domain entry. None if the record has no trusted signature."""
         key = found.record.recipe.key
         trusted_signature = self._trust.trusted_signature(key, document_file(found.document), found.signatures)
-        if trusted_signature is None:
-            return False
         # The domain is the record's, not this machine's, because the record may be from another machine.
-        name = domain_key(trusted_signature.domain, key)
+        return None if trusted_signature is None else domain_key(trusted_signature.domain, key)
+
+    def _write_domain_entry(self, found: Found, data: bytes) -> bool:
+        """Write the entry `data` under the key of the record's domain. Returns whether a trusted entry is there now."""
+        key, name = found.record.recipe.key, self._domain_name(found)
+        if name is None:
+            return False
         if self._transport.put("ac", name, data, once=False):
             return True
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from trtbuild.core.recipes.ports import FileStamp
@@ -61,13 +61,15 @@ class RemoteStore:
 
         return self._files.map_in_parallel(find_one, dict.fromkeys(keys))
 
-    def publish(self, found: Found, read: ReadFile, *, keeps_pointers: bool = False) -> Found:
+    def publish(
+        self, found: Found, read: ReadFile, *, keeps_pointers: bool = False, refused: Collection[str] = ()
+    ) -> Found:
         """Publish the CAS files of `found`, which `read` returns, and then its record. If another machine's usable record
         stays, returns that record, otherwise `found`. With `keeps_pointers`, an existing pointer record stays (records.py,
-        rule 7).
+        rule 7). A record whose document has a SHA-256 in `refused` does not stay, if the remote allows it.
 
         Raises the errors of `read`."""
-        return self._records.publish(found, read, keeps_pointers=keeps_pointers)
+        return self._records.publish(found, read, keeps_pointers=keeps_pointers, refused=refused)
 
     @property
     def decides_races(self) -> bool:
@@ -134,6 +136,12 @@ class RemoteStore:
     def send_files(self, files: Iterable[Output], read: ReadFile) -> None:
         """Send the CAS files that the remote lacks, without a record. Raises the errors of `read`."""
         self._files.send(files, read)
+
+    def repair_files(self, files: Iterable[Output], read: ReadFile) -> bool:
+        """Send the CAS files that are missing or damaged in the remote. Returns whether there were any. Reads all files.
+
+        Raises the errors of `read`."""
+        return self._files.repair(files, read)
 
     def close(self) -> None:
         self._files.close()

@@ -68,6 +68,8 @@ def run_step(
     if step.recipe is None:
         raise AssertionError("a step runs when its recipe is known")
     start_s = time.monotonic()
+    if step.reason.code == "corrupt":
+        store.refuse_record(step.recipe.key)
     if step.stage == "package":
         package_record = create_package_record(step.recipe, plan, store, lookups)
         stored_record = publication.publish([package_record], lambda: store.put_record(package_record, replace=True))

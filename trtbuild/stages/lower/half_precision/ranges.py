@@ -1,8 +1,9 @@
 """Estimate which values of a program fit half precision (float16 or bfloat16), from the inputs to the outputs.
 
 Rules
-1. There are four ranges, from narrow to wide:
+1. There are five ranges, from narrow to wide:
    * `HALF`: the value fits.
+   * `MIXED`: the result of arithmetic on an `UNSEEN` value and an activation (a residual sum, or scores plus a mask).
    * `UNSEEN`: the value is an input or a weight, or computed from these alone by operators that keep the range. It may be a
      mask (`dtypes.py`, rule 4).
    * `WIDE`: the value may leave half's range, or needs more digits than half has (a sum of squares, a tiny epsilon).
@@ -10,7 +11,7 @@ Rules
    * `BEYOND`: the value may contain numbers that half cannot represent (``torch.finfo.min``, large integers). Arithmetic
      and matrix products that read it stay in float32.
 2. The range of a constant follows from its numbers. The numbers of weights and inputs are not known here. The result of
-   arithmetic on an `UNSEEN` and a `HALF` value is `HALF`. But if the `HALF` value depends on no input of the model, the
+   arithmetic on an `UNSEEN` and a `HALF` value is `MIXED`. But if the `HALF` value depends on no input of the model, the
    result is `UNSEEN`: a mask plus a causal mask, or plus a bias that a layer computes from a table, is a mask, too. The
    result of a matrix product is `HALF`, or `WIDE` if an input is `BEYOND`.
 3. Half can represent -inf, inf and NaN.
@@ -55,9 +56,10 @@ class Range(enum.IntEnum):
     """The range of a value (rule 1). A wider range is larger."""
 
     HALF = 0
-    UNSEEN = 1
-    WIDE = 2
-    BEYOND = 3
+    MIXED = 1
+    UNSEEN = 2
+    WIDE = 3
+    BEYOND = 4
 
 
 def find_ranges(
@@ -111,7 +113,8 @@ def _range_of_call(
             return Range.HALF
         if input_range is Range.UNSEEN:
             sources = [source for source in node.all_input_nodes if is_float32(source) and source not in fixed]
-            input_range = min((ranges_by_node[source] for source in sources), default=Range.UNSEEN)
+            if any(ranges_by_node[source] < Range.UNSEEN for source in sources):
+                input_range = Range.MIXED
     if table_row.result is Result.FITS:
         return result
     return max(result, input_range, Range.WIDE if table_row.result is Result.WIDE else Range.HALF)

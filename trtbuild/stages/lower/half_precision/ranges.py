@@ -37,7 +37,7 @@ from trtbuild.stages.lower.half_precision.operators import Result, Role, Row, ro
 
 #: Above this number, adjacent float16 numbers are more than 1 apart. The same bound is used for bfloat16.
 _LARGEST_FINE_NUMBER = 2048.0
-#: Operators whose scalars are bounds. A large bound does not make values large.
+#: Operators whose scalars are bounds. A bound that fits half does not make values large.
 _CLAMPING_OPERATORS = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
 #: Operator → (position, keyword) of the argument that becomes an element of the result.
 _FILL_ARGUMENTS = {
@@ -155,17 +155,21 @@ def _range_of_scalars(node: torch.fx.Node, name: str, half: torch.dtype) -> Rang
             widest = max(widest, Range.WIDE if is_size else Range.HALF)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             # a bound below 1 may be an epsilon, which half may round to 0
-            is_bound = name in _CLAMPING_OPERATORS and abs(value) >= 1.0
+            is_bound = name in _CLAMPING_OPERATORS and 1.0 <= abs(value) <= torch.finfo(half).max
             widest = max(widest, Range.HALF if is_bound else _range_of_number(float(value), half))
     return widest
 
 
 def _is_clamped(node: torch.fx.Node, name: str, half: torch.dtype) -> bool:
-    if name not in ("clamp", "clip"):
+    if name not in ("clamp", "clip", "hardtanh"):
         return False
-    bounds = [*node.args[1:], *(node.kwargs.get(key) for key in ("min", "max") if key in node.kwargs)]
-    return len(bounds) == 2 and all(
-        isinstance(bound, int | float) and _range_of_number(float(bound), half) is Range.HALF for bound in bounds
+    bounds = [
+        node.args[position] if len(node.args) > position else node.kwargs.get(argument.name, argument.default_value)
+        for position, argument in enumerate(node.target._schema.arguments[1:3], 1)
+    ]
+    return all(
+        isinstance(bound, int | float) and math.isfinite(bound) and _range_of_number(bound, half) is Range.HALF
+        for bound in bounds
     )
 
 

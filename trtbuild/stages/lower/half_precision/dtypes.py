@@ -10,7 +10,7 @@ The ranges of values (`ranges.py`, rule 1) are, from narrow to wide:
 Rules 1 to 4 decide about the nodes of modules that request half, and rule 6 about those of other modules.
 
 Rules
-1. Matrix products and convolutions are half, or float32 if an input is `BEYOND`.
+1. Matrix products and convolutions are half, or float32 if an input or a factor is `BEYOND`. Then their results are `WIDE`.
 2. Arithmetic is float32 if an input or the result is `WIDE` or wider, or if all readers of the result are float32
    (squares before a mean, masked scores before softmax). Otherwise it is half. Batch normalization with the model's own
    statistics counts as arithmetic. But it is float32 if it reads an input of the model, because the input may be too large
@@ -216,8 +216,6 @@ def _find_float32_nodes(
 
 def _rule_of_ranges(node: torch.fx.Node, role: Role, ranges: Ranges) -> Rule | None:
     """The rule that keeps `node` in float32 because of the ranges of its inputs and result (rules 1 to 3), or None."""
-    if role is Role.CONTRACTION:
-        return Rule.RANGE if widest_input(node, ranges) is Range.BEYOND else None
     is_arithmetic = role in (Role.ELEMENTWISE, Role.SCALING)
     if ranges[node] >= Range.WIDE or (is_arithmetic and widest_input(node, ranges) >= Range.WIDE):
         return Rule.RANGE

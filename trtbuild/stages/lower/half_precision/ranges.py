@@ -8,12 +8,12 @@ Rules
      mask (`dtypes.py`, rule 4).
    * `WIDE`: the value may leave half's range, or needs more digits than half has (a sum of squares, a tiny epsilon).
      Arithmetic that reads it stays in float32.
-   * `BEYOND`: the value may contain numbers that half cannot represent (``torch.finfo.min``, large integers). Arithmetic
-     and matrix products that read it stay in float32.
+   * `BEYOND`: the value may contain numbers that half cannot represent (``torch.finfo.min``, large integers), or consist
+     of them. Arithmetic and matrix products that read it stay in float32.
 2. The range of a constant follows from its numbers. The numbers of weights and inputs are not known here. The result of
    arithmetic on an `UNSEEN` and a `HALF` value is `MIXED`. But if the `HALF` value depends on no input of the model, the
    result is `UNSEEN`: a mask plus a causal mask, or plus a bias that a layer computes from a table, is a mask, too. The
-   result of a matrix product is `HALF`, or `WIDE` if an input is `BEYOND`.
+   result of a matrix product is `HALF`, or `WIDE` if an input is `BEYOND` (and in rule 6).
 3. Half can represent -inf, inf and NaN.
 4. A float that is converted from integers is `BEYOND`, and so are the results of arange, linspace and logspace. They are
    mostly positions and sizes, and float16 counts only to 2,048. A float that is converted from booleans is `HALF`. A
@@ -21,6 +21,9 @@ Rules
 5. The result of data movement and arithmetic has the widest range of its inputs and scalars, except in rule 2. It is
    `HALF` if the operator is bounded (sigmoid), or clamps between two numbers that fit. For other operators, the row of
    `operators` decides. If the row has `WIDE`, and an input is `BEYOND`, the result is `BEYOND`.
+6. A product with a number outside half's normal range, or a quotient, is `BEYOND`: all elements of ``x * 1e-8`` become 0 in
+   float16. The factors `alpha` and `beta` of a matrix product, such as ``baddbmm``, are such numbers, too. The result of
+   the matrix product is `WIDE` then. A term, such as an epsilon, is not: it is added to values that fit.
 """
 
 from __future__ import annotations
@@ -106,9 +109,9 @@ def _range_of_call(
     result = max(_range_of_conversion(node, table_row), _range_of_fill(node, name, half))
     input_range = widest_input(node, ranges_by_node)
     if table_row.role is Role.CONTRACTION:
-        return Range.WIDE if input_range is Range.BEYOND else Range.HALF
+        return Range.WIDE if max(input_range, _range_of_factors(node, name, half)) is Range.BEYOND else Range.HALF
     if table_row.role is Role.ELEMENTWISE:
-        result = max(result, _range_of_scalars(node, name, half))
+        result = max(result, _range_of_scalars(node, name, half), _range_of_factors(node, name, half))
         if table_row.result is Result.FITS or _is_clamped(node, name, half):
             return Range.HALF
         if input_range is Range.UNSEEN:
@@ -158,6 +161,19 @@ def _range_of_scalars(node: torch.fx.Node, name: str, half: torch.dtype) -> Rang
             is_bound = name in _CLAMPING_OPERATORS and 1.0 <= abs(value) <= torch.finfo(half).max
             widest = max(widest, Range.HALF if is_bound else _range_of_number(float(value), half))
     return widest
+
+
+def _range_of_factors(node: torch.fx.Node, name: str, half: torch.dtype) -> Range:
+    """`BEYOND` if the call multiplies or divides by a number outside half's normal range (rule 6), else `HALF`."""
+    factors = [node.kwargs.get(keyword) for keyword in ("alpha", "beta", "value")]
+    if name in ("mul", "multiply", "div", "divide", "true_divide"):
+        factors += node.args
+    limits = torch.finfo(half)
+    is_beyond = any(
+        isinstance(factor, int | float) and (0 < abs(factor) < limits.tiny or limits.max < abs(factor) < math.inf)
+        for factor in factors
+    )
+    return Range.BEYOND if is_beyond else Range.HALF
 
 
 def _is_clamped(node: torch.fx.Node, name: str, half: torch.dtype) -> bool:

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from tests.stages.lower.half_precision.test_dtypes import layer_text
 from trtbuild.stages.lower.run import lower
 from trtbuild.stages.program.functional import Program
 
 _TOLERANCE = {"float32": 1e-6, "float16": 5e-3, "bfloat16": 4e-2}
+_LOWEST = torch.finfo(torch.float32).min
 _MODELS = ["mlp", "conv", "manual_attention", "sdpa", "rms_norm", "pre_norm", "post_norm", "positions", "vit", "bert"]
 
 
@@ -156,7 +158,7 @@ class _BiasedAttention(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("lowest", [-1e9, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("lowest", [-1e9, _LOWEST])
 def test_a_mask_plus_a_bias_keeps_its_lowest_number(lower_module: Any, lowest: float) -> None:
     torch.manual_seed(0)
     mask = torch.zeros(2, 5, 5)
@@ -166,3 +168,45 @@ def test_a_mask_plus_a_bias_keeps_its_lowest_number(lower_module: Any, lowest: f
     assert (value - expected).abs().max() / expected.abs().max() <= 5e-3
     products = [node for node in program.graph.nodes if str(node.target).startswith(("aten.linear", "aten.matmul"))]
     assert len(products) == 7 and {node.meta["val"].dtype for node in products} == {torch.float16}
+
+
+class _ScoresLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor, earlier: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        query, key, value = self.qkv(x).chunk(3, -1)
+        scores = query @ key.mT / 4 + earlier
+        return x + scores.softmax(-1) @ value, scores
+
+
+class _ResidualAttention(nn.Module):
+    """Each layer adds the masked scores of the layer before it, as in RealFormer. The first one adds the mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([_ScoresLayer(), _ScoresLayer(), _ScoresLayer()])
+
+    def forward(self, x: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x, scores = layer(x, scores)
+        return x
+
+
+class _JoinedScores(nn.Module):
+    """The masked scores are joined with scores that have no mask."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.cat([(x @ x.mT)[:, :2], x @ x.mT + mask], 1).softmax(-1)
+
+
+@pytest.mark.parametrize("module", [_ResidualAttention(), _JoinedScores()])
+def test_scores_with_a_mask_keep_its_lowest_number_for_all_readers(lower_module: Any, module: nn.Module) -> None:
+    mask = torch.zeros(2, 5, 5)
+    mask[0, :, 3:], mask[1] = _LOWEST, _LOWEST  # every key of the second sequence is masked
+    model_case, program = lower_module(module, (torch.randn(2, 5, 16), mask), "float16")
+    assert_close(model_case.run(program), model_case.eager(), "float16")
+    if isinstance(module, _ResidualAttention):
+        layers = [layer_text(program, f"layers.{index}") for index in range(3)]
+        assert layers[0] and all(layer == layers[0] for layer in layers)

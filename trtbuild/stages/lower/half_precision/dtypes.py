@@ -2,6 +2,7 @@
 
 The ranges of values (`ranges.py`, rule 1) are, from narrow to wide:
 * `HALF`: the value fits half.
+* `MIXED`: the value is computed from an `UNSEEN` value and an activation.
 * `UNSEEN`: the value is an input or a weight, or computed from these alone by operators that keep the range.
 * `WIDE`: the value may leave the range of half, or needs more digits.
 * `BEYOND`: the value may contain numbers that half cannot represent, such as ``finfo.min``.
@@ -9,7 +10,7 @@ The ranges of values (`ranges.py`, rule 1) are, from narrow to wide:
 Rules 1 to 4 decide about the nodes of modules that request half, and rule 6 about those of other modules.
 
 Rules
-1. Matrix products and convolutions are half, or float32 if an input is `BEYOND`.
+1. Matrix products and convolutions are half, or float32 if an input or a factor is `BEYOND`. Then their results are `WIDE`.
 2. Arithmetic is float32 if an input or the result is `WIDE` or wider, or if all readers of the result are float32
    (squares before a mean, masked scores before softmax). Otherwise it is half. Batch normalization with the model's own
    statistics counts as arithmetic. But it is float32 if it reads an input of the model, because the input may be too large
@@ -17,11 +18,12 @@ Rules
 3. Data movement is float32 if its result is `WIDE` or wider. Otherwise it is half if an input is half, or if no float32
    operator reads the result. In all other cases it is float32.
 4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately: in rules 2 and
-   3, readers in other repeated modules do not count as float32 readers. They get a `HALF` or `UNSEEN` value in half. So
-   equal layers stay equal, including the first and the last, and are built once. There is one exception: an `UNSEEN`
-   value may be a mask, and half turns ``finfo.min`` into -inf. So comparisons, and float32 arithmetic before
-   exponentials (softmax), read such a value without a cast. The operator that computes the value for them is float32, too
-   (`Rule.MASK`), unless it is data movement with a half input.
+   3, readers in other repeated modules do not count as float32 readers. They get a `HALF`, `MIXED` or `UNSEEN` value in
+   half. So equal layers stay equal, including the first and the last, and are built once. There is one exception: an
+   `UNSEEN` value may be a mask, a `MIXED` value may contain one, and half turns ``finfo.min`` into -inf. So comparisons,
+   and float32 arithmetic before exponentials (softmax), read such a value without a cast. The operator that computes the
+   value for them is float32, too (`Rule.MASK`), even if other operators read the value in half (the scores that the next
+   layer adds to its own).
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or computes them.
 6. All nodes of a module that requests float32 are float32. They read and return float32 values without a cast to half, also
    across repeated modules.
@@ -95,10 +97,10 @@ class Dtypes:
     #: Call node → the dtype that its module requests.
     requested: Mapping[torch.fx.Node, torch.dtype]
     #: Node → why it is float32. Two kinds of nodes may compute in half in spite of their rule: comparisons with
-    #: `Rule.OPERATOR`, if all float inputs are half, and data movement with `Rule.READERS` or `Rule.MASK`, if an input is.
+    #: `Rule.OPERATOR`, if all float inputs are half, and data movement with `Rule.READERS`, if an input is.
     rules: Mapping[torch.fx.Node, Rule]
     weights_and_constants: Set[torch.fx.Node]
-    #: The nodes that read an `UNSEEN` value without a cast (rules 4 and 6).
+    #: The nodes that read a `MIXED` or `UNSEEN` value without a cast (rule 4).
     without_cast: Set[torch.fx.Node]
     #: Half type → the range of each node.
     ranges: Mapping[torch.dtype, Ranges]
@@ -119,7 +121,7 @@ class Dtypes:
             return None
         half = requested[-1]
         source_range = self.ranges[half][source]
-        is_half = source_range is Range.HALF or (source_range is Range.UNSEEN and reader not in self.without_cast)
+        is_half = source_range is Range.HALF or (_may_be_mask(source_range) and reader not in self.without_cast)
         return half if is_half else None
 
     def half_of_operand(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
@@ -157,7 +159,9 @@ def decide_dtypes(
         elif not sources or not is_float32(node):
             is_half = False
         elif role is Role.MOVE:
-            is_half = ranges[dtype][node] < Range.WIDE and (any(read_in_half) or node not in rules)
+            is_mask = _may_be_mask(ranges[dtype][node]) and node in without_cast
+            follows_half = any(read_in_half) and not is_mask
+            is_half = ranges[dtype][node] < Range.WIDE and (follows_half or node not in rules)
         else:
             is_half = role in _COMPUTING_ROLES and node not in rules
         if is_half:
@@ -177,21 +181,25 @@ def _find_float32_nodes(
         if node.op != "call_function":
             continue
         role = role_of(node)
+        readers = [user for user in node.users if user.op == "output" or role_of(user) is not Role.SHAPE]
+        is_before_exponential = any(user in without_cast for user in readers)
+        if role is Role.COMPARE or getattr(node.target, "_opname", "") in EXPONENTIAL_OPERATORS:
+            without_cast.add(node)
         if requested[node] is torch.float32:
             in_float32[node] = Rule.MODULE
-            without_cast.add(node)
+            if is_before_exponential and role in (Role.ELEMENTWISE, Role.SCALING, Role.MOVE):
+                without_cast.add(node)
             continue
         ranges = ranges_by_dtype[requested[node]]
         if role in (Role.KEEP, Role.COMPARE):
             in_float32[node] = Rule.OPERATOR
-            if role is Role.COMPARE or getattr(node.target, "_opname", "") in EXPONENTIAL_OPERATORS:
-                without_cast.add(node)
         if role is Role.KEEP or not is_float32(node):
             continue
-        readers = [user for user in node.users if user.op == "output" or role_of(user) is not Role.SHAPE]
         local_readers = [user for user in readers if repeat_of(user) == repeat_of(node)]
         float32_readers = [user for user in local_readers if user.op == "output" or user in in_float32]
-        may_be_mask = ranges[node] is Range.UNSEEN and any(user in without_cast for user in readers)
+        may_be_mask = _may_be_mask(ranges[node]) and is_before_exponential
+        if ranges[node] is Range.UNSEEN:  # rule 6
+            may_be_mask |= any(in_float32.get(user) is Rule.MODULE for user in readers)
         rule = _rule_of_ranges(node, role, ranges)
         if rule is None and role is not Role.CONTRACTION:
             is_arithmetic = role in (Role.ELEMENTWISE, Role.SCALING)
@@ -208,14 +216,16 @@ def _find_float32_nodes(
 
 def _rule_of_ranges(node: torch.fx.Node, role: Role, ranges: Ranges) -> Rule | None:
     """The rule that keeps `node` in float32 because of the ranges of its inputs and result (rules 1 to 3), or None."""
-    if role is Role.CONTRACTION:
-        return Rule.RANGE if widest_input(node, ranges) is Range.BEYOND else None
     is_arithmetic = role in (Role.ELEMENTWISE, Role.SCALING)
     if ranges[node] >= Range.WIDE or (is_arithmetic and widest_input(node, ranges) >= Range.WIDE):
         return Rule.RANGE
     if role is Role.SCALING and ranges[node.all_input_nodes[0]] is Range.UNSEEN:
         return Rule.MODEL_INPUT
     return None
+
+
+def _may_be_mask(range_: Range) -> bool:
+    return range_ in (Range.MIXED, Range.UNSEEN)
 
 
 def _has_parameters(node: torch.fx.Node) -> bool:

@@ -147,12 +147,12 @@ _CONTRACTIONS = (
 _ELEMENTWISE = (
     "add sub rsub subtract mul multiply div divide true_divide neg abs positive addcmul addcdiv lerp cross linalg_cross "
     "relu leaky_relu prelu _prelu_kernel rrelu elu celu selu gelu silu mish hardswish glu threshold hardshrink softshrink "
-    "clamp clamp_min clamp_max clip where masked_fill maximum minimum fmax fmin nan_to_num dropout native_dropout "
+    "clamp clamp_min clamp_max clip hardtanh where masked_fill maximum minimum fmax fmin nan_to_num dropout native_dropout "
     "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa "
     "_upsample_bicubic2d_aa"
 )
 
-_ELEMENTWISE_BOUNDED = "sigmoid tanh erf erfc special_erf special_erfc hardsigmoid hardtanh relu6 sign sgn heaviside"
+_ELEMENTWISE_BOUNDED = "sigmoid tanh erf erfc special_erf special_erfc hardsigmoid relu6 sign sgn heaviside"
 
 #: Batch normalization with the model's own statistics: a factor and a term for each channel.
 _SCALINGS = "_native_batch_norm_legit_no_training"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.core.recipes.test_recipe import RECIPES
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.core.recipes.record import SCHEMA, Output, Record, is_digest
+from trtbuild.core.recipes.record import SCHEMA, Output, Record
+from trtbuild.core.values.encoding import is_digest
 
 A, B = "a" * 64, "b" * 64
 RECORD = Record(

@@ -13,7 +13,7 @@ from typing import Any
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.core.model.state import StateInputs, StateTensor
-from trtbuild.core.recipes.record import is_digest
+from trtbuild.core.values.encoding import is_digest
 from trtbuild.errors import SourceError
 
 

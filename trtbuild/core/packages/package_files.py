@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trtbuild.core.recipes.record import is_digest
+from trtbuild.core.values.encoding import is_digest
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,9 @@ from trtbuild.core.packages.package_index import (
     weight_path,
 )
 from trtbuild.core.partition.partitions import Partitions, TensorType
-from trtbuild.core.recipes.record import Output, is_digest
+from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.element_types import ELEMENT_TYPES
-from trtbuild.core.values.encoding import from_json
+from trtbuild.core.values.encoding import from_json, is_digest
 from trtbuild.core.values.numbers import NUMBER_TYPES, has_numbers
 from trtbuild.core.values.value_ranges import InvalidRange, ValueRange, value_range
 from trtbuild.errors import PackageDamaged, PackageTooNew

@@ -25,7 +25,8 @@ from trtbuild.core.planning.locks import (
     LockedTarget,
     stage_of,
 )
-from trtbuild.core.recipes.record import Output, is_digest
+from trtbuild.core.recipes.record import Output
+from trtbuild.core.values.encoding import is_digest
 from trtbuild.errors import LockFileError
 
 SCHEMA = "trtbuild.lock/1"

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.values.encoding import is_digest
 
 #: The version of the record document. Readers refuse any other version.
 SCHEMA = "trtbuild.record/1"
-
-_HEX64 = re.compile(r"[0-9a-f]{64}")
-
-
-def is_digest(text: object) -> bool:
-    """Whether `text` is a SHA-256 as 64 lower-case hex digits."""
-    return isinstance(text, str) and _HEX64.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

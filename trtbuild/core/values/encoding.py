@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -24,6 +25,8 @@ from typing import TypeAlias
 
 Value: TypeAlias = "bool | int | float | str | bytes | Sequence[Value] | Mapping[str, Value] | None"
 
+
+_HEX64 = re.compile(r"[0-9a-f]{64}")
 
 _pack_length = struct.Struct(">Q").pack
 _pack_float = struct.Struct(">d").pack
@@ -116,6 +119,11 @@ def digest(kind: str, value: Value) -> str:
 
     So equal values of two kinds have different digests."""
     return hashlib.sha256(encode(kind) + encode(value)).hexdigest()
+
+
+def is_digest(text: object) -> bool:
+    """Whether `text` is a SHA-256 as 64 lower-case hex digits."""
+    return isinstance(text, str) and _HEX64.fullmatch(text) is not None
 
 
 def to_json(value: Value) -> object:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trtbuild.core.planning.locks import Lock
-from trtbuild.core.recipes.record import is_digest
+from trtbuild.core.values.encoding import is_digest
 from trtbuild.driver.cache.documents import CacheExport, CacheImport, RefusedRecord
 from trtbuild.driver.cache.selection import select
 from trtbuild.driver.cache.transfer import ONLY_MACHINE_KEY, Progress, fetch_incomplete_records, missing_records

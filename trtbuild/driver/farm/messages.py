@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from trtbuild.core.engines.engine_job import EngineJob
-from trtbuild.core.recipes.record import Output, is_digest
+from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import decode, encode
+from trtbuild.core.values.encoding import is_digest
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 
 #: The version of the messages. It is in the label of a worker's release (`labels`), and in each message.

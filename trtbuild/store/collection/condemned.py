@@ -18,7 +18,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from trtbuild.core.recipes.record import is_digest
+from trtbuild.core.values.encoding import is_digest
 from trtbuild.store.collection.retention import Size, size_of
 from trtbuild.store.collection.shared_entries import SharedEntries, group_by_folder
 from trtbuild.store.transports.shared_folder import SharedFolder, sync_descriptor

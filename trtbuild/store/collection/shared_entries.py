@@ -21,7 +21,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from trtbuild.core.recipes.record import is_digest
+from trtbuild.core.values.encoding import is_digest
 from trtbuild.errors import StoreUnavailable
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports.shared_folder import SharedFolder, fresh_name

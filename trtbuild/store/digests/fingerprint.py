@@ -37,7 +37,7 @@ from pathlib import Path
 import xxhash
 
 from trtbuild.core.recipes.ports import FileStamp
-from trtbuild.core.recipes.record import is_digest
+from trtbuild.core.values.encoding import is_digest
 from trtbuild.errors import SourceError
 from trtbuild.regular import open_regular
 from trtbuild.store.digests.index import Fact, Index

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from trtbuild.core.recipes.record import is_digest
+from trtbuild.core.values.encoding import is_digest
 from trtbuild.errors import StoreUnavailable
 from trtbuild.regular import read_regular
 

@@ -132,7 +132,7 @@ class RemoteFiles:
                     return False
             if not self.transport.put("cas", file.sha256, read(file), once=False):
                 return False
-            self.damaged_names.discard(file.sha256)
+            self.damaged_digests.discard(file.sha256)
             self._seen[file.sha256] = time.monotonic()
             return True
 

@@ -212,8 +212,8 @@ class RemoteRecords:
         refused: Collection[str] = (),
     ) -> Found:
         """Write the entry of a record whose files are in the remote. With `replace`, an existing entry is replaced, if the
-        remote allows it. With `keeps_pointers`, an existing pointer record is not replaced (rule 7). `refused` has the SHA-256
-        of the documents of records that this machine cannot use, although they have all files.
+        remote allows it. With `keeps_pointers`, an existing pointer record is not replaced (rule 7). `refused` has the
+        SHA-256 of the documents of records that this machine cannot use, although they have all files.
 
         If another machine's usable record stays (rules 5 and 7), returns that record, otherwise `found`. If an untrusted
         entry stays, a record without a trusted signature is not written. Raises RemoteFault, and the errors of `read`.

@@ -37,7 +37,7 @@ from io import RawIOBase
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from trtbuild.core.recipes.record import is_digest
+from trtbuild.core.values.encoding import is_digest
 from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports import faults

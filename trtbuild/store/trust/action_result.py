@@ -27,9 +27,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtbuild.core.recipes.record import Output, is_digest
+from trtbuild.core.recipes.record import Output
 from trtbuild.core.recipes.trust import Signature, is_domain
-from trtbuild.core.values.encoding import digest
+from trtbuild.core.values.encoding import digest, is_digest
 
 #: The path of a record's document (rule 1).
 DOCUMENT_PATH = "record.json"

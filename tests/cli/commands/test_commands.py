@@ -50,7 +50,7 @@ class FakeWatcher:
 
     command_lines: list[list[str]]
 
-    def __init__(self, request: Request, arguments: list[str], run: object) -> None:
+    def __init__(self, request: Request, arguments: list[str], run: object, files: list[str]) -> None:
         self._arguments = arguments
 
     def watch(self) -> None:

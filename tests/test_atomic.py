@@ -142,6 +142,14 @@ def test_a_file_that_cannot_be_synced_leaves_the_old_file(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_named_pipe_in_place_of_the_lock_file_is_an_error_without_waiting(path: Path) -> None:
+    os.mkfifo(path.with_suffix(".lock"))
+    program = f"import pathlib, trtbuild.atomic as a; a.lock_beside(pathlib.Path({str(path)!r})).__enter__()"
+    process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=20)
+    assert process.returncode == 1
+    assert "OSError: [Errno 6]" in process.stderr
+
+
 #: Path of a module that calls `os.rename`, `os.replace` or `tempfile.mkstemp` → why it does not use `trtbuild.atomic`.
 OWN_RENAMES = {
     "atomic.py": "it is `trtbuild.atomic`",

@@ -70,9 +70,14 @@ def new_file(path: str, mode: int) -> Iterator[int]:
 def lock_beside(path: Path) -> Iterator[None]:
     """Hold a lock for changes of the file at `path`. The locked file has the suffix ``.lock``. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_suffix(".lock"), "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    # With O_NONBLOCK, a named pipe at this path is an error. Otherwise opening it would wait for a reader.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path.with_suffix(".lock"), flags, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:

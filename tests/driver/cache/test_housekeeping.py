@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from trtbuild.core.planning import lockfile
 from trtbuild.core.planning.locks import Lock, LockedModel, LockedStep
+from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes.declared import Declared
+from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.cache import housekeeping
 from trtbuild.driver.cache.documents import CacheGc
 from trtbuild.driver.project.workspace import Request
-from trtbuild.errors import StoreUnavailable, UsageError
+from trtbuild.errors import RecordUntrusted, StoreUnavailable, UsageError
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.trust.keyring import Keyring
+from trtbuild.store.trust.signing import Signer
 
 DAY_S = 86400.0
 
@@ -87,6 +94,46 @@ def test_the_size_on_the_command_line_overrides_the_configured_size(
     assert which_exist(root, records) == [True] * 3
     collect(project)
     assert which_exist(root, records) == [False] * 3
+
+
+def test_the_trusted_links_of_a_locked_trace_are_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unsigned links of earlier builds have the same first key, and name the dependencies in another order."""
+    root = project.parent / "cache"
+    files = [Observation(Dependency("file", name), name[0] * 64) for name in ("a.py", "b.py")]
+    declared = Declared("trace", (("source", "net:build"),))
+    ci = Signer("ci", bytes(32))
+    signing = LocalStore(root, Keyring([ci.trusted], signer=ci))
+    for store, observations in ((LocalStore(root), files), (signing, files[::-1])):
+        links = StoreLinks(store)
+        observed = chain.extend(declared, observations, links.read, links.write, lambda dependency: "")
+        trace = store.put_record(Record(keys.user_code(declared, observed), {"graph": store.put_bytes(b"graph")}))
+    step = LockedStep(trace.recipe.key, {})
+    lock = Lock("linux", {"trace": 1}, {}, {"net": LockedModel({}, {}, {"net/trace": step})})
+    (project / "trtbuild.lock").write_text(lockfile.to_text(lock))
+    for path in [*root.glob("ac/??/*"), *root.glob("cas/??/*")]:
+        os.utime(path, (time.time() - DAY_S,) * 2)
+    monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", str(ci.trusted))
+    collect(project, "0B")
+    found = chain.follow(declared, StoreLinks(signing).read, lambda dependency: dependency.name[0] * 64)
+    assert found == tuple(files[::-1])
+    assert signing.get_record(keys.user_code(declared, found).key) is not None
+
+
+class StoreLinks:
+    """Reads and writes links in a store."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+
+    def read(self, recipe: Recipe) -> tuple[Dependency, ...] | None:
+        with suppress(RecordUntrusted):
+            record = self._store.get_record(recipe.key)
+            return None if record is None else chain.parse_link(self._store.get_bytes(record.outputs["next"].sha256))
+        return None
+
+    def write(self, recipe: Recipe, dependencies: Sequence[Dependency], _ahead: Sequence[Dependency]) -> None:
+        output = self._store.put_bytes(chain.link_bytes(dependencies))
+        self._store.put_record(Record(recipe, {"next": output}))
 
 
 def test_a_shared_directory_is_collected(project: Path) -> None:

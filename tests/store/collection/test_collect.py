@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import time
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from trtbuild.core.recipes.record import Record
-from trtbuild.errors import BlobMissing
+from trtbuild.errors import BlobMissing, StoreUnavailable
 from trtbuild.store.collection.check import stats, verify
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
@@ -145,6 +147,27 @@ def test_removes_unreadable_entries(local: LocalStore, put: Callable[..., Record
     os.utime(path, (0, 0))
     collect(local, max_age_s=DAY)
     assert entry_paths(local) == []
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_removes_nothing_when_the_machine_cannot_open_an_entry(
+    local: LocalStore, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Otherwise the record would stay, and the files that it names would be removed."""
+    record = put(1, days=1)
+    open_file = io.open
+
+    def open_no_record(path: Any, *arguments: Any, **options: Any) -> Any:
+        if str(path).endswith(record.recipe.key):
+            raise OSError(number, os.strerror(number), path)
+        return open_file(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", open_no_record)
+        with pytest.raises(StoreUnavailable):
+            collect(local)
+    assert all(local.has(output.sha256) for output in record.outputs.values())
+    assert verify(local).damage == ()
 
 
 def test_removes_old_entries_of_the_quarantine(local: LocalStore) -> None:

@@ -4,6 +4,7 @@ names.
 
 from __future__ import annotations
 
+import os
 import pickle
 import sqlite3
 import subprocess
@@ -182,6 +183,21 @@ def test_replaces_a_broken_database(folder: Path, content: bytes) -> None:
     index.set("name", 1)
     assert index.get("name") == 1
     index.close()
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
+def test_does_not_wait_for_a_named_pipe(folder: Path, suffix: str) -> None:
+    """A checkout may contain one. SQLite would wait in a system call, so another process opens the database."""
+    first = Index(folder)
+    first.set("a", 1)
+    first.close()
+    path = folder / f"cache.db{suffix}"
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    program = f"from trtbuild.store.digests.index import Index\nindex = Index({str(folder)!r})\nindex.set('b', 2)\n"
+    command = [sys.executable, "-c", f"{program}print(index.get('a'), index.get('b'))"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    assert process.stdout == "None 2\n"
 
 
 def test_continues_if_the_database_breaks_while_in_use(index: Index, folder: Path) -> None:

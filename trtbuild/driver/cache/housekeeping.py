@@ -86,8 +86,7 @@ def collect(
             raise UsageError(
                 f"{root} is a local store, which has no grace period", hint="use --grace for shared directories only"
             )
-        local = LocalStore(root)
-        collected = run_collection(local, pinned=_all_pinned_keys(project, locks, local), **limits)
+        collected = run_collection(LocalStore(root), pinned=_pinned_in_local(project, locks, root), **limits)
     else:
         shared_grace_s = DEFAULT_GRACE_S if grace is None else age_s(grace)
         collected = _collect_shared(root, project, shared_grace_s, locks, limits)
@@ -123,12 +122,26 @@ def _collect_shared(
     try:
         # A build finds a locked trace through link records (`core.recipes.chain`), so these are kept, too. Some links
         # are readable in the local store only, if the links in the shared directory belong to another trust domain.
-        pinned = _all_pinned_keys(project, locks, shared) | _all_pinned_keys(project, locks, wiring.open_local(project))
+        local_root = wiring.store_root(project)
+        pinned = _all_pinned_keys(project, locks, shared) | _pinned_in_local(project, locks, local_root)
     except RemoteFault as fault:
         raise StoreUnavailable(fault.text, hint=fault.hint) from fault
     finally:
         shared.close()
     return collect_directory(str(root), grace_s=grace_s, pinned=pinned, **limits)
+
+
+def _pinned_in_local(project: Path, locks: Sequence[str], root: Path) -> frozenset[str]:
+    """The keys that are pinned in the local store at `root`.
+
+    If this machine checks signatures, a link that it does not trust may have the same key as its own link, and lead to
+    other links. So both are pinned: the links under these keys, and those that this machine trusts."""
+    pinned = _all_pinned_keys(project, locks, LocalStore(root))
+    if pinned:  # otherwise there is no lock file, and no configuration is needed
+        trust = wiring.trust_policy(wiring.load_configuration(project).trust)
+        if trust.checks_signatures:
+            pinned |= _all_pinned_keys(project, locks, LocalStore(root, trust))
+    return pinned
 
 
 def _all_pinned_keys(project: Path, locks: Sequence[str], store: Store) -> frozenset[str]:

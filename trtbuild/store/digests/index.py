@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -29,6 +30,9 @@ _INT64_LIMIT = 1 << 63
 
 # The number of errors after which a process works without an index (rule 3).
 _MAX_ERRORS = 2
+
+#: The files of a database: their names after ``cache.db``.
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 #: The number of names in one query. SQLite before 3.32 accepts 999.
 _NAMES_PER_QUERY = 500
@@ -214,7 +218,7 @@ class Index:
                 self._discard_files()
 
     def _discard_files(self) -> None:
-        for suffix in ("", "-wal", "-shm", "-journal"):
+        for suffix in _SUFFIXES:
             with contextlib.suppress(OSError):
                 (self._folder / f"cache.db{suffix}").unlink()
 
@@ -233,6 +237,8 @@ def _facts(cache: Any, names: Sequence[str]) -> Iterator[tuple[str, Fact]]:
 
 def _is_own_database(path: Path) -> bool:
     """Whether the database looks as if this code has written it (rule 2), or does not exist yet."""
+    if any(_is_special(path.with_name(f"{path.name}{suffix}")) for suffix in _SUFFIXES):
+        return False  # SQLite would open a named pipe, and wait for its other end
     if not path.exists():
         return True
     try:
@@ -247,3 +253,11 @@ def _is_own_database(path: Path) -> bool:
         and all(type(value) is int for value in counters.values())
         and all(key in _SETTINGS and _SETTINGS[key] == value for key, value in settings.items())
     )
+
+
+def _is_special(path: Path) -> bool:
+    """Whether something other than a regular file is at `path`."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False

@@ -353,8 +353,10 @@ class FakeWorld:
         contents = plan.contents
         assert contents is not None
         modules = json.loads(self.blob(contents.modules.sha256))
-        origins = {graph: json.loads(self.blob(sha256)) for graph, sha256 in contents.origins.items()}
-        names = {target: name_table(cuts, modules, origins) for target, cuts in contents.partitions_by_target.items()}
+        names = {}
+        for target, cuts in contents.partitions_by_target.items():
+            origins = {graph: json.loads(self.blob(sha256)) for graph, sha256 in contents.origins_of(target).items()}
+            names[target] = name_table(cuts, modules, origins)
         plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
         table = self.put(names)
         return {"index": self.put(index_to_json(package_index(contents, table))), "names": table}, {"plans": plans}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from tests.core.conftest import ADA, BLACKWELL, HOPPER, NET, VERSIONS, FakeWorld, a_model, sha, weight, with_opt
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import PartitionSettings, Source
-from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.graph import ModelPlan, Step
+from trtbuild.core.planning.jobs import ConvertJob
 from trtbuild.core.recipes.recipe import Change
-from trtbuild.core.recipes.record import Record
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import SourceError
 
 ENGINES = ["net/engine/layers.0@ada", "net/engine/layers.1@ada", "net/engine/layers.2@ada"]
@@ -230,6 +232,29 @@ def test_each_toolchain_has_its_partition_and_convert_steps(world: FakeWorld) ->
     world.trt = replace(world.trt, version="11.0.1")
     ran = world.build(model)
     assert {step.partition("@")[2] for step in ran if "/package" not in step} == {"tensorrt-11.0.1", "hopper"}
+
+
+def test_each_target_has_the_names_of_the_nodes_of_its_own_conversion(
+    world: FakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another opset may need other nodes, so node n1 of one conversion may be another operator than n1 of the other."""
+
+    def convert(step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
+        assert isinstance(step.job, ConvertJob)
+        nodes = ["n0"] if step.job.opset == world.rtx.opset else ["n0", "n1"]
+        return {"onnx": world.put(f"opset {step.job.opset}"), "origins": world.put([[node, 0] for node in nodes])}, {}
+
+    monkeypatch.setattr(world, "_convert", convert)
+    for targets in ((ADA, HOPPER), (HOPPER, ADA)):
+        model = a_model(targets=targets)
+        world.build(model)
+        package = world.plan(model).package
+        assert package is not None and package.record is not None
+        names = json.loads(world.blob(package.record.outputs["names"].sha256))
+        assert {target: sorted(nodes) for target, parts in names.items() for nodes in parts.values()} == {
+            "ada": ["n0"],
+            "hopper": ["n0", "n1"],
+        }
 
 
 def test_pinning_the_installed_version_runs_nothing(world: FakeWorld) -> None:

@@ -265,6 +265,25 @@ def test_another_worker_does_the_job_of_one_that_cannot_do_it(cluster: Cluster, 
     assert len(unfit.jobs) == 1
 
 
+def test_a_worker_that_was_left_out_gets_no_job_if_the_other_workers_have_just_ended(
+    cluster: Cluster, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfit = CountingBehaviour(no_remote)
+    cluster.add_worker("unfit", unfit, project=project)
+    with pytest.raises(NoWorker):
+        driver.compile()
+    store, wait, found = labels.directory_label(driver.store.local.root), driver.workers.wait_for_worker, []
+
+    def find_a_worker_that_ends_at_once(*arguments: Any) -> str:
+        found.append(store)
+        return store if len(found) == 1 else wait(*arguments)
+
+    monkeypatch.setattr(driver.workers, "wait_for_worker", find_a_worker_that_ends_at_once)
+    with pytest.raises(NoWorker):
+        driver.compile()
+    assert len(found) == 2 and len(unfit.jobs) == 1
+
+
 def test_a_refusal_of_the_compiler_is_final(cluster: Cluster, driver: Driver, project: Path) -> None:
     def refuse(text: str, name: str) -> Answer:
         return performing._answer_of_error(FarmJob.from_text(text).key, name, ToolchainError("unsupported layer"))

@@ -141,6 +141,24 @@ def test_a_forced_record_replaces_the_trusted_record_only(open_store: OpenStore,
     assert builder_of(open_store(policy(STRANGER)).get_record(key)) == "stranger"
 
 
+def test_a_new_record_is_found_although_a_preferred_domain_has_a_record_that_lacks_a_blob(
+    tmp_path: Path, put: Callable[..., Record]
+) -> None:
+    """The untrusted record under the key may be one whose signing key has expired. It stays."""
+    store = LocalStore(tmp_path / "store", policy(STRANGER))
+    key = put(store, "stranger").recipe.key
+    lost = put(LocalStore(store.root, policy(RELEASE)), "release").outputs["plan"].sha256
+    Path(store.entries.layout.entry_path("cas", lost)).unlink()
+    ci = LocalStore(store.root, policy(CI, RELEASE, reads=("release", "ci")))
+    assert builder_of(ci.get_record(key)) == "release"
+    assert builder_of(put(ci, "ci")) == "ci"
+    assert builder_of(ci.get_record(key)) == "ci"
+    assert builder_of(put(LocalStore(store.root, policy(STRANGER)), "other")) == "stranger"
+    assert builder_of(put(LocalStore(store.root, policy(RELEASE)), "release again")) == "release again"
+    assert builder_of(put(ci, "ci again")) == "release again", "it is complete, so it stays"
+    assert builder_of(put(ci, "forced", replace=True)) == builder_of(ci.get_record(key)) == "forced"
+
+
 def test_a_machine_without_a_signing_key_hits_its_own_records(
     open_store: OpenStore, put: Callable[..., Record], tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trtbuild.core.engines.binding import Interface
@@ -59,6 +59,9 @@ class PackageContents:
     #: `Partition.graph` → digest of the file that maps each ONNX node of the partition to the call that it comes from.
     origins: Mapping[str, str]
     sms: Mapping[str, Sequence[int]]  # target name → the SMs for which its plans have code
+    #: Target name → the entries of its origins that differ from `origins`. Two toolchains may convert one partition for
+    #: different opsets. Then a node of one model may come from another call than the node with its name in the other model.
+    other_origins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: The library of the model's plugins, even if no engine calls a plugin.
     plugin_library: Output | None = None
 
@@ -74,6 +77,10 @@ class PackageContents:
         if self.packed_library is not None:
             kinds[self.packed_library.sha256] = "library"
         return kinds
+
+    def origins_of(self, target: str) -> dict[str, str]:
+        """The `origins` of the conversions from which the engines of a target are made."""
+        return {**self.origins, **self.other_origins.get(target, {})}
 
     def plans(self) -> dict[str, str]:
         """``partition@target`` → the digest of the plan, for each engine that is built."""

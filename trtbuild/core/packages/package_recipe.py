@@ -34,6 +34,7 @@ def package_recipe(contents: PackageContents) -> Recipe:
         ("modules", contents.modules.sha256),
         ("origins", dict(contents.origins)),
         ("reference", contents.model.reference),
+        *_other_origins_part(contents),
         *_other_precisions_part(contents),
         *_operators_part(contents),
         *_state_part(contents),
@@ -44,6 +45,11 @@ def package_recipe(contents: PackageContents) -> Recipe:
     if schema != SCHEMA:
         parts.append(("format", schema))
     return Recipe("package", STEP_VERSIONS["package"], tuple(parts))
+
+
+def _other_origins_part(contents: PackageContents) -> list[tuple[str, Value]]:
+    others = {target: dict(origins) for target, origins in contents.other_origins.items()}
+    return [("other origins", others)] if others else []
 
 
 def _other_precisions_part(contents: PackageContents) -> list[tuple[str, Value]]:

@@ -72,10 +72,14 @@ def _package_contents(
     engines: Mapping[tuple[str, str], Step],
 ) -> PackageContents:
     interface, weights = interface_and_weights
-    origins = {}
-    for step in plan.steps.values():
-        if step.stage == "convert" and step.record is not None and step.recipe is not None:
-            origins[str(dict(step.recipe.parts)["graph"])] = step.record.outputs["origins"].sha256
+    origins = dict(_origin(step) for step in plan.steps.values() if step.stage == "convert" and step.record is not None)
+    other_origins: dict[str, dict[str, str]] = {}
+    for (_, target), engine in engines.items():
+        conversion = plan.steps[engine.producers[0]]
+        if conversion.record is not None:
+            graph, sha256 = _origin(conversion)
+            if origins[graph] != sha256:
+                other_origins.setdefault(target, {})[graph] = sha256
     return PackageContents(
         model=plan.model,
         shapes=plan.shapes,
@@ -86,9 +90,17 @@ def _package_contents(
         engines=_package_engines(engines),
         toolchains={target.name: facts.toolchains[target].version for target in plan.model.targets},
         origins=origins,
+        other_origins=other_origins,
         plugin_library=plan.plugin_library,
         sms={target.name: facts.sms.get(target, (target.sm,)) for target in plan.model.targets},
     )
+
+
+def _origin(conversion: Step) -> tuple[str, str]:
+    """The graph of a convert step with a record, and the digest of the file with the origins of its nodes."""
+    if conversion.recipe is None or conversion.record is None:
+        raise AssertionError("a step with a record has a recipe")
+    return str(dict(conversion.recipe.parts)["graph"]), conversion.record.outputs["origins"].sha256
 
 
 def _package_engines(steps: Mapping[tuple[str, str], Step]) -> Sequence[PackageEngine]:

@@ -256,6 +256,8 @@ class Farm:
         unfit = self._workers.unfit()
         workers = self._workers.overview().workers_with(label, message.store, unfit)
         addresses = {worker.address for worker in workers}
+        if unfit and not addresses:  # with an empty list of workers, Dask would use any worker
+            return answer_of_dead_worker(message, "it ended before it got the job")
         done = threading.Event()
         future: Future[str] | None = None
         try:

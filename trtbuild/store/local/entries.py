@@ -1,7 +1,7 @@
 """Finds, touches, reads, writes and quarantines single entries of a local store. The rules are in local.py."""
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
-# ruff: noqa: PTH104, PTH116
+# ruff: noqa: PTH104, PTH108, PTH116
 from __future__ import annotations
 
 import contextlib
@@ -138,6 +138,15 @@ class Entries:
         publication = Publication(self.layout)
         publication.write(self.layout.entry_path(kind, name), data)
         publication.make_durable()
+
+    def remove(self, kind: Kind, name: str) -> None:
+        """Remove an entry, if it exists. Raises StoreUnavailable."""
+        try:
+            os.unlink(self.layout.entry_path(kind, name))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise unavailable_error(error, self.layout.root) from error
 
     def quarantine(self, kind: Kind, name: str, why: str) -> None:
         """Move a damaged entry to quarantine, and log a warning. If the store cannot be written, the entry stays."""

@@ -43,6 +43,7 @@ Rules
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -252,7 +253,18 @@ class LocalStore(LocalBlobs):
             name = self._entry_name_for(key, written, signatures)
             if name is not None:
                 self.entries.write("ac", name, entry.to_bytes())
+                self._remove_earlier(key, name)
         return record
+
+    def _remove_earlier(self, key: str, new_name: str) -> None:
+        """Remove the trusted entries of a record that lookups find before the new entry `new_name` (rule 9).
+
+        They were replaced, or they lack a blob. Otherwise no lookup would find the new entry, and every build would make
+        the record again."""
+        for name in itertools.takewhile(lambda name: name != new_name, lookup_keys(self.trust, key)):
+            with suppress(EntryCorrupt, RecordUntrusted):
+                if self._read_record_at(name, key, None) is not None:
+                    self.entries.remove("ac", name)
 
     def _usable_record(self, key: str, new_record: Record) -> Record | None:
         """The existing record, if it is trusted, has the same recipe as `new_record`, and has all its blobs."""

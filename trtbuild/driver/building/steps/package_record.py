@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from typing import Any
 
 from trtbuild.core.engines.engine_layers import quantized_types
 from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
@@ -57,7 +58,12 @@ def _quantized_types(contents: PackageContents, lookups: StoreLookups) -> list[s
 def _names_of_targets(contents: PackageContents, lookups: StoreLookups) -> dict[str, object]:
     """The content of ``names.json``: target → TensorRT partition → ONNX node → module path and operator."""
     modules = json.loads(lookups.blob(contents.modules.sha256))
-    origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
     return {
-        target: name_table(partitions, modules, origins) for target, partitions in contents.partitions_by_target.items()
+        target: name_table(partitions, modules, read_origins(contents, target, lookups))
+        for target, partitions in contents.partitions_by_target.items()
     }
+
+
+def read_origins(contents: PackageContents, target: str, lookups: StoreLookups) -> dict[str, Any]:
+    """The origins of the nodes of a target's engines, for `name_table`."""
+    return {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins_of(target).items()}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from trtbuild.core.packages.name_table import name_table
 from trtbuild.core.planning.graph import ModelPlan, Step
+from trtbuild.driver.building.steps.package_record import read_origins
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.errors import ToolchainError, TrtbuildError
 
@@ -47,6 +48,6 @@ def _operators_of_nodes(plan: ModelPlan, step: Step, lookups: StoreLookups) -> M
     if contents is None or step.target is None:
         raise LookupError(step.id)
     modules = json.loads(lookups.blob(contents.modules.sha256))
-    origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
+    origins = read_origins(contents, step.target, lookups)
     partition = step.id.partition("/engine/")[2].rpartition("@")[0]
     return name_table(contents.partitions_by_target[step.target], modules, origins)[partition]

@@ -37,6 +37,15 @@ def test_the_whole_model_is_an_engine(body: str, inputs: Sequence[tuple[str, Any
     assert not differences(case, built).differences
 
 
+def test_a_linear_interpolation_equals_eager_if_its_result_may_have_one_element() -> None:
+    calls = ("size=x0.shape[2]", "size=2 * x0.shape[2]", "scale_factor=1.7, recompute_scale_factor=True")
+    body = ", ".join(f"F.interpolate(x0, {call}, mode='linear', align_corners=True)" for call in calls)
+    case = ModuleCase(module_from_text([], body, 1), [("float32", [2, 3, (1, 5, 8)])])
+    built = build(case)
+    assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
+    assert not differences(case, built).differences
+
+
 @pytest.mark.parametrize("right", [False, True])
 def test_bucketize_equals_eager_for_every_number_of_boundaries(right: bool) -> None:
     body = f"torch.bucketize(x0, y, right={right}), torch.bucketize(x0[0, 0], y, out_int32=True)"

@@ -155,3 +155,11 @@ def test_rejects_a_quantizer_in_a_branch() -> None:
     node = h.make_node("If", ["c"], ["y"], "if", then_branch=branch, else_branch=quantizer(["x", "s", "z"], 3))
     with pytest.raises(SourceError, match=r"'quantizer' of .* quantizes to uint8"):
         refuse_unsupported_quantization(h.make_graph([node], "g", [], []), READ_NUMBERS, JOB)
+
+
+def test_two_branches_may_have_zero_points_of_one_name() -> None:
+    unsigned, signed = (quantizer(["x", "s", "z"], type_) for type_ in (onnx.TensorProto.UINT8, onnx.TensorProto.INT8))
+    for branches in ((unsigned, signed), (signed, unsigned)):
+        node = h.make_node("If", ["c"], ["y"], "if", then_branch=branches[0], else_branch=branches[1])
+        with pytest.raises(SourceError, match=r"'quantizer' of .* quantizes to uint8"):
+            refuse_unsupported_quantization(h.make_graph([node], "g", [], []), READ_NUMBERS, JOB)

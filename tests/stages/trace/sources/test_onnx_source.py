@@ -13,6 +13,7 @@ import pytest
 import torch
 from onnx import TensorProto as T
 from onnx import helper as h
+from onnx.reference import ReferenceEvaluator
 
 from tests.stages.trace.conftest import make_job
 from trtbuild.core.model.spec import Input, NamedDim, Source
@@ -261,6 +262,17 @@ def test_a_call_without_an_attribute_gets_the_default_of_the_function(tmp_path: 
     proto.functions[1].node[0].attribute.add(name="slope", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
     with pytest.raises(SourceError, match="passes its attribute 'slope' to Leaky, and only Leaky has"):
         read(tmp_path, proto)
+
+
+def test_a_normalization_without_axes_has_those_of_onnx(tmp_path: Path) -> None:
+    normalize = h.make_node("MeanVarianceNormalization", ["x"], ["y"])
+    x = h.make_tensor_value_info("x", T.FLOAT, ["n", 3, 4, 5])
+    proto = model(nodes=[normalize], inputs=[x], initializers=[])
+    graph = read(tmp_path, proto, {"x": ([1, 3, 4, 5], [3, 3, 4, 5], [8, 3, 4, 5])})
+    assert graph.interface["outputs"][0]["shape"] == [["sym", 0], 3, 4, 5]
+    value = np.random.default_rng(0).random((2, 3, 4, 5), np.float32)
+    (expected,) = ReferenceEvaluator(proto).run(None, {"x": value})
+    assert np.allclose(run(graph, [value])[0], expected, atol=1e-5)
 
 
 def test_accepts_an_old_file_that_lists_its_initializers_as_inputs(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ import onnx.numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.onnx_graphs import all_nodes, nested_graphs
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.frames import first_lines
 
@@ -47,9 +46,7 @@ def dequantize_biases(
     """Replace each DequantizeLinear of int32 initializers or constants by its result, in place (rule 2), also in nested
     graphs. `outer` are the initializers and constants of the graphs around `graph`. Raises SourceError for a node that
     cannot be computed."""
-    own_names = {value.name for value in graph.input} | {name for node in graph.node for name in node.output}
-    initializers = {name: tensor for name, tensor in (outer or {}).items() if name not in own_names}
-    initializers |= {tensor.name: tensor for tensor in graph.initializer} | _constants(graph.node)
+    initializers = _visible_tensors(graph, outer or {})
     kept = []
     for node in graph.node:
         for attribute in node.attribute:
@@ -76,18 +73,23 @@ def dequantize_biases(
         graph.node.extend(kept)
 
 
-def refuse_unsupported_quantization(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None:
-    """Raise SourceError for the first node that rule 1, 3 or 4 refuses, also in nested graphs."""
-    initializers = {tensor.name: tensor for each in (graph, *nested_graphs(graph)) for tensor in each.initializer}
-    constants = _constants(all_nodes(graph))
-    for node in all_nodes(graph):
+def refuse_unsupported_quantization(
+    graph: onnx.GraphProto, read: Read, job: TraceJob, outer: Mapping[str, onnx.TensorProto] | None = None
+) -> None:
+    """Raise SourceError for the first node that rule 1, 3 or 4 refuses, also in nested graphs. `outer` are the initializers
+    and constants of the graphs around `graph`."""
+    initializers = _visible_tensors(graph, outer or {})
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                refuse_unsupported_quantization(attribute.g, read, job, initializers)
         if node.op_type in _INTEGER_OPERATORS:
             raise _error(node, f"is {node.op_type}, which computes with integers", job)
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
             continue
         if len(node.input) < 2 or not node.output:
             continue  # onnx's checker, which runs later, rejects such a node
-        scales = initializers.get(node.input[1]) or constants.get(node.input[1])
+        scales = initializers.get(node.input[1])
         if scales is not None:
             numbers: np.ndarray = read(scales).astype(np.float64).ravel()
             wrong = numbers[~(np.isfinite(numbers) & (numbers > 0))]
@@ -99,7 +101,7 @@ def refuse_unsupported_quantization(graph: onnx.GraphProto, read: Read, job: Tra
                     **job.place("source"),
                 )
         zero_point_name = node.input[2] if len(node.input) > 2 else ""  # the name of an omitted input may be ""
-        tensor = initializers.get(zero_point_name) or constants.get(zero_point_name)
+        tensor = initializers.get(zero_point_name)
         output_type = _output_dtype(node)
         for data_type in (output_type, tensor.data_type if tensor is not None else output_type):
             if data_type in _UNSIGNED:
@@ -113,6 +115,13 @@ def refuse_unsupported_quantization(graph: onnx.GraphProto, read: Read, job: Tra
         if np.any(zero_points != 0):
             zero_point = next(value for value in zero_points if value != 0)
             raise _error(node, f"has the zero point {zero_point:g}, but TensorRT's zero points are 0", job)
+
+
+def _visible_tensors(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> dict[str, onnx.TensorProto]:
+    """The initializers and constants that the nodes of `graph` read, by name. Two branches may use one name for two."""
+    own_names = {value.name for value in graph.input} | {name for node in graph.node for name in node.output}
+    tensors = {name: tensor for name, tensor in outer.items() if name not in own_names}
+    return tensors | {tensor.name: tensor for tensor in graph.initializer} | _constants(graph.node)
 
 
 def _constants(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.TensorProto]:

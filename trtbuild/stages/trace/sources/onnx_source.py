@@ -132,6 +132,7 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
             raise SourceError(
                 f"the functions of {target} cannot be inlined: {first_lines(str(error), 1)}", code="onnx", **place
             ) from error
+    _write_default_axes(model.graph)
     for tensor in all_tensors(model.graph):
         if tensor.data_type not in _ELEMENTS:
             raise SourceError(
@@ -186,6 +187,13 @@ def _write_function_defaults(model: onnx.ModelProto, job: TraceJob) -> None:
                         hint=f"give {body.name} a default for this attribute",
                         **job.place("source"),
                     )
+
+
+def _write_default_axes(graph: onnx.GraphProto) -> None:
+    """Give each MeanVarianceNormalization without axes those of ONNX, because shape inference fails without them."""
+    for node in all_nodes(graph):
+        if node.op_type == "MeanVarianceNormalization" and node.domain in _ONNX_DOMAINS and not node.attribute:
+            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
 
 
 def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:

@@ -94,7 +94,7 @@ def test_the_metadata_is_complete(built: Distributions) -> None:
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata.get_all("License-File") == ["LICENSE"]
     assert metadata["Author"] == "trtbuild developers"
-    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["Requires-Python"] == ">=3.11"
     assert {"torch", "rtx", "tensorrt", "cuda", "objects", "verify", "report", "docs", "dev"} <= set(
         metadata.get_all("Provides-Extra") or []
     )

@@ -109,16 +109,3 @@ def test_folders_are_small_and_have_a_docstring() -> None:
 def test_folders_of_tests_are_small() -> None:
     folders = [path for path in (ROOT / "tests").rglob("*") if path.is_dir()]
     assert [folder for folder in folders if len(list(folder.glob("test_*.py"))) > 20] == []
-
-
-def test_no_module_needs_a_newer_typing_module_than_that_of_python_3_10() -> None:
-    """The package runs on Python 3.10, but mypy checks it for 3.11."""
-    later = {"LiteralString", "Never", "NotRequired", "Required", "Self", "TypeVarTuple", "Unpack", "assert_never"}
-    later |= {"assert_type", "dataclass_transform", "override", "reveal_type"}
-    found = []
-    for path in sorted((ROOT / "trtbuild").rglob("*.py")):
-        statements = ast.parse(path.read_text(encoding="utf-8")).body  # without the imports below ``if TYPE_CHECKING:``
-        for statement in statements:
-            if isinstance(statement, ast.ImportFrom) and statement.module == "typing":
-                found += [f"{path.name}: {alias.name}" for alias in statement.names if alias.name in later]
-    assert found == []

@@ -25,9 +25,6 @@ import runpy  # a worker that is started with -m has loaded this module, too
 import sys
 from typing import Any
 
-if sys.version_info < (3, 11):  # these versions have no option -P
-    del sys.path[0]
-
 from trtbuild.driver.workers.forking import requests, server_process
 from trtbuild.driver.workers.forking.server import ForkServer
 

@@ -104,11 +104,10 @@ class Servers:
             environment.pop(name, None)
         if kind == "trace":
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        safe_path = ["-P"] if sys.version_info >= (3, 11) else []
         with socket.socket(socket.AF_UNIX) as listening, open(folder / f"{kind}.log", "wb") as log:
             listening.bind(str(folder / kind))
             listening.listen(64)
-            command = [sys.executable, *safe_path, str(HERE / "server.py"), kind, str(listening.fileno())]
+            command = [sys.executable, "-P", str(HERE / "server.py"), kind, str(listening.fileno())]
             return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

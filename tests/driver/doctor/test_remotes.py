@@ -153,7 +153,7 @@ def key(name: str, expires: datetime.date | None = None) -> TrustedKey:
 
 
 def test_keys_that_expire_and_revoked_keys_are_warnings() -> None:
-    today = datetime.datetime.now(datetime.timezone.utc).date()
+    today = datetime.datetime.now(datetime.UTC).date()
     day = datetime.timedelta(days=1)
     revoked = key("stolen")
     keys = (

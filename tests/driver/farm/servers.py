@@ -44,7 +44,7 @@ class Certificates:
 def make_certificates(folder: Path) -> Certificates:
     """Make a certificate authority, and a certificate that it has signed."""
     folder.mkdir()
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("test authority", "127.0.0.1")]
     files = Certificates(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")

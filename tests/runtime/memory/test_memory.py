@@ -228,7 +228,8 @@ def test_without_a_gpu_for_torch_and_without_cuda_python_the_error_names_the_pac
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setitem(sys.modules, "cuda", None)
+    for name in ("cuda", "cuda.bindings"):  # a CUDA build of torch has loaded both
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(
         EnvironmentFault, match="torch cannot use a GPU here, and cuda-bindings is not installed"
     ) as caught:

@@ -370,7 +370,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         x509.DNSName("cache.example"),
         x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
     ]
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     signed = (
         x509.CertificateBuilder()
         .subject_name(name)

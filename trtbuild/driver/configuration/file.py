@@ -184,10 +184,7 @@ def _is_only_member(gid: int) -> bool:
 
 
 def _parse(path: str, text: str) -> Mapping[str, Any]:
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[import-not-found,no-redef,unused-ignore]
+    import tomllib
 
     try:
         return tomllib.loads(text)

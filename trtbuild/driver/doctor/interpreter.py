@@ -13,7 +13,7 @@ from trtbuild import errors
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 
 #: `requires-python` of pyproject.toml.
-OLDEST_PYTHON = (3, 10)
+OLDEST_PYTHON = (3, 11)
 
 
 def check_python() -> Finding:

@@ -151,7 +151,7 @@ def _place_of_remotes() -> str:
 
 
 def _today() -> datetime.date:
-    return datetime.datetime.now(datetime.timezone.utc).date()
+    return datetime.datetime.now(datetime.UTC).date()
 
 
 def _check_trust(settings: TrustSettings, today: datetime.date) -> Iterator[Finding]:

@@ -19,7 +19,6 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -300,7 +299,7 @@ class Farm:
         """The answer of a finished task. If it does not arrive or cannot be read, the outcome is ``unfit``."""
         try:
             return answer_of(future, message)
-        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+        except TimeoutError:
             text = f"it has not sent its answer in {answers.RESULT_TIMEOUT_S:g} s"
         except WrongAnswer as error:
             text = f"its answer was wrong: {error}"

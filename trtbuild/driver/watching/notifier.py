@@ -30,8 +30,7 @@ class Notifier:
 
     def __init__(self, folders: Sequence[Path], ignored: Sequence[Path]) -> None:
         self.folders = tuple(folders)
-        safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-        command = [sys.executable, *safe_path, "-m", "trtbuild.driver.watching.notifier"]
+        command = [sys.executable, "-P", "-m", "trtbuild.driver.watching.notifier"]
         arguments = json.dumps([list(map(str, folders)), list(map(str, ignored))])
         self._process = subprocess.Popen(
             [*command, arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True

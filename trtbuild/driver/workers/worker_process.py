@@ -71,9 +71,7 @@ OnAnnounced = Callable[[Mapping[str, Any]], None]
 
 
 def command(kind: WorkerKind, store_root: Path, project: Path) -> list[str]:
-    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-    module = ["-m", "trtbuild.driver.workers.worker"]
-    return [sys.executable, *safe_path, *module, kind, str(store_root), str(project)]
+    return [sys.executable, "-P", "-m", "trtbuild.driver.workers.worker", kind, str(store_root), str(project)]
 
 
 class WorkerDied(ToolchainError):

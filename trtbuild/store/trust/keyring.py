@@ -36,7 +36,7 @@ from trtbuild.store.trust.signing import (
 
 
 def _utc_now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
+    return datetime.datetime.now(datetime.UTC)
 
 
 class MachineKey:

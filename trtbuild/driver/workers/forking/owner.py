@@ -52,11 +52,10 @@ class ForkServers:
         for kind in FORKED_KINDS:
             self._controls[kind], server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             server_ends.append(server_end)
-        safe_path = ["-P"] if sys.version_info >= (3, 11) else []
         try:
             with tempfile.TemporaryFile(prefix="trtbuild-log-") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, *safe_path, str(_SERVER), *(str(end.fileno()) for end in server_ends)],
+                    [sys.executable, "-P", str(_SERVER), *(str(end.fileno()) for end in server_ends)],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,

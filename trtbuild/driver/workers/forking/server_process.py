@@ -45,9 +45,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-if __name__ == "__main__" and sys.version_info < (3, 11):  # these versions have no option -P
-    del sys.path[0]
-
 from trtbuild.driver.workers.forking.requests import receive_client, set_arguments, set_environment
 from trtbuild.driver.workers.forking.server import ForkServer
 

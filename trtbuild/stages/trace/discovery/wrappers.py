@@ -38,9 +38,8 @@ from trtbuild.stages.trace.discovery.variables import SETTINGS_LIBRARIES, wrap_v
 from trtbuild.stages.trace.user_code.frames import find_caller, find_calling_frame, is_thread_of_python
 from trtbuild.stages.trace.user_code.observe import ALL_DISTRIBUTIONS, normalized
 
-#: The backport of ``importlib.metadata``, and its distribution.
+#: The backport of ``importlib.metadata``.
 BACKPORT = "importlib_metadata"
-_BACKPORTS = frozenset({"importlib-metadata"})
 
 #: Attributes of `os.stat_result` that change without a change of the file's content.
 _TIMES = frozenset({"st_mtime", "st_mtime_ns", "st_ctime", "st_ctime_ns", "ST_MTIME", "ST_CTIME"})
@@ -318,9 +317,13 @@ class ReaderWrappers:
 
         self._replacements.replace(distribution_class, "from_name", classmethod(from_name))
         discover_originally = distribution_class.discover
+        # The frames of the backport do not count. It may be in another distribution, such as setuptools, which has a copy.
+        own_file = sys.modules[distribution_class.__module__].__file__
+        own_distribution = recorder.owners.of(own_file or "").distribution
+        skipped = frozenset({own_distribution} if own_distribution else ())
 
         def discover(cls: Any, /, **kwargs: Any) -> Any:
-            frame = find_caller(recorder.owners, _BACKPORTS)
+            frame = find_caller(recorder.owners, skipped)
             with recorder.ignore_own_reads() as outermost:
                 is_search = outermost and kwargs.get("name") is None
                 if is_search and frame is not None and recorder.owners.is_user(frame[0]):

@@ -170,20 +170,9 @@ def file_digest(path: str) -> str | None:
     """SHA-256 of a file's bytes; None if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return (
-                hashlib.file_digest(file, "sha256").hexdigest()
-                if sys.version_info >= (3, 11)
-                else _hash_in_blocks(file)
-            )
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
-
-
-def _hash_in_blocks(file: object) -> str:
-    hasher = hashlib.sha256()
-    while block := file.read(1 << 20):  # type: ignore[attr-defined]
-        hasher.update(block)
-    return hasher.hexdigest()
 
 
 def normalized(name: str) -> str:

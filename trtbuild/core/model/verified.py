@@ -100,7 +100,7 @@ class CutEntry:
     * `by`, `against`: the runner of the partitions, and the library that computed the reference.
     * `targets`: the targets that share this cut; for engines, the one target whose engines ran.
     * `lowered`: the comparison of the program of the lower step, run by PyTorch.
-    * `worst_input`: the file with the inputs of the worst point, relative to the project.
+    * `worst_input`: the path, relative to the project, of the file with the inputs at the point with the worst result.
     * `finished`, `builder`: when and where the comparison ran; null if that was not recorded.
     * `verdict`: ``hit`` if the result is from a record. `key`: the key of the record.
     * `machine`: the platform of the machine that ran the comparison. For engines, also its GPU and driver.

@@ -87,7 +87,7 @@ class FarmJob:
 class Answer:
     """The answer to a job: a record with its entry, or an error (`trtbuild.driver.workers.worker.error_to_json`).
 
-    `worst` is a file with the inputs for which a comparison found the largest error. It is not signed, and no result
+    `worst` is a file with the inputs for which a comparison found the worst error. It is not signed, and no result
     depends on it. A user can repeat the comparison with these inputs (``verify --replay``).
     """
 

@@ -13,6 +13,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.core.recipes.trust import domain_key
 from trtbuild.errors import RecordUntrusted
 from trtbuild.store.layers.uploads import Uploads
+from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.trust.action_result import ActionResult
@@ -139,3 +140,23 @@ def test_a_new_record_of_a_domain_replaces_only_the_record_of_that_domain(
     assert builder_of(put(RemoteStore(transport, "team", signing(CI)), "second")) == "second"
     assert builder_of(RemoteStore(transport, "team", trusting(CI)).get_record(key)) == "second"
     assert builder_of(RemoteStore(transport, "team", trusting(STRANGER)).get_record(key)) == "pr"
+
+
+def test_one_of_two_simultaneous_records_of_a_domain_wins(
+    put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both machines find only an untrusted record, before either of them has written the record of the domain."""
+    transport = MemoryTransport()
+    key = put(RemoteStore(transport, "team", signing(STRANGER)), "stranger").recipe.key
+    transport_put = transport.put
+    faster: list[str] = []
+
+    def put_after_the_other_machine(kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        if name == domain_key("ci", key) and not faster:
+            faster.append(name)
+            assert builder_of(put(RemoteStore(transport, "team", signing(CI)), "faster")) == "faster"
+        return transport_put(kind, name, data, once=once)
+
+    monkeypatch.setattr(transport, "put", put_after_the_other_machine)
+    assert builder_of(put(RemoteStore(transport, "team", signing(CI)), "slower")) == "faster"
+    assert builder_of(RemoteStore(transport, "team", trusting(CI)).get_record(key)) == "faster"

@@ -231,21 +231,23 @@ class RemoteRecords:
         except RemoteLied:  # the existing entry is unusable
             existing = _Lookup(None, key)
         other = existing.found
-        if other is not None and document_file(other.document).sha256 not in refused and self._is_usable(other, found):
-            stage = other.record.recipe.stage
-            is_replaceable = stage == "package" or (stage in POINTER_STAGES and not keeps_pointers)
+        stage = found.record.recipe.stage
+        is_replaceable = stage == "package" or (stage in POINTER_STAGES and not keeps_pointers)  # rule 7
+        if other is not None and self._is_usable(other, found, refused):
             is_outdated = is_replaceable and other.record.outputs != found.record.outputs
-            if is_outdated and self._replace_outdated(existing, found, data):  # rule 7
+            if is_outdated and self._replace_outdated(existing, found, data):
                 return found
             return other
         # The entry cannot be used: replace it, or write an entry under the domain's key.
-        is_written = not existing.keeps_first and self._transport.put("ac", key, data, once=False)
-        if not is_written and not self._write_domain_entry(found, data):
+        if not existing.keeps_first and self._transport.put("ac", key, data, once=False):
+            return found
+        published = self._write_domain_entry(found, data, refused, once=not is_replaceable)
+        if published is None:
             raise RemoteRefused(
                 f"{self._files.name}: the entry of record {key} is unusable, and the remote does not let it be replaced",
                 hint="`trtbuild cache gc --dir` on the server removes it, an hour after it was written",
             )
-        return found
+        return published
 
     def current_record(self, found: Found) -> Found:
         """The record that is in the remote now: `found`, or another machine's simultaneous record (rule 6). Raises
@@ -258,8 +260,10 @@ class RemoteRecords:
             return found
         return current
 
-    def _is_usable(self, other: Found, found: Found) -> bool:
-        """Whether a record in the remote can be used in place of `found`."""
+    def _is_usable(self, other: Found, found: Found, refused: Collection[str] = ()) -> bool:
+        """Whether a record in the remote can be used in place of `found`. `refused`: see `write_entry`."""
+        if document_file(other.document).sha256 in refused:
+            return False
         files = (file for blob_files in other.files_by_blob.values() for file in blob_files)
         return (
             other.record.recipe.same_as(found.record.recipe)
@@ -280,17 +284,25 @@ class RemoteRecords:
         # The domain is the record's, not this machine's, because the record may be from another machine.
         return None if trusted_signature is None else domain_key(trusted_signature.domain, key)
 
-    def _write_domain_entry(self, found: Found, data: bytes) -> bool:
-        """Write the entry `data` under the key of the record's domain. Returns whether a trusted entry is there now."""
+    def _write_domain_entry(self, found: Found, data: bytes, refused: Collection[str], *, once: bool) -> Found | None:
+        """Write the entry `data` under the key of the record's domain. Returns the record that is used from now on.
+
+        With `once`, this may be the usable record of a machine of the domain that has written it meanwhile (rule 6).
+        `refused`: see `write_entry`. None if there is no trusted record there now."""
         key, name = found.record.recipe.key, self._domain_name(found)
         if name is None:
-            return False
-        if self._transport.put("ac", name, data, once=False):
-            return True
+            return None
+        if self._transport.put("ac", name, data, once=once):
+            return found
         try:
-            return self._read_record_at(name, key, None) is not None
+            other = self._read_record_at(name, key, None)
         except (RecordUntrusted, RemoteLied, _DocumentMissing):
-            return False
+            other = None
+        if once and other is not None and self._is_usable(other, found, refused):
+            return other
+        if once and self._transport.put("ac", name, data, once=False):
+            return found
+        return None if other is None else found
 
 
 def _small_files(found: Found, read: ReadFile) -> dict[str, bytes]:

@@ -7,10 +7,11 @@ import os
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from trtbuild.core.recipes.dependency import Dependency
+from trtbuild.core.recipes.dependency import Dependency, DependencyKind
 from trtbuild.stages.trace.discovery import patterns
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.observe import file_digest, installed_version, observe
@@ -205,6 +206,13 @@ def test_a_variable_is_observed_by_its_digest(project: Path, monkeypatch: pytest
     assert observed("environment", "A_SECRET", project) == hashlib.sha256(b"").hexdigest()
     monkeypatch.delenv("A_SECRET")
     assert observed("environment", "A_SECRET", project) == "absent"
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 5000])
+@pytest.mark.parametrize("kind", get_args(DependencyKind))
+def test_an_invalid_name_is_observed_as_absent(project: Path, kind: DependencyKind, name: str) -> None:
+    """A link of the chain that leads to a trace may come from another machine."""
+    assert observe(Dependency(kind, name), project, file_digest) == "absent"
 
 
 def test_secret_variables_are_observed_as_absent(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

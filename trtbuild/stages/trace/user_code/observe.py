@@ -81,14 +81,18 @@ _modules: dict[str, tuple[int, frozenset[str]]] = {}
 def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str | None]) -> str:
     """The present state of `dependency`, in the form of `trtbuild.core.recipes.dependency`.
 
-    `sha256` returns the digest of the file at a path, None if the file cannot be read.
+    `sha256` returns the digest of the file at a path, None if the file cannot be read. The name of the dependency may come
+    from another machine, so it may be invalid here, for example a path with a null byte. Then nothing has this name.
     """
     if dependency.kind == "distribution":
         return installed_state(dependency.name)
     if dependency.kind == "environment":
         if dependency.name.startswith(HIDDEN_PREFIXES):
             return ABSENT
-        value = os.environ.get(dependency.name)
+        try:
+            value = os.environ.get(dependency.name)
+        except ValueError:
+            return ABSENT
         return ABSENT if value is None else environment_digest(value)
     if dependency.kind == "import":
         return imported_path(dependency.name, os.fspath(project), os.environ.get("PYTHONPATH", ""))
@@ -114,7 +118,7 @@ def listing(path: str, *, in_project: bool = False) -> str:
     try:
         with os.scandir(path) as entries:
             names = [_listed_name(entry) for entry in entries if entry.name not in ignored]
-    except OSError:
+    except (OSError, ValueError):
         return ABSENT
     encoded = [name.encode("utf-8", "surrogateescape") for name in sorted(names)]
     return hashlib.sha256(b"".join(len(name).to_bytes(4, "big") + name for name in encoded)).hexdigest()

@@ -19,6 +19,7 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -31,6 +32,9 @@ from trtbuild.store.local.local import LocalStore
 
 #: The coarsest resolution of time stamps in common file systems (FAT), in seconds.
 SLACK_S = 2.0
+
+# Errors of a machine that is short of something, and not of the file that was opened.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 # The largest number of entries that are removed while the lock is held once (rule 2).
 _BATCH_SIZE = 64
@@ -119,9 +123,13 @@ def _scan_entries(layout: Layout) -> Scan:
     scan = Scan()
     for key, stat in layout.entries("ac"):
         data = None
-        # An entry that cannot be read is added without data. Then it counts as a record without files.
-        with contextlib.suppress(OSError), open(layout.entry_path("ac", key), "rb") as file:
-            data = file.read()
+        try:
+            with open(layout.entry_path("ac", key), "rb") as file:
+                data = file.read()
+        except OSError as error:
+            if error.errno in _SHORTAGES:  # the entry is fine, and the collection would remove the files that it names
+                raise unavailable_error(error, layout.root) from error
+            # An entry that cannot be read is added without data. Then it counts as a record without files.
         scan.add(key, stat.st_mtime_ns, size_of(stat), data)
     for name, stat in layout.entries("cas"):
         scan.cas[name] = Entry(stat.st_mtime_ns, size_of(stat))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from trtbuild.store.local import chunking
 from trtbuild.store.local.local import LocalStore
+from trtbuild.store.local.publication import Publication
 
 MIB = 1 << 20
 
@@ -94,3 +98,32 @@ def test_counts_the_bytes_that_are_missing(tmp_path: Path) -> None:
     # equal chunks count once: the 4 MiB of zeros are four equal chunks of the largest size
     assert store.missing_bytes(blobs) == 3 * MIB + chunking.MAX_SIZE + len(b"small")
     assert sorted(tmp_path.glob("cas/*/*")) == stored, "counting must not write"
+
+
+def _open_file_count() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_many_blobs_that_are_written_at_once_do_not_use_up_the_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow disk, the chunks wait for the sync. A process may usually have 1024 open files."""
+    fsync, write, counts = os.fsync, Publication._write_unsynced, list[int]()
+
+    def sync_slowly(descriptor: int) -> None:
+        time.sleep(0.01)
+        fsync(descriptor)
+
+    def count_and_write(self: Publication, path: str, data: bytes | memoryview) -> Any:
+        counts.append(_open_file_count())
+        return write(self, path, data)
+
+    monkeypatch.setattr(os, "fsync", sync_slowly)
+    monkeypatch.setattr(Publication, "_write_unsynced", count_and_write)
+    before, store = _open_file_count(), LocalStore(tmp_path / "store")
+    blobs = [random.Random(number).randbytes(16 * MIB) for number in range(12)]  # each has about 63 chunks
+    with ThreadPoolExecutor(len(blobs)) as pool:
+        outputs = list(pool.map(store.put_bytes, blobs))
+    assert max(counts) - before < 500
+    assert all(store.has(output.sha256) for output in outputs)
+    assert list((tmp_path / "store" / "tmp").iterdir()) == []

@@ -37,7 +37,9 @@ from trtbuild.store.local.layout import Layout, set_permissions, unavailable_err
 
 # The number of files that are written before the first of them is synced.
 _BATCH_SIZE = 32
-# The largest number of open files that wait for the sync. On a slow disk, batches grow up to this number.
+# The number of open files that wait for the sync, in all publications of this process, from which smaller batches are
+# published, too. On a slow disk, the batches of a single publication grow up to this number. Most systems allow a process
+# 1024 open files, and several publications run at once, for example eight while records are fetched.
 _MAX_OPEN_FILES = 256
 
 
@@ -49,6 +51,29 @@ class _UnsyncedFile(NamedTuple):
     path: str  # its final path
 
 
+class _OpenFiles:
+    """Counts the open files that wait for the sync, in all publications of this process."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._count += count
+
+    @property
+    def are_many(self) -> bool:
+        return self._count >= _MAX_OPEN_FILES
+
+
+_open_files = _OpenFiles()
+os.register_at_fork(after_in_child=_open_files.reset)  # another thread may have held the lock
+
+
 class Publication:
     """Publishes the files of one operation, and collects the directories to sync. Several threads may use it."""
 
@@ -58,9 +83,8 @@ class Publication:
         self._unsynced_folders: set[str] = set()
         self._batched_paths: set[str] = set()
         self._unsynced_files: list[_UnsyncedFile] = []
-        #: The number of open files: `_unsynced_files`, and the batch that the publishing thread works on.
-        self._open_count = 0
-        self._capacity = threading.Condition(self._lock)
+        #: Notified when the publishing thread has published a batch, and when it ends.
+        self._progress = threading.Condition(self._lock)
         self._publisher: threading.Thread | None = None
         #: The error of the publishing thread.
         self._failure: BaseException | None = None
@@ -101,14 +125,15 @@ class Publication:
             except FileNotFoundError:  # the store's directories were removed while it was in use
                 self._layout.create()
                 file = self._write_unsynced(path, data)
-            with self._capacity:
+            with self._progress:
                 self._unsynced_files.append(file)
-                self._open_count += 1
-                if self._publisher is None and len(self._unsynced_files) >= _BATCH_SIZE:
+                _open_files.add(1)
+                if self._publisher is None and self._is_batch_due():
                     self._publisher = threading.Thread(target=self._publish_in_thread, name="publisher", daemon=True)
                     self._publisher.start()
-                while self._open_count >= _MAX_OPEN_FILES and self._failure is None:
-                    self._capacity.wait()
+                # A publication waits for its own files only. Other publications may be idle, and keep theirs open.
+                while self._publisher is not None and _open_files.are_many and self._failure is None:
+                    self._progress.wait()
                 if self._failure is not None:
                     raise self._failure
         except OSError as error:
@@ -129,21 +154,25 @@ class Publication:
             raise
         return _UnsyncedFile(descriptor, fresh, path)
 
+    def _is_batch_due(self) -> bool:
+        """Whether the publishing thread has to publish the written files now."""
+        return len(self._unsynced_files) >= _BATCH_SIZE or (bool(self._unsynced_files) and _open_files.are_many)
+
     def _publish_in_thread(self) -> None:
-        """Publish the written files in batches, until fewer than `_BATCH_SIZE` files are left."""
+        """Publish the written files in batches, until no batch is due."""
         while True:
-            with self._capacity:
-                if len(self._unsynced_files) < _BATCH_SIZE or self._failure is not None:
+            with self._progress:
+                if not self._is_batch_due() or self._failure is not None:
                     self._publisher = None
+                    self._progress.notify_all()
                     return
                 batch, self._unsynced_files = self._unsynced_files, []
             try:
                 self._publish_batch(batch)
             except BaseException as error:  # `write_in_batch` or `make_durable` raises it
                 self._failure = error
-            with self._capacity:
-                self._open_count -= len(batch)
-                self._capacity.notify_all()
+            with self._progress:
+                self._progress.notify_all()
 
     def _publish_batch(self, batch: list[_UnsyncedFile]) -> None:
         try:
@@ -157,6 +186,7 @@ class Publication:
         finally:
             for file in batch:
                 os.close(file.descriptor)
+            _open_files.add(-len(batch))
 
     def _take_unpublished(self) -> list[_UnsyncedFile]:
         """Wait until the publishing thread ends. Returns the files that it has not published."""
@@ -164,7 +194,6 @@ class Publication:
         if publisher is not None:
             publisher.join()
         batch, self._unsynced_files = self._unsynced_files, []
-        self._open_count = 0
         return batch
 
     def abandon(self) -> None:
@@ -172,6 +201,7 @@ class Publication:
         for file in self._take_unpublished():
             remove_files([file.fresh])
             os.close(file.descriptor)
+            _open_files.add(-1)
 
     def _set_permissions(self, descriptor: int) -> None:
         root_status = self._layout.shared_root_status()

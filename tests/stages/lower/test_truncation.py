@@ -80,6 +80,17 @@ def test_values_are_float32_and_outputs_keep_their_types(function: Callable[[tor
         torch.testing.assert_close(result.double(), expected.double(), rtol=1e-5, atol=1e-6)
 
 
+def test_the_lowest_number_in_a_constant_becomes_that_of_float32() -> None:
+    """A row in which every key is masked gets equal weights. With -inf, it would be NaN."""
+    module = FunctionModule(
+        lambda x: torch.where(x > 0.5, torch.tensor(torch.finfo(F64).min, dtype=F64), x).softmax(-1)
+    )
+    x = torch.rand(3, 8, dtype=F64)
+    x[0] = 1.0
+    program = traced(module)
+    torch.testing.assert_close(run(lowered(program), x), run(program, x), rtol=1e-5, atol=1e-6)
+
+
 def test_weights_keep_their_type_and_are_cast_once() -> None:
     class AppliesLayerTwice(torch.nn.Module):
         def __init__(self) -> None:

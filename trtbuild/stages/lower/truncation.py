@@ -7,7 +7,9 @@ Rules
    without another change of dtypes or shapes. All other calls keep float64 and stay in PyTorch, with casts around them.
    Examples are calls with complex numbers, with nested graphs, or with sizes that depend on data.
 3. A call keeps float64 if a number among its arguments is outside the range of float32 (1e300, 1e-50). The largest and
-   the lowest finite float64 become those of float32, because attention masks contain these numbers.
+   the lowest finite float64 become those of float32, because attention masks contain these numbers. A constant with
+   numbers beyond float32 and without infinities is clamped before its cast. The numbers of weights and inputs are not
+   known here.
 4. This pass comes after the pass `precision`, so float64 values become float32, even if the model's precision is float16.
 """
 
@@ -41,15 +43,16 @@ class _Unrepresentable(Exception):
 
 def truncate_doubles(program: Program, request: Request) -> Program:
     if request.truncates_double:
-        _Truncation(program.graph).run()
+        _Truncation(program).run()
         program.rename_outputs()
         program.exported.graph_module.recompile()
     return program
 
 
 class _Truncation:
-    def __init__(self, graph: torch.fx.Graph) -> None:
-        self._graph = graph
+    def __init__(self, program: Program) -> None:
+        self._graph = graph = program.graph
+        self._constants = program.constants
         #: The nodes that had a float64 value before the pass.
         self._float64_nodes = {node for node in graph.nodes if _has_dtype(node, _WIDE)}
         #: (node, type) → the cast of its value to this type.
@@ -115,14 +118,29 @@ class _Truncation:
         stack: Stack = stack_of(source) if is_result else stack_of(reader)
         cast = self._casts.get((source, dtype))
         if cast is None:
-            with self._graph.inserting_before(reader):
-                cast = self._graph.call_function(_TO_COPY, (source,), {"dtype": dtype})
-            propagate(cast)
-            set_stack(cast, stack)
+            operand = source
+            if dtype is _NARROW and self._exceeds_float32(source):
+                limits = torch.finfo(_NARROW)
+                operand = self._insert(reader, stack, torch.ops.aten.clamp.default, source, limits.min, limits.max)
+            cast = self._insert(reader, stack, _TO_COPY, operand, dtype=dtype)
             self._casts[source, dtype] = cast
         elif dtype is _NARROW:
             set_stack(cast, common_stack([stack_of(cast), stack]))
         return cast
+
+    def _insert(self, reader: torch.fx.Node, stack: Stack, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        with self._graph.inserting_before(reader):
+            call = self._graph.call_function(target, args, kwargs)
+        propagate(call)
+        set_stack(call, stack)
+        return call
+
+    def _exceeds_float32(self, source: torch.fx.Node) -> bool:
+        """Whether `source` is a constant with finite numbers beyond float32, and without infinities (rule 3)."""
+        constant = self._constants.get(source.name) if source.op == "placeholder" else None
+        if constant is None or constant.isinf().any():
+            return False
+        return bool((constant.abs() > torch.finfo(_NARROW).max).any())
 
     def _drop_casts_without_effect(self) -> None:
         """Remove the model's own casts to float32 whose input is float32 after this pass."""

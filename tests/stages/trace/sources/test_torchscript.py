@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -54,9 +55,9 @@ def save_script(module: nn.Module, folder: Path, *, training: bool = False) -> t
 
 
 def trace_script(
-    folder: Path, shapes: Mapping[str, Any], inputs: Sequence[Input] | None = None
+    folder: Path, shapes: Mapping[str, Any], inputs: Sequence[Input] | None = None, state: tuple[str, ...] = ()
 ) -> tuple[Any, TraceResult]:
-    job = make_job(shapes, inputs=inputs, source=Source("torchscript", "net.ts"))
+    job = replace(make_job(shapes, inputs=inputs, source=Source("torchscript", "net.ts")), state=state)
     frames = Frames(FileOwners(), folder)
     with torch.no_grad():
         module = read(job, folder, frames)
@@ -88,6 +89,31 @@ def test_the_program_equals_the_script_at_other_sizes(tmp_path: Path) -> None:
     with torch.no_grad():
         y, sums = script(x)
     assert torch.allclose(results[0], y) and torch.allclose(results[1], sums["sum"])
+
+
+class Writer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.copy_(self.total / 2 + x.sum(0))
+        return x + self.total
+
+
+class Assigner(Writer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total = self.total / 2 + x.sum(0)
+        return x + self.total
+
+
+@pytest.mark.parametrize("module", [Writer(), Assigner(), nn.Sequential(Writer())])
+def test_a_script_may_have_a_state(module: nn.Module, tmp_path: Path) -> None:
+    save_script(module, tmp_path)
+    _, traced = trace_script(tmp_path, ROWS, state=("*total",))
+    (value,) = (value for _, value in traced.weights)
+    assert torch.equal(value, torch.zeros(4)), "the script ran before its first state was stored"
+    assert [entry["shape"] for entry in traced.interface["outputs"]] == [[["sym", 0], 4]]
 
 
 def test_a_frozen_script_is_traced(tmp_path: Path) -> None:

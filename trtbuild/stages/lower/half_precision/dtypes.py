@@ -23,7 +23,7 @@ Rules
    `UNSEEN` value may be a mask, a `MIXED` value may contain one, and half turns ``finfo.min`` into -inf. So comparisons,
    and float32 arithmetic before exponentials (softmax), read such a value without a cast. The operator that computes the
    value for them is float32, too (`Rule.MASK`), even if other operators read the value in half (the scores that the next
-   layer adds to its own).
+   layer adds to its own). The last layer may differ from the others then, because no layer reads its values.
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or computes them.
 6. All nodes of a module that requests float32 are float32. They read and return float32 values without a cast to half, also
    across repeated modules.

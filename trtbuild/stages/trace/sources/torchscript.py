@@ -5,13 +5,15 @@ Rules
    ``Dim.AUTO``, which drops guards. So this step is left out, and the graph is exported with the manifest's dims, like
    every other source that torch.export traces.
 2. The result is a module (`make_script_module`). If it is called, it runs the script. If torch.export traces it, it runs
-   the converted graph. So the proof compares the program with the script itself.
+   the converted graph. So the proof compares the program with the script itself. The script gets the buffers of the module
+   in each call, because the state of a model is an input there (`trtbuild.stages.trace.export.state`).
 3. The converter changes the script that it converts, so it gets a copy. Weights have the script's names. The converter
    also makes buffers for tensors of the graph that are not weights. A weights file does not contain these buffers.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import warnings
@@ -78,7 +80,8 @@ def make_script_module(load: Callable[[], torch.jit.ScriptModule], job: TraceJob
     arguments = _forward_arguments(script)
     values = _example_values(arguments, job)
     graph = _convert(load(), values, job, frames)
-    return _make_module(graph, script, arguments, _output_structure(script, values, job, frames))
+    called = load() if job.state else script  # a call changes the state, and the package contains the first one
+    return _make_module(graph, script, arguments, _output_structure(called, values, job, frames))
 
 
 def _load_script(job: TraceJob, project: Path, frames: Frames) -> torch.jit.ScriptModule:
@@ -230,7 +233,7 @@ def _make_module(
             for argument in arguments
         ]
         if not torch.compiler.is_exporting():
-            return script(*values)
+            return _run_script(script, module, values)
         return pytree.tree_unflatten(pytree.tree_leaves(run_graph(module, *values)), spec)
 
     module: torch.nn.Module = type("TorchScript", (torch.nn.Module,), {"forward": _make_forward(arguments, run)})()
@@ -246,6 +249,23 @@ def _make_module(
             delattr(holder, leaf)
         holder.register_buffer(leaf, value.detach(), persistent=name in script_weights)
     return module.eval()
+
+
+def _run_script(script: torch.jit.ScriptModule, module: torch.nn.Module, values: list[Any]) -> Any:
+    """Run the script with the buffers of `module`, which are not its own in a call that takes the state as inputs."""
+    places = []
+    for name, _ in script.named_buffers():
+        path, _, leaf = name.rpartition(".")
+        owner = functools.reduce(getattr, path.split(".") if path else (), script)
+        places.append((owner, module.get_submodule(path), leaf))
+    for owner, holder, leaf in places:
+        if getattr(owner, leaf).data_ptr() != getattr(holder, leaf).data_ptr():
+            setattr(owner, leaf, getattr(holder, leaf))
+    result = script(*values)
+    for owner, holder, leaf in places:  # the script may have assigned a new tensor
+        if getattr(owner, leaf).data_ptr() != getattr(holder, leaf).data_ptr():
+            setattr(holder, leaf, getattr(owner, leaf))
+    return result
 
 
 def _submodule_at(module: torch.nn.Module, path: str) -> torch.nn.Module:

@@ -27,6 +27,8 @@ Rules
    So `_fold` only reorders axes. Other calls stay in PyTorch.
 10. ``linspace`` of an integer dtype first casts its two ends to this dtype. PyTorch's decomposition does not. `_linspace`
    casts numbers. Calls with tensors or with computed floats stay in PyTorch.
+11. With ``align_corners``, PyTorch's decomposition of a linear interpolation divides by the number of elements minus 1. If
+   this number may be 1, `_interpolate_line` computes at least 2 elements. The first one is right for any number.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch._decomp.decompositions import upsample_compute_output_size
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from trtbuild.stages.half_types import HALF_TYPES
@@ -225,6 +228,16 @@ def _linspace(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = N
     )
 
 
+def _interpolate_line(
+    x: torch.Tensor, output_size: Sequence[Any] | None, align_corners: bool, scale_factors: Sequence[float] | None
+) -> torch.Tensor:
+    interpolate = get_decompositions([_aten.upsample_linear1d.default])[_aten.upsample_linear1d.default]
+    (count,) = upsample_compute_output_size(x.shape, output_size, scale_factors)
+    if not align_corners or isinstance(count, int):
+        return interpolate(x, [count], align_corners, scale_factors[0] if scale_factors else None)
+    return interpolate(x, [torch.sym_max(count, 2)], align_corners)[..., :count]
+
+
 #: Operator → its decomposition, for all sizes.
 DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten._adaptive_avg_pool3d.default: _pool,
@@ -242,6 +255,7 @@ DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten.linspace.Tensor_Scalar: _linspace,
     _aten.linspace.Tensor_Tensor: _linspace,
     _aten.searchsorted.Tensor: _searchsorted,
+    _aten.upsample_linear1d.vec: _interpolate_line,
 }
 
 #: Pooling to a number of cells → its decomposition for dynamic axes.

@@ -1,4 +1,4 @@
-"""A step whose record cannot be used tells the store before it runs."""
+"""The store is told about a record that cannot be used, before its step runs again."""
 
 from __future__ import annotations
 

@@ -272,13 +272,13 @@ def test_a_worker_that_was_left_out_gets_no_job_if_the_other_workers_have_just_e
     cluster.add_worker("unfit", unfit, project=project)
     with pytest.raises(NoWorker):
         driver.compile()
-    store, wait, found = labels.directory_label(driver.store.local.root), driver.workers.wait_for_worker, []
+    store, wait, found = labels.directory_label(driver.store.local.root), driver.workers.wait_for_store, []
 
     def find_a_worker_that_ends_at_once(*arguments: Any) -> str:
         found.append(store)
         return store if len(found) == 1 else wait(*arguments)
 
-    monkeypatch.setattr(driver.workers, "wait_for_worker", find_a_worker_that_ends_at_once)
+    monkeypatch.setattr(driver.workers, "wait_for_store", find_a_worker_that_ends_at_once)
     with pytest.raises(NoWorker):
         driver.compile()
     assert len(found) == 2 and len(unfit.jobs) == 1

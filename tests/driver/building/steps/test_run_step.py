@@ -1,4 +1,4 @@
-"""The store is told about a record that cannot be used, before its step runs again."""
+"""Before a step runs again, the store learns which of its records cannot be used."""
 
 from __future__ import annotations
 

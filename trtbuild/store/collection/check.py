@@ -9,6 +9,8 @@ entry is. While a collection runs, `verify` may report that a file is missing, b
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -106,6 +108,10 @@ class _Verification:
         return VerifyReport(len(actions) - len(lists), len(lists), len(cas), self._bytes_read, tuple(self._damage))
 
     def _read(self, kind: Kind, name: str) -> bytes | None:
+        """The bytes of an entry. None if it does not exist, or is not a regular file: a device may have no end."""
+        with suppress(OSError):  # then `read` gives the error
+            if not stat.S_ISREG(os.lstat(self._entries.layout.entry_path(kind, name)).st_mode):
+                return None
         data = self._entries.read(kind, name)
         self._bytes_read += len(data or b"")
         return data
@@ -210,9 +216,9 @@ def stats(store: LocalStore) -> Stats:
     chunks: set[str] = set()
     logical = stored = allocated = 0
     for kind in ("cas", "ac"):
-        for _, stat in store.entries.layout.entries(kind):
-            stored += stat.st_size
-            allocated += stat.st_blocks * 512
+        for _, status in store.entries.layout.entries(kind):
+            stored += status.st_size
+            allocated += status.st_blocks * 512
     for key, _ in store.entries.layout.entries("ac"):
         try:
             action = ActionResult.from_bytes(store.entries.read("ac", key) or b"")

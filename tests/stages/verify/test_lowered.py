@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from tests.fuzz.pipeline import ModuleCase, build
 from trtbuild.core.model.precisions import ModulePrecision, Precisions
 from trtbuild.errors import InconsistentShapes, SourceError
 from trtbuild.stages.lower import run as lowering
+from trtbuild.stages.lower.operators.decompositions import DECOMPOSITIONS
 from trtbuild.stages.program.functional import Program, functional
 from trtbuild.stages.program.sizes import points_of
 from trtbuild.stages.program.translations import decomposition_table
@@ -101,8 +102,9 @@ def test_rejects_an_operator_whose_type_torch_infers_wrongly(monkeypatch: pytest
         decomposition_table.cache_clear()
 
 
-def test_rejects_a_lowered_program_that_divides_by_zero() -> None:
-    """With one column, the result has one column. PyTorch's decomposition divides by the number of columns minus 1."""
+def test_rejects_a_lowered_program_that_divides_by_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one column, the result has one column. PyTorch's own decomposition divides by the number of columns minus 1."""
+    monkeypatch.delitem(cast(dict[Any, Any], DECOMPOSITIONS), torch.ops.aten.upsample_linear1d.vec)
     scale = "scale_factor=1.7, mode='linear', align_corners=True, recompute_scale_factor=True"
     module = module_from_text([], f"F.interpolate(x0, {scale})", 1)
     with pytest.raises(InconsistentShapes, match="fails at its smallest sizes: float division by zero"):

@@ -2,8 +2,8 @@
 
 Rules
 1. The text is JSON with one entry on each line. Each table is sorted by name. So one rebuilt engine changes two lines in a
-   review: its own, and that of its package. The text is not TOML, because a plan has to read the
-   file in milliseconds, and Python's TOML parser is slower than its JSON parser.
+   review: its own, and that of its package. The text is not TOML, because a plan has to read the file in milliseconds, and
+   Python's TOML parser is slower than its JSON parser.
 2. The text is read strictly, because people merge lock files by hand. Each error has the line of the wrong entry, if the
    entry can be found.
 """

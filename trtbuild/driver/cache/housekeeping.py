@@ -137,7 +137,7 @@ def _pinned_in_local(project: Path, locks: Sequence[str], root: Path) -> frozens
     If this machine checks signatures, a link that it does not trust may have the same key as its own link, and lead to
     other links. So both are pinned: the links under these keys, and those that this machine trusts."""
     pinned = _all_pinned_keys(project, locks, LocalStore(root))
-    if pinned:  # otherwise there is no lock file, and no configuration is needed
+    if pinned:  # without a lock file, a wrong configuration must not prevent a collection
         trust = wiring.trust_policy(wiring.load_configuration(project).trust)
         if trust.checks_signatures:
             pinned |= _all_pinned_keys(project, locks, LocalStore(root, trust))

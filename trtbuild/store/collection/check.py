@@ -108,7 +108,7 @@ class _Verification:
         return VerifyReport(len(actions) - len(lists), len(lists), len(cas), self._bytes_read, tuple(self._damage))
 
     def _read(self, kind: Kind, name: str) -> bytes | None:
-        """The bytes of an entry. None if it does not exist, or is not a regular file: a device may have no end."""
+        """The bytes of an entry. None if it does not exist, or is not a regular file. Reading a device might never end."""
         with suppress(OSError):  # then `read` gives the error
             if not stat.S_ISREG(os.lstat(self._entries.layout.entry_path(kind, name)).st_mode):
                 return None

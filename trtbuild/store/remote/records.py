@@ -261,7 +261,7 @@ class RemoteRecords:
         return current
 
     def _is_usable(self, other: Found, found: Found, refused: Collection[str] = ()) -> bool:
-        """Whether a record in the remote can be used in place of `found`. `refused`: see `write_entry`."""
+        """Whether a record in the remote can be used in place of `found`. A record whose document is `refused` cannot."""
         if document_file(other.document).sha256 in refused:
             return False
         files = (file for blob_files in other.files_by_blob.values() for file in blob_files)
@@ -285,10 +285,11 @@ class RemoteRecords:
         return None if trusted_signature is None else domain_key(trusted_signature.domain, key)
 
     def _write_domain_entry(self, found: Found, data: bytes, refused: Collection[str], *, once: bool) -> Found | None:
-        """Write the entry `data` under the key of the record's domain. Returns the record that is used from now on.
+        """Write the entry `data` under the key of the record's domain. Returns the record that is used from now on, or None
+        if no trusted record is there.
 
-        With `once`, this may be the usable record of a machine of the domain that has written it meanwhile (rule 6).
-        `refused`: see `write_entry`. None if there is no trusted record there now."""
+        With `once`, an existing entry of the domain stays if this machine can use it. Another machine may have written it
+        after the lookup (rule 6). A record whose document is `refused` does not stay."""
         key, name = found.record.recipe.key, self._domain_name(found)
         if name is None:
             return None
